@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.chat.conversation import Scalar
+from app.protocol.sampling import NUMBER_RANGES, NUMBER_TYPES
 from quantizer.errors import UsageError
 
 __all__ = ["SAMPLER_OPTIONS", "SamplerOption", "changed", "checked", "parsed", "sampler_of"]
@@ -21,8 +22,8 @@ class SamplerOption:
 
     name: str
     kind: type[int] | type[float]
-    lowest: int
-    highest: int
+    lowest: float
+    highest: float
     meaning: str
 
     def allows(self, value: Scalar) -> bool:
@@ -32,11 +33,15 @@ class SamplerOption:
         return self.lowest <= value <= self.highest
 
 
+def _sampling(name: str, meaning: str) -> SamplerOption:
+    return SamplerOption(name, NUMBER_TYPES[name], *NUMBER_RANGES[name], meaning)
+
+
 SAMPLER_OPTIONS = (
-    SamplerOption("temperature", float, 0, 100, "0 always takes the likeliest token"),
-    SamplerOption("top_p", float, 0, 1, "the likeliest tokens that come to this share"),
-    SamplerOption("min_p", float, 0, 1, "tokens at least so likely beside the likeliest"),
-    SamplerOption("top_k", int, 0, 1_000_000, "so many of the likeliest tokens; 0 all"),
+    _sampling("temperature", "0 always takes the likeliest token"),
+    _sampling("top_p", "the likeliest tokens that come to this share"),
+    _sampling("min_p", "tokens at least so likely beside the likeliest"),
+    _sampling("top_k", "so many of the likeliest tokens; 0 all"),
     SamplerOption("seed", int, 0, 2**32 - 1, "the same seed and question, the same answer"),
     SamplerOption("max_tokens", int, 1, 2**31 - 1, "longest answer"),
 )
