@@ -18,32 +18,20 @@ from app.engine.adapters import AdapterSet
 from app.engine.llama.native import lib, native_log
 from quantizer.errors import EngineError
 
-__all__ = ["LlamaAdapters", "NativeAdapter", "load_adapters"]
-
-NativeAdapter = Any  # a ctypes pointer to llama_adapter_lora
-
-
-def load_adapters(model: int, paths: Mapping[str, Path]) -> dict[str, NativeAdapter]:
-    """Return the native adapters of validated files, by the keys of `paths`.
-
-    The model owns and frees them. Raises EngineError with llama.cpp's message.
-    """
-    return {key: _load(model, path) for key, path in paths.items()}
-
-
-def _load(model: int, path: Path) -> NativeAdapter:
-    adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
-    if not adapter:
-        cause = f"llama.cpp cannot load the adapter {path.name}: {native_log().last_lines()}"
-        raise EngineError(cause, "Name an adapter that was made for this model.")
-    return adapter
+__all__ = ["LlamaAdapters"]
 
 
 class LlamaAdapters:
-    """Native adapters of one model by key, and its control vector, shape (n_layers - 1, n_embd)."""
+    """Native adapters of one model by key, which the model frees, and its control vector."""
 
-    def __init__(self, adapters: Mapping[str, NativeAdapter], control_vector: NDArray[np.float32] | None) -> None:
-        self._adapters = adapters
+    def __init__(
+        self, model: int, paths: Mapping[str, Path], control_vector: NDArray[np.float32] | None = None
+    ) -> None:
+        """Load the validated files at `paths`. The control vector has shape (n_layers - 1, n_embd).
+
+        Raises EngineError with llama.cpp's message.
+        """
+        self._adapters = {key: _load(model, path) for key, path in paths.items()}
         self._control_vector = control_vector
 
     def attach(self, context: int) -> None:
@@ -64,3 +52,11 @@ class LlamaAdapters:
         pointers = (lib.llama_adapter_lora_p_ctypes * n_adapters)(*(self._adapters[key] for key, _ in adapters))
         scales = (ctypes.c_float * n_adapters)(*(scale for _, scale in adapters))
         lib.llama_set_adapters_lora(context, pointers, n_adapters, scales)
+
+
+def _load(model: int, path: Path) -> Any:
+    adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
+    if not adapter:
+        cause = f"llama.cpp cannot load the adapter {path.name}: {native_log().last_lines()}"
+        raise EngineError(cause, "Choose an adapter that was made for this model.")
+    return adapter

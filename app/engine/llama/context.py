@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,6 @@ class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
     def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters) -> None:
-        self.facts = facts
         self._llama_adapters = adapters
         self._adapters: AdapterSet | None = None  # None before the first call of `set_adapters`
         self._owned = ExitStack()
@@ -46,9 +46,6 @@ class LlamaBackend:
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
         self._piece_buffer = ctypes.create_string_buffer(256)
-        self._end_tokens: tuple[int, ...] | None = None
-        self._candidates: Candidates | None = None
-        self._characters: FirstCharacters | None = None
         self._chains = ChainBuilder(self._vocab, facts)
         self._owned.callback(self._chains.close)
         self._interrupt = Interrupt()
@@ -79,23 +76,24 @@ class LlamaBackend:
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         check_biases(params, self.facts.n_vocab)
-        grammar = Grammar(self._vocab, params.grammar, self._first_characters) if params.grammar else None
-        banned = self._ends() if ignore_eos and not grammar else ()  # a grammar decides when an answer may end
+        grammar = Grammar(self._vocab, params.grammar, lambda: self._first_characters) if params.grammar else None
+        banned = self._end_tokens if ignore_eos and not grammar else ()  # a grammar decides when an answer may end
         chain = self._chains.build(params, banned, history)
         if grammar is None:
             return LlamaSampler(self._context, chain)
-        self._candidates = self._candidates or Candidates(self._context, self.facts.n_vocab)
         return GrammarSampler(self._candidates, chain, grammar, is_filtered_first=params.mirostat > 0)
 
-    def _first_characters(self) -> FirstCharacters:
-        if self._characters is None:
-            self._characters = FirstCharacters(map(self.label, range(self.facts.n_vocab)), self._ends())
-        return self._characters
+    @cached_property
+    def _candidates(self) -> Candidates:
+        return Candidates(self._context, self.facts.n_vocab)
 
-    def _ends(self) -> tuple[int, ...]:
-        if self._end_tokens is None:
-            self._end_tokens = tuple(token for token in range(self.facts.n_vocab) if self.is_eog(token))
-        return self._end_tokens
+    @cached_property
+    def _first_characters(self) -> FirstCharacters:
+        return FirstCharacters(map(self.label, range(self.facts.n_vocab)), self._end_tokens)
+
+    @cached_property
+    def _end_tokens(self) -> tuple[int, ...]:
+        return tuple(token for token in range(self.facts.n_vocab) if self.is_eog(token))
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         if adapters != self._adapters:

@@ -25,9 +25,9 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
     """
     path, log = request.path, native_log()
     lib.llama_backend_init()
-    placing = ModelParams(request.parameters)
+    model_params = ModelParams(request.parameters)
     params = lib.llama_model_default_params()
-    placing.fill(params)
+    model_params.fill(params)
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
     params.use_extra_bufts = False
     model = lib.llama_model_load_from_file(os.fsencode(path), params)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.engine.adapters import Adapter
 from app.engine.backend import ModelFacts
 from app.engine.embedding.embedder import Pooling
-from app.engine.llama.adapters import LlamaAdapters, load_adapters
+from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.model_params import ModelParams
@@ -61,8 +61,8 @@ class LlamaModel:
         self._owned = ExitStack()
         progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
         params = lib.llama_model_default_params()
-        self._parameters, self._placing = parameters, ModelParams(parameters)
-        self._placing.fill(params)
+        self._parameters, self._model_params = parameters, ModelParams(parameters)
+        self._model_params.fill(params)
         params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
         params.load_mtp = self._has_mtp = with_mtp
@@ -73,7 +73,7 @@ class LlamaModel:
             raise load_error(f"llama.cpp cannot load {path.name}", log.last_lines(), "See `localllm show`.")
         self._owned.callback(lib.llama_model_free, self._model)
         self._adapters: tuple[Adapter, ...] = ()
-        self._llama_adapters = LlamaAdapters({}, None)
+        self._llama_adapters = LlamaAdapters(self._model, {})
         if not self._has_vocabulary():
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
@@ -110,9 +110,9 @@ class LlamaModel:
 
         The control vector has shape (n_layers - 1, n_embd). Raises EngineError with llama.cpp's message.
         """
-        native = load_adapters(self._model, {adapter.key: path for adapter, path in adapters.items()})
+        paths = {adapter.key: path for adapter, path in adapters.items()}
+        self._llama_adapters = LlamaAdapters(self._model, paths, control_vector)
         self._adapters = tuple(adapters)
-        self._llama_adapters = LlamaAdapters(native, control_vector)
 
     def vocabulary(self) -> Vocabulary:
         """Return the tokens' texts, and the tokens that begin and end a text."""

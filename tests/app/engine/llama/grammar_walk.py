@@ -23,7 +23,7 @@ N_STEPS = 30
 def main() -> None:
     model = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=64, n_sequences=1), RuntimeSettings(1, False, False))
-    characters = backend._first_characters()
+    characters = backend._first_characters
     rng = random.Random(1)
     found = []
     for text in json.load(sys.stdin):
