@@ -103,7 +103,7 @@ def test_generated_programs_are_python() -> None:
     assert all(compile(program(random.Random(seed), 3), "sample.py", "exec", flags=0x2000) for seed in SEEDS)
 
 
-def test_a_conversation_never_teaches_what_the_person_says() -> None:
+def test_a_conversation_never_teaches_the_users_text() -> None:
     pieces = converse(Dialogue(random.Random(5), 20))
     for _ in range(60):
         text, is_learned = next(pieces)
@@ -137,7 +137,7 @@ def test_the_same_chance_draws_the_same_rows(progress: float) -> None:
     assert first == again
 
 
-def test_rows_have_the_length_asked_for_and_something_to_learn() -> None:
+def test_rows_have_the_requested_length_and_something_to_learn() -> None:
     for tokens, labels in Sampler(load_tokenizer()).batch(12, 256, 0.5, random.Random(2)):
         assert len(tokens) == len(labels) == 256
         assert any(label != IGNORED for label in labels)

@@ -1,4 +1,4 @@
-"""Headers of published models, without their weights: shapes and metadata as their config.json says.
+"""Headers of published models, without their weights: shapes and metadata as in their config.json.
 
 Owns tensor lists by architecture (names: llama.cpp src/models as vendored in llama-cpp-python 0.3.36) and figures of
 each model (source: its repository on the Hugging Face hub). Matrices are Q8_0, or F16 where rows are no whole blocks.

@@ -22,14 +22,14 @@ def test_every_outline_has_figures() -> None:
 
 
 @pytest.mark.parametrize("name", LOGGED)
-def test_weights_are_what_llama_cpp_says_to_the_last_digit(name: str) -> None:
+def test_weights_are_those_of_llama_cpp_to_the_last_digit(name: str) -> None:
     ours, logged = predicted(header_of(name), LOGGED[name]), LOGGED[name]
     assert ours.tensor_bytes == logged.tensor_bytes
     assert ours.mapped_mib == pytest.approx(logged.mapped_mib, abs=PRINTED)
 
 
 @pytest.mark.parametrize("name", LOGGED)
-def test_caches_and_states_are_what_llama_cpp_says_to_the_last_digit(name: str) -> None:
+def test_caches_and_states_are_those_of_llama_cpp_to_the_last_digit(name: str) -> None:
     """Keys and values are printed apart, of layers with a window and without: up to four roundings."""
     logged = LOGGED[name]
     for mine, theirs in zip(predicted(header_of(name), logged).runs, logged.runs, strict=True):

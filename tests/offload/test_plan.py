@@ -59,7 +59,8 @@ def told(found: Plan) -> list[str]:
         else []
     )
     lines += [
-        f"  {share.device.name}: {share.n_layers} layers, {format_memory(share.n_bytes)} of {format_memory(share.device.free_bytes)}"
+        f"  {share.device.name}: {share.n_layers} layers, {format_memory(share.n_bytes)}"
+        f" of {format_memory(share.device.free_bytes)}"
         for share in found.found.shares
     ]
     lines += [f"  + {extra.what}: {format_memory(extra.n_bytes)}" for extra in found.found.profile.extras]
@@ -88,7 +89,7 @@ def test_plans_for_known_machines_are_as_written_down() -> None:
     assert text == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_the_cliff_is_said_in_one_sentence_with_its_numbers() -> None:
+def test_the_cost_of_a_partial_fit_is_one_sentence_with_its_numbers() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     card = replace(machine.gpus[0], free_bytes=4 * GIB)
     found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,)))

@@ -130,7 +130,7 @@ class TinyRanker(TinyBert):
         return super().shapes() | head | {"classifier.out_proj.weight": (1, wide), "classifier.out_proj.bias": (1,)}
 
     def score(self, ids: list[int]) -> float:
-        """What the head says of a query and a document."""
+        """Return the head's score of a query and a document."""
         weights = self.weights()
         inner = np.tanh(_linear(self.hidden_states(ids)[0], weights, "classifier.dense"))
         return float(_linear(inner, weights, "classifier.out_proj")[0])

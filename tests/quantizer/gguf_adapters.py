@@ -1,4 +1,4 @@
-"""Builds LoRA adapters and control vectors for tests, made for the tiny Llama unless told otherwise."""
+"""Builds LoRA adapters and control vectors for tests, by default for the tiny Llama."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lora_weights(
 
 
 def lora(path: Path, tensors: dict[str, np.ndarray] | None = None, edit: Edit | None = None, **kinds: str) -> Path:
-    """Write an adapter of alpha 8; `kinds` replace what it says it is, `edit` may add metadata."""
+    """Write an adapter of alpha 8; `kinds` replace its declared kind, `edit` may add metadata."""
     writer = gguf.GGUFWriter(path, kinds.pop("architecture", "llama"))
     for key, value in (_KINDS | {key.replace("_", "."): value for key, value in kinds.items()}).items():
         writer.add_string(key, value)

@@ -37,7 +37,7 @@ def test_what_native_code_prints_gets_between_no_lines() -> None:
     assert list(said("os.write(1, b'hello ')\nsend({})\nprint('there')")) == [{}]
 
 
-def test_a_childs_error_is_raised_here_as_what_it_was() -> None:
+def test_a_childs_error_is_raised_in_the_parent() -> None:
     with pytest.raises(StorageError, match=r"Full\. Make room\."):
         list(said("send({})\nraise StorageError('Full.', 'Make room.')"))
 
@@ -59,7 +59,7 @@ def test_its_last_output_contains_no_folders() -> None:
 
 
 @pytest.mark.parametrize("line", ["ggml: hello", "[1]"])
-def test_what_is_no_json_object_is_an_error(line: str) -> None:
+def test_invalid_json_is_an_error(line: str) -> None:
     command = [sys.executable, "-c", f"print('{line}')"]
     with pytest.raises(EngineError, match="invalid JSON"):
         list(run_child(command, {}, "process that works", "Try again."))

@@ -46,7 +46,7 @@ def test_a_gpu_that_this_build_cannot_use_comes_first_with_the_command_that_mend
         (replace(HEALTHY, repacking_is_safe=False), "repacks"),
     ],
 )
-def test_each_problem_is_told_once_with_a_next_step(findings: Findings, words: str) -> None:
+def test_each_problem_is_reported_once_with_a_next_step(findings: Findings, words: str) -> None:
     (problem,) = find_problems(findings)
     assert words in problem.what
     assert problem.next_step.endswith(".")

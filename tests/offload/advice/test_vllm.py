@@ -71,6 +71,6 @@ def test_a_file_with_a_strange_name_stays_one_word_of_the_command() -> None:
     assert words[2] == str(path)
 
 
-def test_a_cluster_is_told_in_words() -> None:
+def test_a_cluster_is_described_in_words() -> None:
     assert str(Cluster(3, 2, 24 * GIB, is_like_this=True)) == "3 machines like this with 2 GPUs of 24.0 GiB"
     assert str(Cluster(1, 4, 80 * GIB, is_like_this=False)) == "a machine with 4 GPUs of 80.0 GiB"

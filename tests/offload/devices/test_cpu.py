@@ -8,5 +8,5 @@ def test_the_model_is_part_of_the_full_name() -> None:
     assert cpu_name().startswith(cpu_model())
 
 
-def test_instruction_sets_are_told_where_the_system_tells_them() -> None:
+def test_instruction_sets_are_read_where_the_system_lists_them() -> None:
     assert has_avx2() in (None, " avx2 " in f"{cpu_name()} ")

@@ -17,7 +17,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """What /proc/self/cgroup says within a container of version 2."""
+    """The content of /proc/self/cgroup within a container of version 2."""
     path = tmp_path / "own"
     path.write_text("0::/docker/abc\n", encoding="ascii")
     return path

@@ -56,18 +56,18 @@ def test_a_card_has_the_speed_of_its_clock_and_bus_and_the_link_at_its_best(bus_
     assert not driver.is_open
 
 
-def test_what_the_driver_does_not_tell_is_unknown() -> None:
+def test_figures_that_the_driver_does_not_report_are_unknown() -> None:
     (card,) = nvidia_gpus(lambda: Driver("nvmlDeviceGetMemoryBusWidth", "nvmlDeviceGetMaxPcieLinkWidth"))
     assert card.bytes_per_s is None
     assert card.link_bytes_per_s is None
 
 
 @pytest.mark.parametrize("question", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetPciInfo"])
-def test_a_driver_that_does_not_answer_tells_of_no_card(question: str) -> None:
+def test_a_driver_that_does_not_respond_reports_no_card(question: str) -> None:
     assert nvidia_gpus(lambda: Driver(question)) == ()
 
 
-def test_without_the_library_no_card_is_told_of() -> None:
+def test_without_the_library_no_card_is_reported() -> None:
     def missing() -> Any:
         raise ModuleNotFoundError("pynvml")
 

@@ -43,7 +43,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_numbers() -> None:
     assert "524,288" in refused.value.remedy
 
 
-def test_a_context_that_fits_is_granted_as_asked() -> None:
+def test_a_requested_context_that_fits_is_granted() -> None:
     assert plan_context(replace(LLAMA_1B, n_ctx=65_536)).n_ctx == 65_536
     assert plan_context(replace(LLAMA_1B, n_ctx=65_536)).notice == ""
 

@@ -56,6 +56,6 @@ def test_a_latent_cache_takes_one_type_only() -> None:
         check_kv_types(KvTypes("q8_0", "f16"), LATENT)
 
 
-def test_what_a_model_can_have_is_what_is_not_refused() -> None:
+def test_supported_types_are_those_that_are_not_refused() -> None:
     assert supports_kv_types(KvTypes("q8_0", "q8_0"), LATENT)
     assert not supports_kv_types(KvTypes("q8_0", "f16"), LATENT)

@@ -34,7 +34,7 @@ def test_a_load_as_planned_leaves_nothing_to_learn() -> None:
     assert excess_usage(SHARES, AS_PLANNED) == ExcessUsage(0, 0)
 
 
-def test_what_a_device_took_beyond_its_plan_is_free_no_more_for_the_next() -> None:
+def test_excess_usage_of_a_device_is_reserved_in_the_next_plan() -> None:
     held = {"CUDA0": DeviceUsage(100, 50, 27), "CPU": DeviceUsage(100, 55, 20)}
     surplus = excess_usage(SHARES, held)
     assert surplus == ExcessUsage(gpu_bytes=7, host_bytes=5)

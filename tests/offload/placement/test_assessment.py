@@ -37,7 +37,7 @@ def test_nothing_is_given_up_where_all_fits() -> None:
     assert found.profile.setting == WANTED
 
 
-def test_a_smaller_micro_batch_is_taken_only_where_everything_then_lies_on_the_gpu() -> None:
+def test_a_smaller_micro_batch_is_chosen_only_where_everything_then_fits_on_the_gpu() -> None:
     planned, wanted = model("gemma-2-9b", "Q6_K"), replace(WANTED, n_cells=WANTED.n_ctx)
     sizes = range(9 * GIB, 12 * GIB, 64 << 20)
     smaller = [
@@ -78,7 +78,7 @@ def test_the_cache_stays_with_the_processor_where_that_is_faster_than_leaving_la
     assert not shallow.placement.has_cache_on_host
 
 
-def test_of_what_never_runs_the_smallest_need_is_told() -> None:
+def test_a_model_that_never_fits_is_reported_with_its_smallest_need() -> None:
     found = choose(model("qwen3-30b-a3b", "Q4_K_M"), WANTED, MACHINES["container of 4 GiB"], RATES)
     assert found.verdict is FitLevel.WONT_RUN
     assert found.profile.setting.n_cells == WANTED.n_ctx

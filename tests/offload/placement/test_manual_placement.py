@@ -1,4 +1,4 @@
-"""Layers that a person puts on GPUs: what that holds, how fast it is, and that it may not fit."""
+"""Layers that the user puts on GPUs: their bytes, their speed, and that they may not fit."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_no_choice_that_fits_is_faster_than_the_planners_own(first: int, second:
         assert chosen.found.decode_tps <= own.found.decode_tps * (1 + 1e-9)
 
 
-def test_what_the_planner_chose_can_be_wanted_and_comes_to_the_same() -> None:
+def test_the_planners_choice_set_by_hand_gives_the_same() -> None:
     own = plan(SMALL, QUESTION, RTX_3060, expected_rates(RTX_3060))
     same = pinned(RTX_3060, CUDA0=own.found.placement.n_on_gpus)
     assert same.found.verdict is own.found.verdict is FitLevel.FITS
     assert same.found.decode_tps == pytest.approx(own.found.decode_tps)
 
 
-def test_what_does_not_fit_is_shown_all_the_same_and_called_so() -> None:
+def test_a_manual_placement_that_does_not_fit_is_shown_as_such() -> None:
     large = replace(QUESTION, n_ctx=131_072)
     found = pinned(RTX_3060, large, CUDA0=N_LAYERS)
     assert found.found.verdict is FitLevel.WONT_RUN
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_shown_all_the_same_and_called_so() -> None:
     assert found.warnings[0].startswith("CUDA0 would hold ")
 
 
-def test_fewer_layers_than_fit_are_not_said_to_be_all_that_fit() -> None:
+def test_fewer_layers_than_fit_are_not_reported_as_all_that_fit() -> None:
     found = pinned(RTX_3060, CUDA0=10)
     assert found.found.verdict is FitLevel.PARTIAL
     assert found.warnings[0].startswith("10 of 33 layers are on GPUs: ")
@@ -100,7 +100,7 @@ def test_layers_that_cannot_be_so_are_refused(gpu_layers: dict[str, int]) -> Non
         pinned(RTX_3060, **gpu_layers)
 
 
-def test_remedies_say_to_programs_what_to_change() -> None:
+def test_remedies_contain_their_change_for_programs() -> None:
     header = header_of("gemma-2-9b")
     found = plan(PlannedModel(header, header.tensors), QUESTION, RTX_3060, expected_rates(RTX_3060))
     assert any(remedy.change.file_type for remedy in found.remedies)

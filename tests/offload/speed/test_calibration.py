@@ -46,7 +46,7 @@ def test_a_fit_explains_the_runs_it_was_made_of() -> None:
     assert rates.uncertainty < expected_rates(MACHINE).uncertainty
 
 
-def test_attention_is_told_from_weights_by_runs_at_two_depths() -> None:
+def test_attention_and_weights_are_separated_by_runs_at_two_depths() -> None:
     before = expected_rates(MACHINE)
     slow = replace(before, attention_seconds_per_byte=4 * before.attention_seconds_per_byte)
     works = [Work(read_bytes={"CPU": 1.0 * GB}, attention_bytes=depth * 1e5, n_layers=16) for depth in (256, 2048)]

@@ -49,6 +49,6 @@ def test_weights_of_the_processor_are_lent_to_a_gpu_where_a_prompt_is_computed_f
     assert computed_there == pytest.approx(operations_s + RATES.overhead_s(32) / 512)
 
 
-def test_what_nobody_knows_is_not_called_known() -> None:
+def test_unknown_rates_are_not_called_known() -> None:
     rates = expected_rates(Machine(HOST, (replace(CARD, bytes_per_s=None),)))
     assert rates.known == {"CPU"}

@@ -34,7 +34,7 @@ def test_a_share_of_the_experts_takes_a_share_of_the_time() -> None:
     assert unpacking_bytes(matrix("Q4_K"), 0.125) == pytest.approx(unpacking_bytes(matrix("Q4_K")) / 8)
 
 
-def test_a_type_that_nobody_measured_counts_as_slow() -> None:
+def test_an_unmeasured_type_counts_as_slow() -> None:
     assert unpacking_bytes(matrix("IQ1_S")) > unpacking_bytes(matrix("Q4_K"))
 
 

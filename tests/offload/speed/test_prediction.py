@@ -29,7 +29,7 @@ def test_an_answer_is_slower_the_deeper_it_stands() -> None:
     assert found.uncertainty == RATES.uncertainty
 
 
-def test_of_memory_whose_speed_nobody_knows_nothing_is_predicted() -> None:
+def test_memory_of_unknown_speed_has_no_prediction() -> None:
     unknown = Machine(replace(MACHINE.host, bytes_per_s=None))
     found = predict(MODEL, QUESTION, unknown, expected_rates(unknown), (0,))
     assert (found.decode_tps, found.prefill_tps) == ({}, None)

@@ -171,7 +171,7 @@ def test_compressed_queries_that_llama_cpp_would_not_look_for_are_refused() -> N
 
 
 @pytest.mark.parametrize(("n_layers", "expected"), [(27, None), (28, 0)])
-def test_a_deepseek_that_compresses_no_queries_says_so_where_llama_cpp_would_ask(
+def test_a_deepseek_with_uncompressed_queries_has_the_row_that_llama_cpp_requires(
     n_layers: int, expected: int | None
 ) -> None:
     architecture, config = find_architecture(changed("deepseek3-lite", num_hidden_layers=n_layers))
@@ -186,7 +186,7 @@ def test_groups_of_experts_that_llama_cpp_ranks_otherwise_are_warned_of() -> Non
     assert architecture.approximations(config) == ()
 
 
-def test_a_seeing_gemma_that_says_little_gets_what_its_class_takes_for_granted() -> None:
+def test_a_vision_gemma_gets_the_defaults_of_its_class() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
     architecture, config = find_architecture({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
     rows = {row.key: row.read(config) for row in architecture.hyperparameters}

@@ -61,7 +61,7 @@ def test_a_converted_reranker_scores_like_its_checkpoint(tmp_path: Path) -> None
     assert share_of_range(expected, found) < LIMIT
 
 
-def test_a_reranker_that_tells_its_two_texts_apart_is_refused(tmp_path: Path) -> None:
+def test_a_reranker_with_types_for_its_two_texts_is_refused(tmp_path: Path) -> None:
     folder = TinyRanker().write(tmp_path / "ranker")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"type_vocab_size": 2}))

@@ -91,7 +91,7 @@ async def test_a_job_that_was_left_goes_on_without_the_shards_that_it_is_through
     assert isinstance(said[-1], Done)
 
 
-async def test_a_shard_that_is_not_what_was_announced_is_refused(coming: Coming, tmp_path: Path) -> None:
+async def test_a_shard_that_differs_from_its_header_is_refused(coming: Coming, tmp_path: Path) -> None:
     first = coming.shards[0].name
     data = bytearray((coming.away / first).read_bytes())
     data[20] ^= 1

@@ -26,7 +26,7 @@ def test_names_and_older_flags_become_the_number_of_llama_cpp(
     assert read_pooling(tmp_path) == number
 
 
-def test_a_folder_without_modules_says_nothing(tmp_path: Path) -> None:
+def test_a_folder_without_modules_has_no_pooling(tmp_path: Path) -> None:
     assert read_pooling(tmp_path) is None
 
 

@@ -36,5 +36,5 @@ def test_a_model_with_the_tokens_of_phi_3_keeps_its_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("tensors", "label"), [([SHARED], "2.0M"), ([SHARED, STACKED], "8x5.0M")])
-def test_a_size_counts_one_expert_and_says_how_many_there_are(tensors: list[Any], label: str, tmp_path: Path) -> None:
+def test_a_size_label_has_one_expert_and_their_number(tensors: list[Any], label: str, tmp_path: Path) -> None:
     assert described(tmp_path / "model", (), *tensors).text("general.size_label") == label

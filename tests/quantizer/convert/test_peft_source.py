@@ -53,7 +53,7 @@ def alpha(header: Header) -> object:
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_an_adapter_passes_the_gate_and_changes_the_weights_as_in_peft(
+def test_an_adapter_is_valid_and_changes_the_weights_as_in_peft(
     tmp_path: Path, base: Path, base_gguf: Path, is_folder: bool
 ) -> None:
     """Rows of queries are reordered as those of the weight: what is added to it must be the same matrix, reordered."""
@@ -128,7 +128,7 @@ def test_a_rank_that_is_scaled_by_its_root_gets_another_alpha(tmp_path: Path, ba
     assert alpha(validate_adapter(path, base_gguf)) == 8 * RANK**0.5
 
 
-def test_the_base_that_an_adapter_names_is_taken_where_it_is_a_folder(tmp_path: Path, base: Path) -> None:
+def test_the_base_that_an_adapter_names_is_used_where_it_is_a_folder(tmp_path: Path, base: Path) -> None:
     folder = write_peft(tmp_path / "adapter", PAIRS, base_model_name_or_path=str(base))
     assert len(plan(folder, file_type_named("F16"), tmp_path / "a.gguf").tensors) == len(PAIRS)
 

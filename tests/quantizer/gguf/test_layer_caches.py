@@ -1,43 +1,91 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
 
-from quantizer.gguf.header import read_header
-from quantizer.gguf.layer_caches import KvShape, kv_shape_of
-from tests.quantizer.gguf_files import Edit, tiny_llama, write_gguf
+from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.layer_caches import layer_caches_of
+from tests.quantizer.gguf_files import write_gguf
 
 
-def latent(writer: gguf.GGUFWriter) -> None:
-    """As DeepSeek's models are converted: one vector of 32 compressed elements and 8 rotated ones for all heads."""
-    writer.add_key_length(40)
-    writer.add_value_length(32)
-    writer.add_key_length_mla(24)
-    writer.add_value_length_mla(16)
-    writer.add_head_count_kv(1)
-
-
-# The tiny Llama has 2 layers of width 64 in 4 heads, 2 of them for keys and values.
-@pytest.mark.parametrize(
-    ("edit", "shape"),
-    [
-        (None, KvShape(k_elements=64, v_elements=64, k_head=16, v_head=16)),
-        (lambda writer: writer.add_key_length(24), KvShape(96, 64, 24, 16)),
-        (latent, KvShape(k_elements=2 * 40, v_elements=0, k_head=40, v_head=0)),
-    ],
-)
-def test_the_shape_of_the_cache_is_read_from_the_header(tmp_path: Path, edit: Edit | None, shape: KvShape) -> None:
-    assert kv_shape_of(read_header(tiny_llama(tmp_path / "tiny.gguf", edit))) == shape
-
-
-def test_layers_without_attention_keep_no_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "hybrid.gguf"
-    writer = gguf.GGUFWriter(path, "lfm2")
-    writer.add_block_count(3)
+def header(path: Path, architecture: str, n_layers: int, figures: dict[str, Any]) -> Header:
+    """A header of `n_layers` of width 64 in four heads, with `figures` under its architecture's name."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(n_layers)
     writer.add_embedding_length(64)
     writer.add_head_count(4)
-    writer.add_head_count_kv([0, 2, 0])
+    for suffix, value in figures.items():
+        key = f"{architecture}.{suffix}"
+        (writer.add_array if isinstance(value, list) else writer.add_uint32)(key, value)
     write_gguf(writer, {})
-    assert kv_shape_of(read_header(path)) == KvShape(k_elements=32, v_elements=32, k_head=16, v_head=16)
+    return read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "n_layers", "figures", "full_layers"),
+    [
+        ("gemma3", 12, {"attention.sliding_window": 512}, [5, 11]),
+        ("gemma3", 6, {}, [0, 1, 2, 3, 4, 5]),
+        ("gemma2", 4, {}, [1, 3]),
+        ("gpt-oss", 4, {"attention.sliding_window": 128, "attention.sliding_window_pattern": 4}, [3]),
+        ("gemma4", 3, {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, False, True]}, [1]),
+        ("cohere2moe", 8, {"attention.sliding_window": 8}, [0, 4]),
+        ("exaone4", 4, {"attention.sliding_window": 8}, [0, 1, 2, 3]),
+        ("phi3", 2, {"attention.sliding_window": 8}, [0, 1]),
+    ],
+)
+def test_layers_outside_of_the_pattern_see_everything(
+    tmp_path: Path, architecture: str, n_layers: int, figures: dict[str, Any], full_layers: list[int]
+) -> None:
+    layers = layer_caches_of(header(tmp_path / "m.gguf", architecture, n_layers, figures)).layers
+    assert [index for index, layer in enumerate(layers) if not layer.is_windowed] == full_layers
+
+
+@pytest.mark.parametrize(
+    ("architecture", "figures", "elements"),
+    [
+        ("mamba", {"ssm.conv_kernel": 4, "ssm.inner_size": 128, "ssm.state_size": 16}, 3 * 128 + 16 * 128),
+        ("rwkv7", {"wkv.head_size": 16, "token_shift_count": 2}, 64 * (2 + 16)),
+        ("lfm2", {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 0]}, 64 * 2),
+        ("kimi-linear", {"kda.head_dim": 8, "ssm.conv_kernel": 4, "attention.head_count_kv": [0, 0]}, 4 * 8 * (9 + 8)),
+    ],
+)
+def test_a_state_is_as_large_after_a_thousand_tokens_as_after_one(
+    tmp_path: Path, architecture: str, figures: dict[str, Any], elements: int
+) -> None:
+    layers = layer_caches_of(header(tmp_path / "m.gguf", architecture, 2, figures)).layers
+    assert [(layer.state_elements, layer.k_elements) for layer in layers] == [(elements, 0)] * 2
+
+
+def test_a_layer_may_have_attention_and_a_state(tmp_path: Path) -> None:
+    figures = {"ssm.conv_kernel": 4, "ssm.inner_size": 128, "ssm.state_size": 16}
+    (layer,) = layer_caches_of(header(tmp_path / "m.gguf", "falcon-h1", 1, figures)).layers
+    assert layer.state_elements
+    assert layer.k_elements == 64
+
+
+def test_one_layer_in_four_of_a_linear_model_has_attention(tmp_path: Path) -> None:
+    layers = layer_caches_of(header(tmp_path / "m.gguf", "qwen3next", 8, {})).layers
+    assert [bool(layer.k_elements) for layer in layers] == [False, False, False, True] * 2
+
+
+def test_an_encoder_has_no_cache(tmp_path: Path) -> None:
+    assert not any(layer.k_elements for layer in layer_caches_of(header(tmp_path / "m.gguf", "bert", 2, {})).layers)
+
+
+def test_a_layer_that_only_predicts_answers_nothing(tmp_path: Path) -> None:
+    caches = layer_caches_of(header(tmp_path / "m.gguf", "glm4moe", 3, {"nextn_predict_layers": 1}))
+    assert (len(caches.layers), len(caches.main_layers)) == (3, 2)
+
+
+def test_layers_that_read_the_cache_of_others_have_none(tmp_path: Path) -> None:
+    layers = layer_caches_of(header(tmp_path / "m.gguf", "gemma4", 5, {"attention.shared_kv_layers": 2})).layers
+    assert [bool(layer.k_elements) for layer in layers] == [True, True, True, False, False]
+
+
+def test_sparse_attention_is_known_to_keep_more_than_is_counted(tmp_path: Path) -> None:
+    assert not layer_caches_of(header(tmp_path / "m.gguf", "deepseek32", 2, {})).is_complete
+    assert layer_caches_of(header(tmp_path / "n.gguf", "llama", 2, {})).is_complete

@@ -1,4 +1,4 @@
-"""What numpy says of very many strings, held against the plain reading of each."""
+"""Arrays of very many strings in numpy, compared with the simple reading of each."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def cause_of(path: Path) -> str:
     return ""
 
 
-def test_the_gate_says_the_same_of_damaged_models_as_it_does_string_by_string(
+def test_damaged_models_are_refused_as_they_are_string_by_string(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     originals = Originals.make(tmp_path)

@@ -52,7 +52,7 @@ def test_llama_cpp_reads_them_all_from_the_first(tmp_path: Path, llama_gguf: Pat
     assert weights == {tensor.output.name for tensor in split.tensors if "norm" not in tensor.output.name}
 
 
-def test_a_split_source_keeps_its_shards_when_told_to(tmp_path: Path, llama_gguf: Path) -> None:
+def test_a_split_source_keeps_its_shards_on_request(tmp_path: Path, llama_gguf: Path) -> None:
     split = written(llama_gguf, tmp_path / "m.gguf", PlanOptions(max_shard_bytes=MAX_BYTES), "F16")
     kept = written(split.shards[0].path, tmp_path / "kept.gguf", PlanOptions(keeps_split=True))
     joined = written(split.shards[0].path, tmp_path / "joined.gguf", PlanOptions())

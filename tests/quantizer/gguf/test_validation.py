@@ -1,56 +1,156 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 
 from quantizer.errors import ModelFileError
-from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.validation import check_answers, validate_gguf
-from tests.quantizer.gguf_files import tiny_llama
-
-Edit = Callable[[gguf.GGUFWriter], None]
+from quantizer.gguf.header import read_header
+from quantizer.gguf.validation import shard_paths, validate_gguf
+from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama, tiny_weights
 
 
-def typed(kind: str) -> Edit:
-    return lambda writer: writer.add_type(kind)
+def replaced(key: str, value: object, add: Callable[[gguf.GGUFWriter], Callable[..., None]]) -> Callable[..., None]:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0].pop(key)
+        add(writer)(value)
+
+    return edit
 
 
-def without_tokenizer(writer: gguf.GGUFWriter) -> None:
-    for fields in writer.kv_data:
-        for key in [key for key in fields if key.startswith("tokenizer.")]:
-            fields.pop(key)
+def add_expert_groups(writer: gguf.GGUFWriter, n_groups: int) -> None:
+    writer.add_expert_count(8)
+    writer.add_expert_used_count(2)
+    writer.add_uint32("llama.expert_group_count", n_groups)
 
 
-def header(folder: Path, edit: Edit | None = None, architecture: str = "llama") -> Header:
-    return read_header(tiny_llama(folder / "file.gguf", edit, architecture=architecture))
+FAULTS = {
+    "block_count is 513": replaced("llama.block_count", 513, lambda w: w.add_block_count),
+    "block_count is 0": replaced("llama.block_count", 0, lambda w: w.add_block_count),
+    "epsilon is -0.5": replaced("llama.attention.layer_norm_rms_epsilon", -0.5, lambda w: w.add_layer_norm_rms_eps),
+    "epsilon is nan": replaced(
+        "llama.attention.layer_norm_rms_epsilon", float("nan"), lambda w: w.add_layer_norm_rms_eps
+    ),
+    "cannot share 3": replaced("llama.attention.head_count_kv", 3, lambda w: w.add_head_count_kv),
+    "tokens are repeated": replaced(
+        "tokenizer.ggml.tokens", [*byte_level_tokens()[:-1], "th"], lambda w: w.add_token_list
+    ),
+    "token_type has 271 entries": replaced("tokenizer.ggml.token_type", [1] * 271, lambda w: w.add_token_types),
+    "is not a pair": replaced("tokenizer.ggml.merges", ["th"], lambda w: w.add_token_merges),
+    "is no byte": replaced("tokenizer.ggml.token_type", [6] * 272, lambda w: w.add_token_types),
+}
+ADDITIONS: dict[str, Callable[[gguf.GGUFWriter], None]] = {
+    "rope scaling 'dynamic' is unknown": lambda w: w.add_string("llama.rope.scaling.type", "dynamic"),
+    "2 of 0 experts": lambda w: w.add_expert_used_count(2),
+    "expert_count is 2048": lambda w: w.add_expert_count(2048),
+    "scale_linear is inf": lambda w: w.add_float32("llama.rope.scale_linear", float("inf")),
+    "rope dimensions are an odd": lambda w: w.add_rope_dimension_count(15),
+    "more layers than it has": lambda w: w.add_uint32("llama.nextn_predict_layers", 3),
+    "8 experts into 8 groups": lambda w: add_expert_groups(w, 8),
+}
 
 
-@pytest.mark.parametrize(
-    ("edit", "architecture", "told"),
-    [
-        (typed("adapter"), "llama", r"file\.gguf is a LoRA adapter, not a model\. .*--lora"),
-        (typed("mmproj"), "clip", "is a projector, which turns pictures into tokens"),
-        (None, "clip", "is a projector"),
-        (None, "controlvector", "is a control vector, .*--control-vector"),
-        (without_tokenizer, "llama", r"has no tokenizer: no text can be put to it\. Convert it anew"),
-    ],
-)
-def test_what_no_question_can_be_put_to_is_called_what_it_is(
-    tmp_path: Path, edit: Edit | None, architecture: str, told: str
-) -> None:
-    with pytest.raises(ModelFileError, match=told):
-        check_answers(header(tmp_path, edit, architecture), needs_tokenizer=True)
+def test_tokens_that_are_one_up_to_a_nul_are_refused_as_llama_cpp_reads_no_further(tmp_path: Path) -> None:
+    tokens = [*byte_level_tokens()[:-1], "th\0is"]
+    with pytest.raises(ModelFileError, match="tokens are repeated"):
+        validate_gguf(
+            tiny_llama(tmp_path / "m.gguf", replaced("tokenizer.ggml.tokens", tokens, lambda w: w.add_token_list))
+        )
 
 
-def test_a_plan_needs_no_tokenizer_and_a_model_passes(tmp_path: Path) -> None:
-    check_answers(header(tmp_path, without_tokenizer), needs_tokenizer=False)
-    check_answers(header(tmp_path, typed("model")), needs_tokenizer=True)
+@pytest.mark.parametrize("cause", FAULTS)
+def test_files_that_would_abort_llama_cpp_are_refused(tmp_path: Path, cause: str) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        validate_gguf(tiny_llama(tmp_path / "m.gguf", FAULTS[cause]))
+    assert cause in caught.value.cause
 
 
-def test_the_gate_says_of_an_importance_matrix_that_it_is_one(tmp_path: Path) -> None:
-    path = tiny_llama(tmp_path / "m.imatrix.gguf", typed("imatrix"))
-    with pytest.raises(ModelFileError, match=r"is an importance matrix, not a model\. .*--imatrix"):
-        validate_gguf(path)
+@pytest.mark.parametrize("cause", ADDITIONS)
+def test_hyperparameters_that_would_abort_llama_cpp_are_refused(tmp_path: Path, cause: str) -> None:
+    with pytest.raises(ModelFileError, match=cause.replace("scale_linear is inf", "scale_linear is inf")):
+        validate_gguf(tiny_llama(tmp_path / "m.gguf", ADDITIONS[cause]))
+
+
+def test_a_norm_that_is_not_f32_is_refused(tmp_path: Path) -> None:
+    weights = tiny_weights() | {"output_norm.weight": np.ones(64, np.float16)}
+    with pytest.raises(ModelFileError, match="not in F32"):
+        validate_gguf(tiny_llama(tmp_path / "m.gguf", tensors=weights))
+
+
+def test_a_weight_of_integers_is_refused(tmp_path: Path) -> None:
+    weights = tiny_weights() | {"blk.0.attn_q.weight": np.ones((64, 64), np.int32)}
+    with pytest.raises(ModelFileError, match="type that no weight has"):
+        validate_gguf(tiny_llama(tmp_path / "m.gguf", tensors=weights))
+
+
+def test_an_embedding_for_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    weights = tiny_weights() | {"token_embd.weight": np.ones((100, 64), np.float16)}
+    with pytest.raises(ModelFileError, match="272 tokens and its embedding 100"):
+        validate_gguf(tiny_llama(tmp_path / "m.gguf", tensors=weights))
+
+
+def test_an_honest_file_is_admitted(llama_gguf: Path) -> None:
+    assert validate_gguf(llama_gguf).architecture == "llama"
+
+
+def test_special_ids_out_of_range_are_honest(tmp_path: Path) -> None:
+    validate_gguf(tiny_llama(tmp_path / "m.gguf", lambda writer: writer.add_pad_token_id(32_000)))
+
+
+def test_per_layer_head_counts_are_honest(tmp_path: Path) -> None:
+    validate_gguf(
+        tiny_llama(tmp_path / "m.gguf", replaced("llama.attention.head_count", [4, 4], lambda w: w.add_head_count))
+    )
+
+
+def test_two_hundred_mutants_are_refused_with_a_typed_error_or_admitted(tmp_path: Path, llama_gguf: Path) -> None:
+    data = llama_gguf.read_bytes()
+    header_bytes = read_header(llama_gguf).data_offset
+    rng = random.Random(2)
+    path = tmp_path / "mutant.gguf"
+    outcomes = {"admitted": 0, "refused": 0}
+    for _ in range(200):
+        mutant = bytearray(data)
+        for _ in range(rng.choice((1, 1, 3))):
+            mutant[rng.randrange(header_bytes)] = rng.randrange(256)
+        path.write_bytes(mutant)
+        try:
+            validate_gguf(path)
+            outcomes["admitted"] += 1
+        except ModelFileError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 10
+
+
+def split_part(path: Path, number: int, count: int) -> Path:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+
+    return tiny_llama(path, edit)
+
+
+def test_every_shard_of_a_split_model_is_read(tmp_path: Path) -> None:
+    first = split_part(tmp_path / "m-00001-of-00002.gguf", 0, 2)
+    with pytest.raises(ModelFileError, match="no file"):
+        validate_gguf(first)
+    split_part(tmp_path / "m-00002-of-00002.gguf", 1, 2)
+    assert [path.name for path in shard_paths(validate_gguf(first))] == [
+        "m-00001-of-00002.gguf",
+        "m-00002-of-00002.gguf",
+    ]
+
+
+def test_a_later_shard_names_the_first_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        validate_gguf(split_part(tmp_path / "m-00002-of-00002.gguf", 1, 2))
+    assert "m-00001-of-00002.gguf" in caught.value.remedy
+
+
+def test_a_shard_count_that_the_name_does_not_bear_out_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="claims 900 shards"):
+        validate_gguf(split_part(tmp_path / "m.gguf", 0, 900))

@@ -99,7 +99,7 @@ def test_experts_are_counted_each_for_itself(n_shared: int) -> None:
     assert entry.counts.tolist() == [2, 0, 3, 1, 0]
 
 
-def test_an_expert_that_nobody_asked_weighs_all_columns_alike() -> None:
+def test_an_expert_that_was_never_selected_weighs_all_columns_alike() -> None:
     matrix = ImportanceMatrix({"w": ActivationStats(np.array([[4.0, 8.0], [0, 0]]), np.array([4, 0]))}, (), 1)
     weights = matrix.weights("w", (2, 7, 2))
     assert weights is not None

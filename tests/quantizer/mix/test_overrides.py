@@ -60,7 +60,7 @@ def test_what_matches_nothing_is_a_warning(tmp_path: Path) -> None:
     assert plan.warnings == ("--tensor ffn_dwon=Q8_0 matches no tensor of this model.",)
 
 
-def test_a_type_that_does_not_fit_falls_back_and_says_so(tmp_path: Path) -> None:
+def test_a_type_that_does_not_fit_falls_back_with_a_warning(tmp_path: Path) -> None:
     source = Skeleton(n_embd=96, n_ff=160, n_layers=1, n_heads=4, n_kv_heads=4).write(tmp_path / "s.gguf")
     options = PlanOptions(overrides("ffn_up=Q6_K"))
     plan_ = plan(source, file_type_named("F16"), tmp_path / "m.gguf", options)
@@ -78,7 +78,7 @@ def test_an_override_that_needs_an_importance_matrix_is_refused_before_writing(t
 
 
 @pytest.mark.parametrize("kind", ["NVFP4", "MXFP4", "TQ1_0", "Q1_0", "Q2_0", "BF16", "IQ4_NL"])
-def test_every_type_of_ggml_can_be_asked_for(tmp_path: Path, kind: str) -> None:
+def test_every_type_of_ggml_can_be_requested(tmp_path: Path, kind: str) -> None:
     plan = planned(tmp_path, overrides(f"ffn_up={kind}"))
     execute(plan, 1, False, lambda _event: None)
     assert types(plan)["blk.0.ffn_up.weight"] == kind

@@ -63,7 +63,7 @@ def test_the_70b_model_keeps_more_of_its_shared_values() -> None:
     assert {verdict.target.name for verdict in unshared.values()} == {"Q3_K"}
 
 
-def test_an_importance_matrix_is_asked_for_where_llama_cpp_asks() -> None:
+def test_an_importance_matrix_is_required_where_llama_cpp_requires_it() -> None:
     tensors = [
         MixTensor(name, (256, 256), tensor_type_named("F16")) for name in ("blk.0.attn_q.weight", "output.weight")
     ]

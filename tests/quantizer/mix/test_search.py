@@ -1,64 +1,119 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from quantizer.convert.source_model import SourceModel
 from quantizer.errors import UsageError
-from quantizer.mix.search import KLD_TOLERANCE, Mix, MixSearch, mix_for_kld
-from quantizer.write.quantize_plan import PlanOptions
+from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import tensor_type_named
+from quantizer.mix.overrides import Overrides, TensorOverride
+from quantizer.mix.search import SIZE_TOLERANCE, Mix, MixSearch, check_reachable, check_unquantized
+from quantizer.write.quantize import execute
+from quantizer.write.quantize_plan import PlanOptions, plan, plan_model
 from tests.quantizer.mixes import made_up, small_model
+
+Q8_0 = tensor_type_named("Q8_0")
 
 
 @pytest.fixture(scope="module")
-def search(tmp_path_factory: pytest.TempPathFactory) -> MixSearch:
-    model = small_model(tmp_path_factory.mktemp("model"))
+def model(tmp_path_factory: pytest.TempPathFactory) -> SourceModel:
+    return small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def search(model: SourceModel) -> MixSearch:
     return MixSearch(model, PlanOptions(), made_up(model))
 
 
-def real(factor: float, power: float, trials: list[float] | None = None) -> Callable[[Mix], float]:
-    """A model that diverges otherwise than expected, though never less where more is expected."""
-
-    def measure(mix: Mix) -> float:
-        if trials is not None:
-            trials.append(mix.kld)
-        return float(factor * mix.kld**power)
-
-    return measure
+def planned_bytes(model: SourceModel, mix: Mix, options: PlanOptions) -> int:
+    types = {name: tensor_type_named(kind) for name, kind in mix.types.items()}
+    options = replace(options, overrides=replace(options.overrides, by_name=types))
+    return plan_model(model, mix.file_type, Path("x.gguf"), options).n_bytes
 
 
-@settings(max_examples=40)
-@given(factor=st.floats(0.3, 3), power=st.floats(0.7, 1.3), share=st.floats(0.05, 0.8))
-def test_a_divergence_is_met_from_below_whatever_expectations_are_worth(
-    search: MixSearch, factor: float, power: float, share: float
-) -> None:
-    target = factor * (search.smallest.kld * share) ** power
-    found = mix_for_kld(search, target, real(factor, power))
-    assert target * (1 - KLD_TOLERANCE) <= found.kld <= target
+@given(share=st.floats(0, 1))
+def test_a_size_is_met_from_below(model: SourceModel, search: MixSearch, share: float) -> None:
+    asked = round(search.smallest.n_bytes + share * (search.best.n_bytes - search.smallest.n_bytes))
+    mix = search.within_bytes(asked)
+    assert asked * (1 - SIZE_TOLERANCE) <= mix.n_bytes <= asked
+    assert mix.n_bytes == planned_bytes(model, mix, PlanOptions())
 
 
-def test_right_expectations_need_one_trial(search: MixSearch) -> None:
-    trials: list[float] = []
-    mix_for_kld(search, search.smallest.kld / 3, real(1, 1, trials))
-    assert len(trials) == 1
+@pytest.mark.parametrize("name", ["Q3_K_M", "Q4_K_M", "Q5_K_M", "IQ4_XS"])
+def test_no_plain_type_is_expected_to_do_better_than_the_mix_of_its_size(model: SourceModel, name: str) -> None:
+    search = MixSearch(model, PlanOptions(), made_up(model, unmeasured="none"))
+    plain = search.plain(file_type_named(name))
+    assert plain is not None
+    mix = search.within_bytes(plain.n_bytes + len(search.free) * plain.n_bytes // 10_000)  # what rounding takes
+    assert mix.kld <= plain.kld
+    assert search.nearest_plain(plain) == plain
 
 
-def test_more_than_the_smallest_mix_loses_is_refused_with_that(search: MixSearch) -> None:
-    with pytest.raises(UsageError, match=f"smallest mix, of {search.smallest.n_bytes:,} bytes"):
-        mix_for_kld(search, search.smallest.kld * 5, real(1, 1))
+def test_tensors_that_matter_more_get_more_bits(search: MixSearch) -> None:
+    mix = search.within_loss(search.smallest.kld / 50)
+    bits = {name: tensor_type_named(kind).bits_per_weight for name, kind in mix.types.items()}
+    assert bits["blk.0.attn_q.weight"] < bits["blk.2.ffn_up.weight"]
 
 
-def test_less_than_any_mix_loses_is_refused(search: MixSearch) -> None:
-    with pytest.raises(UsageError, match="as little as 1e-12"):
-        mix_for_kld(search, 1e-12, real(1, 1))
-    with pytest.raises(UsageError, match=r"diverges by 0\.5"):
-        mix_for_kld(search, 0.01, lambda _mix: 0.5)
+def test_tensors_set_by_hand_or_never_measured_have_no_choice(model: SourceModel) -> None:
+    overrides = Overrides((TensorOverride(r"blk\.1\.", tensor_type_named("Q5_0")),), output=Q8_0)
+    options = PlanOptions(overrides)
+    search = MixSearch(model, options, made_up(model))
+    mix = search.smallest
+    assert not any(name.startswith(("blk.1.", "output")) for name in mix.types)
+    assert mix.types["blk.3.ffn_up.weight"] == "Q8_0"
+    assert mix.n_bytes == planned_bytes(model, mix, options)
 
 
-def test_where_mixes_are_few_the_nearest_below_is_taken(search: MixSearch) -> None:
-    middle = search.smallest.kld / 10
-    found = mix_for_kld(search, 0.1, lambda mix: 0.2 if mix.kld > middle else 0.05)
-    assert found.kld == 0.05
-    assert found.mix.kld <= middle
+def test_headers_of_shards_count(model: SourceModel) -> None:
+    options = PlanOptions(max_shard_bytes=300_000)
+    search = MixSearch(model, options, made_up(model))
+    asked = (search.smallest.n_bytes + search.best.n_bytes) // 2
+    mix = search.within_bytes(asked)
+    assert asked * (1 - SIZE_TOLERANCE) <= mix.n_bytes <= asked
+    assert mix.n_bytes == planned_bytes(model, mix, options)
+
+
+@pytest.mark.parametrize("end", ["smallest", "best"])
+def test_sizes_out_of_reach_are_refused_with_the_range(search: MixSearch, end: str) -> None:
+    asked = search.smallest.n_bytes - 1 if end == "smallest" else search.best.n_bytes * 2
+    with pytest.raises(UsageError, match=f"{asked:,} bytes.*{search.smallest.n_bytes:,} to {search.best.n_bytes:,}"):
+        search.within_bytes(asked)
+
+
+def test_a_model_whose_types_are_all_set_leaves_nothing_to_search(model: SourceModel) -> None:
+    with pytest.raises(UsageError, match="no tensor left"):
+        MixSearch(model, PlanOptions(Overrides((TensorOverride(".", Q8_0),))), made_up(model))
+
+
+def test_a_mix_is_named_after_the_type_of_most_weights(search: MixSearch) -> None:
+    assert search.within_bytes(search.best.n_bytes).file_type.name == "F16"
+    assert search.smallest.file_type.base_name in search.smallest.types.values()
+
+
+def test_coarse_sources_are_refused_and_fine_ones_are_not(tmp_path: Path, model: SourceModel) -> None:
+    check_unquantized(model)
+    for name in ("Q8_0", "Q4_K_M"):
+        execute(plan(model.inputs[0], file_type_named(name), tmp_path / name), 1, False, lambda _done: None)
+    check_unquantized(replace(model, tensors=opened(tmp_path / "Q8_0").tensors))
+    with pytest.raises(UsageError, match="quantized already"):
+        check_unquantized(opened(tmp_path / "Q4_K_M"))
+
+
+def opened(path: Path) -> SourceModel:
+    from quantizer.convert.gguf_source import open_gguf
+
+    return open_gguf(path)
+
+
+def test_an_impossible_size_is_refused_before_anything_is_measured(model: SourceModel, search: MixSearch) -> None:
+    for n_bytes in (search.smallest.n_bytes, search.best.n_bytes):
+        check_reachable(model, PlanOptions(), n_bytes)
+    for n_bytes in (search.smallest.n_bytes // 2, 2 * search.best.n_bytes):
+        with pytest.raises(UsageError, match="This model can have"):
+            check_reachable(model, PlanOptions(), n_bytes)

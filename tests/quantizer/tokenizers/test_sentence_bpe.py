@@ -80,7 +80,7 @@ def test_tokens_are_added_by_the_settings_when_there_is_no_tokenizer_json(tmp_pa
         (None, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"}, False),
     ],
 )
-def test_how_spaces_are_written_says_whether_one_is_put_first(
+def test_the_form_of_spaces_decides_whether_one_is_put_first(
     tmp_path: Path, normalizer: Any, pre_tokenizer: Any, expected: bool
 ) -> None:
     found = from_json(tmp_path, lambda parsed, _: parsed.update(normalizer=normalizer, pre_tokenizer=pre_tokenizer))

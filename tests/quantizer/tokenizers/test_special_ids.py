@@ -42,7 +42,7 @@ def template(*ids: str) -> dict[str, Any]:
         (("A",), (False, False)),
     ],
 )
-def test_the_post_processor_says_what_surrounds_a_text(
+def test_the_post_processor_gives_the_tokens_around_a_text(
     tmp_path: Path, ids: tuple[str, ...], expected: tuple[bool, bool]
 ) -> None:
     found = vocabulary_of(tmp_path, lambda parsed, _settings: parsed.update(post_processor=template(*ids)))

@@ -33,7 +33,7 @@ def test_pieces_keep_their_log_probabilities(tmp_path: Path) -> None:
     assert found.n_token_types == 1
 
 
-def test_the_frame_says_that_texts_end(tmp_path: Path) -> None:
+def test_the_frame_adds_an_end_to_texts(tmp_path: Path) -> None:
     assert read(tmp_path).additions == {"bos": False, "eos": True, "sep": False}
 
 

@@ -46,7 +46,7 @@ def test_begin_and_end_are_berts_own(tmp_path: Path) -> None:
         ({"lowercase": True, "strip_accents": False}, (True, False)),
     ],
 )
-def test_accents_go_with_capitals_unless_told_otherwise(
+def test_accents_go_with_capitals_by_default(
     tmp_path: Path, options: dict[str, bool], expected: tuple[bool, bool]
 ) -> None:
     flags = read(tmp_path, lambda parsed, _: parsed["normalizer"].update(options)).alphabet.flags

@@ -83,13 +83,13 @@ def n_resumed(events: list[Event]) -> int:
     return sum(event.n_tensors for event in events if isinstance(event, Resumed))
 
 
-def test_only_what_was_missing_is_done(interrupted: JobRequest) -> None:
+def test_only_missing_tensors_are_written(interrupted: JobRequest) -> None:
     events = list(run_job(interrupted))
     assert sum(isinstance(event, Progress) for event in events) == 1
     assert n_resumed(events) == len(interrupted.plan().tensors) - 1
 
 
-def test_bytes_that_the_journal_does_not_bear_out_are_written_again(interrupted: JobRequest) -> None:
+def test_bytes_that_contradict_the_journal_are_written_again(interrupted: JobRequest) -> None:
     part = partial_path(Path(interrupted.output), 0)
     data = bytearray(part.read_bytes())
     data[-200_000] ^= 1
@@ -134,7 +134,7 @@ def test_a_journal_of_nonsense_is_no_journal(interrupted: JobRequest) -> None:
     assert [path.name for path in Path(interrupted.output).parent.iterdir()] == ["m.gguf"]
 
 
-def test_an_output_that_came_in_between_is_kept(interrupted: JobRequest) -> None:
+def test_an_output_that_appeared_meanwhile_stays(interrupted: JobRequest) -> None:
     Path(interrupted.output).write_bytes(b"precious")
     with pytest.raises(StorageError, match="exists already"):
         list(run_job(interrupted))

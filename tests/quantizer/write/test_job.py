@@ -39,7 +39,7 @@ def request(source: Path, output: Path, file_type: str = "Q4_K_M") -> JobRequest
     return JobRequest(str(source), file_type, str(output), 1, False)
 
 
-def test_a_job_tells_what_it_plans_does_and_did(tmp_path: Path, checkpoint: Path) -> None:
+def test_a_job_reports_its_plan_progress_and_end(tmp_path: Path, checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
     events = list(run_job(request(checkpoint, output)))
     planned, done = events[0], events[-1]

@@ -126,7 +126,7 @@ def test_a_file_of_the_checkpoint_is_never_the_output(tmp_path: Path) -> None:
         written(folder, "Q8_0", folder / "model.safetensors", overwrite=True)
 
 
-def test_an_output_in_the_way_is_kept_unless_told_otherwise(tmp_path: Path, llama_gguf: Path) -> None:
+def test_an_existing_output_stays_by_default(tmp_path: Path, llama_gguf: Path) -> None:
     output = tmp_path / "m.gguf"
     output.write_bytes(b"precious")
     with pytest.raises(StorageError, match="exists already"):
@@ -135,7 +135,7 @@ def test_an_output_in_the_way_is_kept_unless_told_otherwise(tmp_path: Path, llam
     assert written(llama_gguf, "Q8_0", output, overwrite=True).n_bytes == output.stat().st_size
 
 
-def test_no_space_is_said_before_the_first_byte(
+def test_a_full_disk_is_reported_before_the_first_byte(
     tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: DiskUsage(100, 90, 10))
@@ -216,7 +216,7 @@ def test_ggml_refuses_what_is_not_a_number() -> None:
         ggml.quantize(np.full((1, 256), np.nan, np.float32), tensor_type_named("Q8_0"))
 
 
-def test_ggml_says_which_types_need_a_matrix() -> None:
+def test_ggml_reports_which_types_need_a_matrix() -> None:
     assert ggml.requires_imatrix(tensor_type_named("IQ2_XXS"))
     assert not ggml.requires_imatrix(tensor_type_named("Q4_K"))
 
@@ -236,7 +236,7 @@ def test_weights_that_are_not_finite_are_refused_by_tensor(tmp_path: Path, name:
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
 
 
-def test_weights_that_are_not_finite_are_taken_and_told_of_when_allowed(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_written_with_a_warning_when_allowed(tmp_path: Path) -> None:
     source = tiny_llama(tmp_path / "m.gguf", tensors=broken_weights())
     events: list[Event] = []
     execute(plan(source, file_type_named("Q8_0"), tmp_path / "out.gguf"), 1, False, events.append, allows_nan=True)

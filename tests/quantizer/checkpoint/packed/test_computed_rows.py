@@ -27,7 +27,7 @@ def test_any_range_reads_as_if_it_lay_in_a_file(n_rows: int, data: st.DataObject
     assert file.read(start, stop) == rows.values.tobytes()[start:stop]
 
 
-def test_what_rows_share_is_read_once_and_let_go_after_the_last() -> None:
+def test_shared_data_of_rows_is_read_once_and_freed_after_the_last() -> None:
     rows = Counted(6)
     file = RowFile(6, 16, rows.open, parts=rows)
     for start in range(0, 96, 32):

@@ -17,11 +17,11 @@ from tests.offload.model_outlines import header_of
         ("mamba-130m", False),
     ],
 )
-def test_what_has_windows_or_states_cannot_be_cut(name: str, expected: bool) -> None:
+def test_windows_and_states_do_not_support_truncation(name: str, expected: bool) -> None:
     assert supports_truncation(layer_caches_of(header_of(name))) is expected
 
 
-def test_sequences_are_kept_for_their_prefixes_and_as_many_states_as_are_answered() -> None:
+def test_sequences_are_cached_for_their_prefixes_and_as_many_states_as_are_served() -> None:
     assert n_seq_max(8, supports_truncation=True) == 40
     assert n_seq_max(8, supports_truncation=False) == 16
     assert n_seq_max(250, supports_truncation=True) == n_seq_max(250, supports_truncation=False) == 256
