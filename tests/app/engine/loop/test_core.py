@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -479,70 +480,51 @@ def free_steps() -> StepCost:
     return StepCost({1: 1.0, 64: 1.01})
 
 
-class Guessing(FakeBackend):
-    """A draft model that is as sure as can be: right but for one token in `wrong_every`."""
+class CertainBackend(FakeBackend):
+    """A draft model that is certain of every token: right except for one in `wrong_every`."""
 
     wrong_every = 10**9
-    ignores_end = False
+    ignores_eos = False
 
     def logits(self, row: int) -> NDArray[np.float32]:
         logits = np.zeros(self.facts.n_vocab, np.float32)
         is_wrong = len(self._rows[row]) % self.wrong_every == 0
-        logits[ord("#") if is_wrong else self.choose(row, "", self.ignores_end)] = 20.0
+        logits[ord("#") if is_wrong else self.choose(row, "", self.ignores_eos)] = 20.0
         return logits
 
 
-def draft_model(backend: FakeBackend, target: FakeBackend) -> DraftModel:
-    return DraftModel(backend, target.facts, StepCost(), clock=lambda: 0.0)
-
-
-def test_drafts_of_a_draft_model_that_is_right_are_accepted_whole() -> None:
-    record, backend, guessing = Record(), FakeBackend(), Guessing()
-    guessing.ignores_end = True
-    wanted = request("a", n_tokens=200, ignore_eos=True)
-    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[draft_model(guessing, backend)])
-    engine.submit(wanted)
-    run(engine)
-    assert record.text["a"] == answer_alone(wanted)[0]
-    assert record.finished["a"].usage.n_passes < 60
-    drafted = engine.counters.drafts["draft model"]
-    assert 0.9 * drafted.n_drafted < drafted.n_accepted
-
-
-def test_a_draft_model_that_is_always_wrong_is_hardly_used() -> None:
-    class Wrong(Guessing):
-        wrong_every = 1
-
-    record, backend = Record(), FakeBackend()
-    engine = Engine(backend, record, draft_sources=[draft_model(Wrong(), backend)], clock=lambda: 0.0)
-    for name in "ab":
-        engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
-        run(engine)
-    assert engine.counters.drafts["draft model"].n_drafted < 60
+def draft_model(backend: FakeBackend, wrong_every: int = 10**9) -> DraftModel:
+    drafting = CertainBackend()
+    drafting.wrong_every, drafting.ignores_eos = wrong_every, True
+    return DraftModel(drafting, backend.facts, StepCost(), clock=lambda: 0.0)
 
 
 def mtp_drafts(backend: FakeBackend, wrong_every: int = 10**9, *, ignore_eos: bool = True) -> DraftHead:
     return DraftHead(FakeMtpHead(backend, wrong_every, ignore_eos=ignore_eos), 0.01, StepCost(), clock=lambda: 0.0)
 
 
-def test_drafts_of_an_mtp_head_that_is_right_are_accepted_whole() -> None:
+@pytest.mark.parametrize("new_source", [draft_model, mtp_drafts])
+def test_computed_drafts_that_are_right_are_accepted_whole(new_source: Callable[..., DraftSource]) -> None:
     record, backend, wanted = Record(), FakeBackend(), request("a", n_tokens=200, ignore_eos=True)
-    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[mtp_drafts(backend)])
+    source = new_source(backend)
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[source])
     engine.submit(wanted)
     run(engine)
     assert record.text["a"] == answer_alone(wanted)[0]
     assert record.finished["a"].usage.n_passes < 60
-    drafted = engine.counters.drafts["mtp head"]
+    drafted = engine.counters.drafts[source.name]
     assert 0.9 * drafted.n_drafted < drafted.n_accepted
 
 
-def test_an_mtp_head_that_is_always_wrong_is_hardly_used() -> None:
+@pytest.mark.parametrize("new_source", [draft_model, mtp_drafts])
+def test_a_source_that_is_always_wrong_is_hardly_used(new_source: Callable[..., DraftSource]) -> None:
     record, backend = Record(), FakeBackend()
-    engine = Engine(backend, record, draft_sources=[mtp_drafts(backend, wrong_every=1)], clock=lambda: 0.0)
+    source = new_source(backend, wrong_every=1)
+    engine = Engine(backend, record, draft_sources=[source], clock=lambda: 0.0)
     for name in "ab":
         engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
         run(engine)
-    assert engine.counters.drafts["mtp head"].n_drafted < 60
+    assert engine.counters.drafts[source.name].n_drafted < 60
 
 
 def test_an_earlier_answer_is_drafted_for_one_that_begins_like_it() -> None:
@@ -597,9 +579,10 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
         n_batch=max(n_batch, n_sequences),
         supports_truncation=supports_truncation,
     )
-    drafting = Guessing(n_ctx=90, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences))
+    drafting = CertainBackend(n_ctx=90, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences))
     drafting.wrong_every = wrong_every or 1
-    sources: list[DraftSource] = [draft_model(drafting, backend)] if wrong_every else []
+    drafts = DraftModel(drafting, backend.facts, StepCost(), clock=lambda: 0.0)
+    sources: list[DraftSource] = [drafts] if wrong_every else []
     if head_wrong_every:
         sources.insert(0, mtp_drafts(backend, head_wrong_every, ignore_eos=False))
     engine = Engine(backend, record, step_cost=free_steps(), draft_sources=sources)
