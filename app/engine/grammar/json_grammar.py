@@ -239,7 +239,7 @@ class _Converter:
         return f'"{{" ws ({inside})? "}}"' if can_be_empty else f'"{{" ws {inside} "}}"'
 
 
-def _repeated(least: int, most: int | None) -> str:
-    if most is None:
-        return f"{{{least},}}" if least else "*"
-    return f"{{{least},{most}}}"
+def _repeated(minimum: int, maximum: int | None) -> str:
+    if maximum is None:
+        return f"{{{minimum},}}" if minimum else "*"
+    return f"{{{minimum},{maximum}}}"

@@ -58,9 +58,9 @@ class DraftHead:
         self._clock = clock
         self._probed_at: dict[Sequence, int] = {}  # its number of tokens then
 
-    def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         rate = sequence.acceptance[self.name].mean_rate
-        return DraftEstimate(repeat(rate, n_most), rate, self._cost.per_token(n_answers))
+        return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers))
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
@@ -82,12 +82,12 @@ class DraftHead:
 
     def _extend(self, drafts: Many[GreedyDraft]) -> bool:
         """Draft one more token for each. Return False if it could not be computed."""
-        begun_s = self._clock()
+        started_s = self._clock()
         predicted = self._head.predict([_next_chunk(draft) for draft in drafts])
         for draft, logits in zip(drafts, predicted, strict=False):
             draft.append(logits)
         if predicted:
-            self._cost.observe(len(drafts), self._clock() - begun_s)
+            self._cost.observe(len(drafts), self._clock() - started_s)
         return bool(predicted)
 
 

@@ -87,12 +87,12 @@ class DraftModel:
         self._cache = KVCacheManager(backend)
         self._answers: dict[Sequence, _Answer] = {}
 
-    def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         answer = self._answer(sequence)
         n_left = min(sequence.limit - len(sequence.tokens), EXPECTED_ANSWER_TOKENS)
         catch_up = self._cost.of_step(answer.n_missing) / n_left if answer.n_missing > 2 else 0.0
         rate = sequence.acceptance[self.name].mean_rate
-        return DraftEstimate(repeat(rate, n_most), rate, self._cost.per_token(n_answers) + catch_up)
+        return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers) + catch_up)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         answer = self._answer(sequence)
@@ -205,7 +205,7 @@ class DraftModel:
 
         If that fails, all drafted tokens are dropped.
         """
-        begun_s = self._clock()
+        started_s = self._clock()
         if not chunks or self._backend.decode(chunks) is not DecodeStatus.DONE:
             self._drop_drafted()
             return False
@@ -215,7 +215,7 @@ class DraftModel:
             if chunk.n_logits:
                 next(waiting).append(self._backend.logits(row - 1)[: self._n_vocab])
         if row <= MAX_OBSERVED_TOKENS:
-            self._cost.observe(row, self._clock() - begun_s)
+            self._cost.observe(row, self._clock() - started_s)
         return True
 
     def _drop_drafted(self) -> None:

@@ -41,8 +41,8 @@ class DraftSource(Protocol):
     @property
     def evidence(self) -> Evidence: ...
 
-    def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:
-        """Return the estimate for a draft of at most `n_most` tokens while `n_answers` answers run."""
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
+        """Return the estimate for a draft of at most `n_max` tokens while `n_answers` answers run."""
         ...
 
     def n_probe_tokens(self, sequence: Sequence) -> int:

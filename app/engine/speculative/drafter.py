@@ -27,7 +27,7 @@ class _Candidate:
     """The best draft of an answer so far: with it the step gives `gain` times as many tokens a second as without."""
 
     sequence: Sequence
-    n_most: int
+    n_max: int
     draft: Draft = NO_DRAFT
     gain: float = 1.0
 
@@ -63,9 +63,9 @@ class Drafter:
         candidates = []
         for sequence in decoding:
             sequence.draft, sequence.probes = NO_DRAFT, ()
-            n_most = min(MAX_DRAFT_TOKENS // len(decoding), sequence.limit - len(sequence.tokens) - 1)
-            if n_most > 0:
-                candidates.append(_Candidate(sequence, n_most))
+            n_max = min(MAX_DRAFT_TOKENS // len(decoding), sequence.limit - len(sequence.tokens) - 1)
+            if n_max > 0:
+                candidates.append(_Candidate(sequence, n_max))
         for source in self._sources:
             self._propose(source, candidates, len(decoding))
 
@@ -103,9 +103,9 @@ class Drafter:
         requested = [(item, n) for item in candidates if (n := self._n_requested(source, item, n_answers))]
         if not requested:
             return
-        begun_s = self._clock()
+        started_s = self._clock()
         drafts = source.propose([DraftRequest(candidate.sequence, n) for candidate, n in requested])
-        spent_s = (self._clock() - begun_s) / len(requested)
+        spent_s = (self._clock() - started_s) / len(requested)
         for (candidate, _), draft in zip(requested, drafts, strict=True):
             candidate.sequence.saved_s -= spent_s
             if draft.tokens:
@@ -113,7 +113,7 @@ class Drafter:
 
     def _n_requested(self, source: DraftSource, candidate: _Candidate, n_answers: int) -> int:
         """Return how many tokens to request: those that may pay, or a probe."""
-        estimate = source.estimate(candidate.sequence, candidate.n_most, n_answers)
+        estimate = source.estimate(candidate.sequence, candidate.n_max, n_answers)
         n_step = self._n_step - len(candidate.draft.tokens)
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers):
             return source.n_probe_tokens(candidate.sequence)

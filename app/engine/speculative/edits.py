@@ -143,9 +143,9 @@ class EditLookup:
     def __init__(self) -> None:
         self._trackers: dict[Sequence, _Tracker] = {}
 
-    def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
         tracker = self._tracker(sequence)
-        return NO_ESTIMATE if tracker is None else sequence.acceptance[self.name].upper_bound(tracker.n_agreed, n_most)
+        return NO_ESTIMATE if tracker is None else sequence.acceptance[self.name].upper_bound(tracker.n_agreed, n_max)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         return int(sequence in self._trackers)

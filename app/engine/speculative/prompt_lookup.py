@@ -24,8 +24,8 @@ class PromptLookup:
     name = "prompt lookup"
     evidence = MATCH_LENGTH
 
-    def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
-        return sequence.acceptance[self.name].upper_bound(sequence.suffixes().n_matched, n_most)
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
+        return sequence.acceptance[self.name].upper_bound(sequence.suffixes().n_matched, n_max)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1
@@ -64,10 +64,10 @@ class CrossRequestLookup:
         self._indexes: tuple[SuffixIndex, ...] = ()
         self._readings: dict[Sequence, _Reading] = {}
 
-    def estimate(self, sequence: Sequence, n_most: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
         if not self._indexes:
             return NO_ESTIMATE
-        return sequence.acceptance[self.name].upper_bound(self._reading(sequence).best().n_matched, n_most)
+        return sequence.acceptance[self.name].upper_bound(self._reading(sequence).best().n_matched, n_max)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1 if self._indexes else 0
@@ -98,7 +98,7 @@ class CrossRequestLookup:
         return reading
 
     def _add(self, tokens: Many[int]) -> None:
-        n_most = self._max_tokens // 2
-        if not self._indexes or len(self._indexes[0]) + min(len(tokens), n_most) > n_most:
+        n_max = self._max_tokens // 2
+        if not self._indexes or len(self._indexes[0]) + min(len(tokens), n_max) > n_max:
             self._indexes = (SuffixIndex(), *self._indexes[:1])
-        self._indexes[0].extend(tokens[-n_most:])
+        self._indexes[0].extend(tokens[-n_max:])

@@ -122,8 +122,8 @@ class _Bench:
         self._clock = clock
         self._sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=False)
         self._tokens = [1 + index % max(1, backend.facts.n_vocab - 1) for index in range(backend.facts.n_batch)]
-        self._n_most = min(len(self._tokens), backend.facts.n_ctx - 1)  # tokens of a batch
-        self._n_seed = min(_SEED_TOKENS, self._n_most)
+        self._n_max = min(len(self._tokens), backend.facts.n_ctx - 1)  # tokens of a batch
+        self._n_seed = min(_SEED_TOKENS, self._n_max)
         self._seed = self._first_state()
         self._n_filled = 0
         self._next_id = 1
@@ -137,7 +137,7 @@ class _Bench:
 
     def prefill(self) -> float:
         """Return tokens a second of whole batches from an empty cache. Sequence 0 is empty again afterwards."""
-        n_tokens = min(self._n_most, self._effort.n_prefill)
+        n_tokens = min(self._n_max, self._effort.n_prefill)
         return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
 
     def fill(self, depth: int) -> bool:
@@ -173,9 +173,9 @@ class _Bench:
         """Return the median time of `run`, whose tokens are removed each time."""
         times = []
         for _ in range(self._effort.n_repeats):
-            begun = self._clock()
+            started = self._clock()
             run()
-            times.append(self._clock() - begun)
+            times.append(self._clock() - started)
             self._backend.truncate(0, n_left)
         return statistics.median(times)
 
