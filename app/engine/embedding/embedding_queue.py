@@ -122,7 +122,7 @@ class EmbeddingQueue:
             raise RequestError("This model ranks documents and makes no embeddings.", "Use /v1/rerank with it.")
         n_max = MAX_VECTOR_BYTES // (4 * facts.n_dimensions)
         if isinstance(message, Embed) and len(message.inputs) > n_max:
-            cause = f"{len(message.inputs)} inputs were given; a vector has {facts.n_dimensions} numbers."
+            cause = f"{len(message.inputs)} inputs; a vector has {facts.n_dimensions} numbers."
             raise RequestError(cause, f"Send at most {n_max} at once.")
 
     # Filling a batch

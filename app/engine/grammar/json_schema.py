@@ -66,7 +66,7 @@ def constraints(schema: Schema) -> set[str]:
 def listed(schema: Schema, keyword: str, *, may_be_empty: bool = False) -> list[Any]:
     values = schema.get(keyword, [])
     if not isinstance(values, list) or not (values or may_be_empty):
-        raise RequestError(f"The schema's {keyword} is not a list with members.", "Give a list.")
+        raise RequestError(f"The schema's {keyword} is not a list, or is empty.", "Use a list with at least one item.")
     return values
 
 
@@ -97,7 +97,7 @@ def names_in(schema: Schema, keyword: str) -> dict[str, None]:
     """Return the property names in the list `keyword`, in order."""
     names = listed(schema, keyword, may_be_empty=True)
     if not all(isinstance(name, str) for name in names):
-        raise RequestError(f"The schema's {keyword} lists more than names.", "Give a list of texts.")
+        raise RequestError(f"The schema's {keyword} contains more than names.", "Use a list of strings.")
     return dict.fromkeys(names)
 
 

@@ -53,7 +53,7 @@ def _draft(path: Path) -> PlannedDraft:
 def _projector(path: Path) -> PlannedProjector:
     header = read_header(path)
     if header.architecture != "clip" and header.text("general.type") != _PROJECTOR:
-        raise ModelFileError(f"{path.name} is no projector.", "Name the mmproj GGUF that belongs to the model.")
+        raise ModelFileError(f"{path.name} is not a projector.", "Name the mmproj GGUF that belongs to the model.")
     return PlannedProjector(path.name, sum(tensor.n_bytes for tensor in header.tensors))
 
 

@@ -80,7 +80,7 @@ class LoadDevices:
         """
         if missing := missing_gpus(attempt.shares, usage):
             raise EngineError(
-                f"{', '.join(missing)} should hold layers of this model and holds none.",
+                f"The plan puts layers on {', '.join(missing)}, but none were loaded there.",
                 "See `localllm doctor`; to use the processor alone, set gpu to false.",
             )
         if attempt.shares:

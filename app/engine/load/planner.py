@@ -142,5 +142,5 @@ def _too_large(attempt: LoadAttempt, error: MemoryShortError) -> EngineError:
         for share in attempt.shares
         if share.n_bytes
     )
-    cause = f"{error.cause.rstrip('.')}. Planned were {planned}." if planned else error.cause
+    cause = f"{error.cause.rstrip('.')}. The plan was {planned}." if planned else error.cause
     return EngineError(cause, "Close programs that take memory, use a smaller --ctx, or a smaller quantization.")

@@ -127,7 +127,7 @@ def log_softmax(logits: Logits) -> Floats:
     """Return log-probabilities of rows of logits, shape (n, n_vocab), in float64. Raises EngineError for NaN."""
     shifted = logits.astype(np.float64)
     if np.isnan(shifted).any():
-        raise EngineError("The model computes no numbers (NaN).", "Get an undamaged copy of it.")
+        raise EngineError("The model's output is not a number (NaN).", "Download the model again.")
     shifted -= shifted.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return shifted

@@ -70,10 +70,10 @@ def windows(tokens: Sequence[int], n_ctx: int, begin: int | None, n_windows: int
     Raises UsageError for a text that fills no window.
     """
     if n_ctx < MIN_WINDOW:
-        raise UsageError(f"Windows of {n_ctx} tokens are too short.", f"Give at least --ctx {MIN_WINDOW}.")
+        raise UsageError(f"Windows of {n_ctx} tokens are too short.", f"Use at least --ctx {MIN_WINDOW}.")
     n_whole = len(tokens) // n_ctx
     if not n_whole:
-        raise UsageError(f"The text has {len(tokens)} tokens.", f"Give a longer one, or less than --ctx {n_ctx}.")
+        raise UsageError(f"The text has {len(tokens)} tokens.", f"Use a longer one, or less than --ctx {n_ctx}.")
     count = min(n_whole, n_windows or n_whole)
     return [_window(tokens[at * n_ctx : (at + 1) * n_ctx], begin) for at in range(count)]
 
@@ -111,7 +111,7 @@ def compute(backends: Sequence[Backend], tokens: Sequence[int], n_context: int) 
         n_logits = min(len(batch), max(0, begin + len(batch) - n_context))
         for backend in backends:
             if backend.decode([Chunk(0, begin, batch, n_logits)]) is not DecodeStatus.DONE:
-                raise EngineError("The model could not compute a batch of the text.", "Give a smaller --ctx.")
+                raise EngineError("The model could not compute a batch of the text.", "Use a smaller --ctx.")
         yield begin, len(batch)
 
 
@@ -159,10 +159,10 @@ def load_scoring_model(
     backend = model.context(config, setting, observer)
     owned.callback(backend.close)
     if not backend.facts.can_generate:
-        raise UsageError(f"{path.name} makes embeddings; it predicts no text.", "Name a chat or completion model.")
+        raise UsageError(f"{path.name} is an embedding model; it predicts no text.", "Use a chat or completion model.")
     if n_ctx > backend.facts.n_ctx_train:
         trained = backend.facts.n_ctx_train
-        raise UsageError(f"{path.name} was trained on {trained} tokens.", f"Give at most --ctx {trained}.")
+        raise UsageError(f"{path.name} was trained on {trained} tokens.", f"Use at most --ctx {trained}.")
     return ScoringModel(backend, setting, model.vocabulary().begin)
 
 

@@ -45,7 +45,7 @@ def test_only_a_projector_is_one(tmp_path: Path, tiny_model: Path) -> None:
     found = read_auxiliary_models(header, projector=projector(tmp_path / "mmproj-F16.gguf")).projector
     assert found is not None
     assert found.name == "mmproj-F16.gguf"
-    with pytest.raises(ModelFileError, match="is no projector"):
+    with pytest.raises(ModelFileError, match="is not a projector"):
         read_auxiliary_models(header, projector=tiny_model)
 
 

@@ -91,7 +91,7 @@ def test_a_gpu_with_less_memory_than_reported_gets_fewer_layers_with_a_notice() 
 
 def test_a_second_failure_is_an_error_with_the_numbers() -> None:
     plans, load = planner(CARD), Loader(2)
-    with pytest.raises(EngineError, match=r"unable to allocate.* Planned were .* GiB on CUDA0 with .* free"):
+    with pytest.raises(EngineError, match=r"unable to allocate.* The plan was .* GiB on CUDA0 with .* free"):
         load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, lambda _: None, may_shorten=True)
     assert len(load.attempts) == 2
 
