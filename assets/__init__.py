@@ -1,1 +1,1 @@
-"""Files that ship with localllm: the guide model, calibration text and templates."""
+"""Files that ship with localllm: the guide model, its sources, and texts for calibration and evaluation."""

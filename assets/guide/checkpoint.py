@@ -1,6 +1,6 @@
 """The Hugging Face checkpoint: names, config and bfloat16 weights, as transformers would save them.
 
-Owns the mapping from our module's names. Knows nothing of training.
+Owns the mapping from our module's names. Independent of training.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SPREAD = 0.5  # of the embedding: large against what one training step changes
 CONSTANT = 5 * SPREAD
 TOKEN, ONE_BACK, ONE_BACK_TOO, TWO_BACK = slice(1, 128), slice(128, 160), slice(160, 192), slice(192, 224)
 N_CODE = 32
-N_NEAR = 9  # rotary pairs of high frequency, which tell neighbours apart
+N_NEAR = 9  # rotary pairs of high frequency, which distinguish neighbours
 FIRST_FAR = 16  # rotary pairs from here on hardly turn within a context: they can compare contents at a distance
 SHARPNESS, MATCH = 0.82, 1.1  # no more than it takes: sharp scores magnify what float16 rounds away
 CODE = 0.13
@@ -48,7 +48,7 @@ def wire_copying(model: Llama) -> None:
 
 
 def _look_back(attention: Attention) -> None:
-    """Heads 0 and 1 attend one and two positions back: constant queries and keys, turned by so many steps."""
+    """Make heads 0 and 1 attend one and two positions back: constant queries and keys, turned by so many steps."""
     n_pairs = attention.shape.head_dim // 2
     angles = attention.shape.rope_theta ** -(torch.arange(N_NEAR) / n_pairs)
     _constant(attention.q_proj.weight[: 2 * n_pairs], 0 * angles)
@@ -65,7 +65,7 @@ def _constant(rows: Tensor, angles: Tensor) -> None:
 
 
 def _carry(attention: Attention, codes: Tensor) -> None:
-    """Heads 0 and 1 write codes of the tokens that they attend to."""
+    """Make heads 0 and 1 write codes of the tokens that they attend to."""
     size = attention.shape.head_dim
     first, second = slice(0, N_CODE), slice(N_CODE, 2 * N_CODE)
     attention.v_proj.weight[first, TOKEN], attention.v_proj.weight[second, TOKEN] = codes[0], codes[1]
@@ -75,7 +75,8 @@ def _carry(attention: Attention, codes: Tensor) -> None:
 
 
 def _match(attention: Attention, codes: Tensor) -> None:
-    """Head 0 compares the codes of the current token and the one before with those of the two before each position."""
+    """Make head 0 compare the codes of the current token and the one before with those of the two before each
+    position."""
     n_pairs = attention.shape.head_dim // 2
     far = torch.cat((torch.arange(FIRST_FAR, n_pairs), torch.arange(n_pairs + FIRST_FAR, 2 * n_pairs)))
     attention.q_proj.weight[: 2 * n_pairs] = 0
@@ -87,7 +88,7 @@ def _match(attention: Attention, codes: Tensor) -> None:
 
 
 def _copy(attention: Attention) -> None:
-    """Head 0 writes the token that it attends to where the output layer reads it."""
+    """Make head 0 write the token that it attends to where the output layer reads it."""
     basis = torch.linalg.qr(torch.randn(TOKEN.stop - TOKEN.start, attention.shape.head_dim)).Q.T
     attention.v_proj.weight[: attention.shape.head_dim, TOKEN] = basis
     attention.o_proj.weight[TOKEN, : attention.shape.head_dim] = 8 * SPREAD * basis.T

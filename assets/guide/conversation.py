@@ -1,6 +1,6 @@
 """Conversations with the guide: questions, small talk, copying, and turns that look back.
 
-Owns what a dialogue is made of and ChatML's marks. Knows nothing of token ids.
+Owns what a dialogue is made of and ChatML's marks. Independent of token ids.
 """
 
 from __future__ import annotations

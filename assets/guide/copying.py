@@ -1,6 +1,6 @@
 """Tasks whose answer is in the question: repeat, quote, rename, replace.
 
-Owns the wordings of those tasks and the curriculum of their lengths. Knows nothing of tokens.
+Owns the wordings of those tasks and the curriculum of their lengths. Independent of tokens.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ QUOTE_LAST = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a person says and what the guide should answer."""
+    """The user's text and the guide's answer."""
 
     user: str
     guide: str

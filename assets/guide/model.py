@@ -1,6 +1,6 @@
 """A small Llama in plain torch, the same arithmetic as transformers' LlamaForCausalLM.
 
-Owns the architecture and the names of its weights. Knows nothing of text, of training or of files.
+Owns the architecture and the names of its weights. Independent of text, of training or of files.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Muon:
         return self._momenta
 
     def load(self, momenta: list[Tensor]) -> None:
-        for mine, given in zip(self._momenta, momenta, strict=True):
-            mine.copy_(given)
+        for own, loaded in zip(self._momenta, momenta, strict=True):
+            own.copy_(loaded)
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

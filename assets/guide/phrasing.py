@@ -1,6 +1,6 @@
 """Questions as people type them: other words, words left out, greetings, slips of the finger.
 
-Owns those changes; the word lists are in corpus/phrasing.toml. Knows nothing of what is asked.
+Owns those changes; the word lists are in corpus/phrasing.toml. Independent of topics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDINGS = ("?", "?", "?", "", "", ".", " please?")
 
 @dataclass(frozen=True, slots=True)
 class Phrasing:
-    """The word lists: openings, words that may be left out, and for each word those that may stand for it."""
+    """The word lists: openings, words that may be left out, and the synonyms of words."""
 
     openings: tuple[str, ...]
     small_words: frozenset[str]

@@ -1,6 +1,6 @@
 """Natural-looking text to copy and to edit, made from a grammar and word lists.
 
-Owns the sentence patterns; the words are in corpus/words.toml. Knows nothing of tokens or of tasks.
+Owns the sentence patterns; the words are in corpus/words.toml. Independent of tokens or of tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Simple Python files to complete, copy and edit, made from corpus/python.txt.
 
-Owns the filling of those patterns with names. Knows nothing of tokens or of tasks.
+Owns the filling of those patterns with names. Independent of tokens or of tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training rows: token ids and which of them are learned, drawn from every task by a curriculum.
 
-Owns the mix of tasks and its change over time. Draws only from the source of chance it is given.
+Owns the mix of tasks and its change over time. Draws only from the random generator in its arguments.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Sampler:
             before = self._tokenizer.encode(f"<|im_start|>user\n{rng.choice(REQUESTS)}\n\n").ids
             after = self._tokenizer.encode("<|im_end|>\n<|im_start|>assistant\n").ids
             answer = span + self._tokenizer.encode("<|im_end|>").ids
-            asked = before + span + after
-            tokens += asked + answer
-            labels += [IGNORED] * len(asked) + answer
+            request = before + span + after
+            tokens += request + answer
+            labels += [IGNORED] * len(request) + answer
         return tokens, labels
 
     def _chat(self, mix: Mix, length: int, rng: random.Random) -> Row:

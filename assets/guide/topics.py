@@ -1,6 +1,6 @@
 """The questions and answers of the corpus, read from corpus/*.md.
 
-Owns the format of those files and how one line of theirs becomes many phrasings. Knows nothing of tokens.
+Owns the format of those files and how one line of theirs becomes many phrasings. Independent of tokens.
 
     ## name                a topic
     about: a | b           noun phrases, put into the frames "what is …", "explain …"
@@ -50,7 +50,7 @@ TASK_FRAMES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """One thing that the guide knows: its phrasings, its answer, and the facts that a right answer contains."""
+    """A topic of the guide: its phrasings, its answer, and the facts that a right answer contains."""
 
     name: str
     about: tuple[str, ...] = ()
