@@ -125,10 +125,10 @@ class PrefixTree:
         path = self._paths[sequence_id]
         while path.n_tokens > n_tokens:
             node = path.end
-            n_kept = max(0, len(node.tokens) - (path.n_tokens - n_tokens))
-            path.n_tokens -= len(node.tokens) - n_kept
-            if n_kept:
-                (node,) = self._split(node, n_kept).children.values()
+            n_remaining = max(0, len(node.tokens) - (path.n_tokens - n_tokens))
+            path.n_tokens -= len(node.tokens) - n_remaining
+            if n_remaining:
+                (node,) = self._split(node, n_remaining).children.values()
             assert node.parent is not None
             path.end = node.parent
             self._leave(node, sequence_id)

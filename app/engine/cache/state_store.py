@@ -63,10 +63,10 @@ class StateStore:
 
     def match(self, tokens: Sequence[int], namespace: str = "") -> SavedMatch | None:
         """Return the saved state of `namespace` with the longest common prefix with `tokens`, None without any."""
-        wanted = np.asarray(tokens, np.int32)
+        token_array = np.asarray(tokens, np.int32)
         with self._lock:
             found = [
-                SavedMatch(name, _n_common(entry.key.tokens, wanted), len(entry.key.tokens))
+                SavedMatch(name, _n_common(entry.key.tokens, token_array), len(entry.key.tokens))
                 for name, entry in self._entries.items()
                 if entry.key.namespace == namespace
             ]
@@ -90,13 +90,13 @@ class StateStore:
 
     def save(self, tokens: Sequence[int], state: bytes | bytearray, namespace: str = "") -> None:
         """Save a state; states of its namespace that are prefixes of it are removed."""
-        wanted = np.asarray(tokens, np.int32)
-        name = hashlib.blake2b(namespace.encode() + wanted.tobytes(), digest_size=16).hexdigest()
+        token_array = np.asarray(tokens, np.int32)
+        name = hashlib.blake2b(namespace.encode() + token_array.tobytes(), digest_size=16).hexdigest()
         with self._lock:
             others = [(name, entry.key) for name, entry in self._entries.items() if entry.key.namespace == namespace]
-            for prefix in [name for name, key in others if _begins(key.tokens, wanted)]:
+            for prefix in [name for name, key in others if _begins(key.tokens, token_array)]:
                 self._remove(prefix)
-            self._entries[name] = _Entry(StateKey(namespace, wanted), state, 0)
+            self._entries[name] = _Entry(StateKey(namespace, token_array), state, 0)
         self._to_write.put(name)
 
     @property

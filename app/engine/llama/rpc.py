@@ -113,7 +113,7 @@ def _read_s(tensor: int, into: ctypes.Array[ctypes.c_char], n_bytes: int) -> flo
     read = ggml_function("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
     times_s = []
     for _ in range(_N_REPEATS):
-        begun_s = time.perf_counter()
+        started_s = time.perf_counter()
         read(tensor, into, 0, n_bytes)
-        times_s.append(time.perf_counter() - begun_s)
+        times_s.append(time.perf_counter() - started_s)
     return min(times_s)

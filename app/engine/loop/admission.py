@@ -64,8 +64,8 @@ class Admission:
 
     def _visible_tags(self, request: Request) -> dict[int, bytes]:
         """Return the special token of each visible tag that is a single token, with its text."""
-        spelled = ((tag, self._backend.tokenize(tag, False, True)) for tag in request.visible_tags)
-        return {tokens[0]: tag.encode() for tag, tokens in spelled if len(tokens) == 1}
+        tokenized = ((tag, self._backend.tokenize(tag, False, True)) for tag in request.visible_tags)
+        return {tokens[0]: tag.encode() for tag, tokens in tokenized if len(tokens) == 1}
 
     def _prompt_tokens(self, request: Request) -> list[int]:
         prompt = request.prompt

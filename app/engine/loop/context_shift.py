@@ -30,5 +30,5 @@ def plan_shift(n_tokens: int, n_keep: int, n_ctx: int) -> ContextShift:
 
     As in llama-server, a head that would fill the context is shortened by a few tokens.
     """
-    n_kept = max(0, min(max(n_keep, MIN_KEPT_TOKENS), n_ctx - MIN_KEPT_TOKENS))
-    return ContextShift(n_kept, max(1, (n_tokens - n_kept) // 2))
+    n_head = max(0, min(max(n_keep, MIN_KEPT_TOKENS), n_ctx - MIN_KEPT_TOKENS))
+    return ContextShift(n_head, max(1, (n_tokens - n_head) // 2))

@@ -182,7 +182,7 @@ class Engine:
         return n_steps_at_once(self._slots.running, self._drafter.step_s) - 1
 
     def _compute(self, batch: Batch, n_more_steps: int) -> None:
-        begun_s = self._clock()
+        started_s = self._clock()
         with self._lock:
             in_flight = {sequence.request.request_id for sequence, _ in batch}
             if in_flight <= self._aborted:  # since this step began
@@ -199,7 +199,7 @@ class Engine:
         if status is DecodeStatus.DONE:
             are_answers = all(sequence.is_decoding for sequence, _ in batch)
             n_steps = self._accept(batch, n_more_steps)
-            duration_s = self._clock() - begun_s
+            duration_s = self._clock() - started_s
             self.counters.n_steps += n_steps
             self.counters.busy_s += duration_s
             if are_answers:

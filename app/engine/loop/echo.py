@@ -101,6 +101,6 @@ class Echo:
             text.append(self._text.push(piece, label))
             if self._n_top is not None:
                 row = row_of_first + self._n_emitted - 1
-                logprob, rivals = score(backend, row, token, self._n_top) if self._n_emitted else (None, ())
-                yield TokenLogprob(piece or label, logprob, rivals, offset)
+                logprob, alternatives = score(backend, row, token, self._n_top) if self._n_emitted else (None, ())
+                yield TokenLogprob(piece or label, logprob, alternatives, offset)
             self._n_emitted += 1

@@ -109,11 +109,11 @@ class Sequence:
 
     def chunk(self, n_tokens: int) -> Chunk:
         """Return the next `n_tokens` to compute; drafts, the newest token and scored prompts get logits."""
-        wanted = self.tokens[self.n_computed : self.n_computed + n_tokens]
-        n_draft = n_tokens - len(wanted)
+        known = self.tokens[self.n_computed : self.n_computed + n_tokens]
+        n_draft = n_tokens - len(known)
         is_last = self.n_computed + n_tokens >= len(self.tokens)
         n_logits = n_tokens if self.is_scoring else n_draft + 1 if is_last else 0
-        return Chunk(self.slot_id, self.n_computed, [*wanted, *self.draft.tokens[:n_draft]], n_logits)
+        return Chunk(self.slot_id, self.n_computed, [*known, *self.draft.tokens[:n_draft]], n_logits)
 
     def suffixes(self) -> SuffixIndex:
         """Return the index of this sequence's own tokens, made at the first call."""
@@ -133,8 +133,8 @@ class Sequence:
     @property
     def may_shift(self) -> bool:
         """Whether an answer that fills the context may continue."""
-        most = self.request.max_tokens
-        return bool(self.request.context_shift) and (most is None or self.n_output < most)
+        max_tokens = self.request.max_tokens
+        return bool(self.request.context_shift) and (max_tokens is None or self.n_output < max_tokens)
 
     def plan_shift(self, n_ctx: int) -> ContextShift:
         """Return the shift of a sequence that fills the context."""
@@ -146,8 +146,8 @@ class Sequence:
         del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
         self.n_dropped += shift.n_discard
         self.index, self.draft = None, NO_DRAFT
-        most = self.request.max_tokens
-        self.limit = n_ctx if most is None else min(n_ctx, len(self.tokens) + most - self.n_output)
+        max_tokens = self.request.max_tokens
+        self.limit = n_ctx if max_tokens is None else min(n_ctx, len(self.tokens) + max_tokens - self.n_output)
 
     def is_timed_out(self, now_s: float) -> bool:
         """Whether the request exceeds its `max_time_s`."""
@@ -156,8 +156,8 @@ class Sequence:
 
     def is_past_time_limit(self, text: str, now_s: float) -> bool:
         """Whether the new `text` contains a line end later than `max_predict_s` after the first token."""
-        limit_s, begun_s = self.request.max_predict_s, self.first_token_s
-        return limit_s is not None and begun_s is not None and "\n" in text and now_s - begun_s > limit_s
+        limit_s, started_s = self.request.max_predict_s, self.first_token_s
+        return limit_s is not None and started_s is not None and "\n" in text and now_s - started_s > limit_s
 
     def usage(self) -> Usage:
         return Usage(

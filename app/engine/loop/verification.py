@@ -114,9 +114,9 @@ class Verifier:
         is_eog = self._backend.is_eog(token)
         if sequence.logprob_buffer is None or (is_eog and sequence.echo is None):
             return
-        logprob, rivals = score(self._backend, row, token, sequence.n_logprobs)
+        logprob, alternatives = score(self._backend, row, token, sequence.n_logprobs)
         piece = self._backend.label(token) if is_eog else self._piece(sequence, token)
-        entry = TokenLogprob(piece, logprob, rivals, offset)
+        entry = TokenLogprob(piece, logprob, alternatives, offset)
         sequence.logprob_buffer.add(entry, sequence.text.end)
 
     def _count_output(self, sequence: Sequence, n_passes: int) -> None:
