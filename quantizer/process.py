@@ -191,8 +191,11 @@ class ChildProcess:
         is_too_long = False
         while True:
             try:
-                line = await self.stdout.readline()
-            except ValueError:  # the start of a line beyond the limit; its rest follows
+                line = await self.stdout.readuntil()
+            except asyncio.IncompleteReadError as error:
+                line = error.partial
+            except asyncio.LimitOverrunError as error:  # the start of a line beyond the limit; its rest follows
+                await self.stdout.readexactly(error.consumed)
                 is_too_long = True
                 continue
             if not line:
