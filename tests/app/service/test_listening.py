@@ -18,7 +18,7 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_a_port_in_use_is_refused_with_a_way_out() -> None:
+def test_a_port_in_use_is_refused_with_a_remedy() -> None:
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(ServiceError, match=f"Port {port} .* is in use.*--port"):
@@ -43,14 +43,14 @@ def test_answers_are_sent_without_delay() -> None:
         assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_a_port_of_clients_that_somebody_has_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clients_port_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with listen("127.0.0.1", 0) as theirs, ExitStack() as stack:
         taken, free = theirs.getsockname()[1], _free_port()
         monkeypatch.setattr(listening, "CLIENTS_PORTS", {taken: "one", free: "other"})
         assert list(listen_for_clients("127.0.0.1", stack)) == [free]
 
 
-def test_a_service_answers_where_clients_look_too(start_service: Callable[..., RunningService]) -> None:
+def test_a_service_also_answers_on_clients_ports(start_service: Callable[..., RunningService]) -> None:
     before = {port for port in listening.CLIENTS_PORTS if _is_free(port)}
     own = start_service(also="true")
     for port in before:

@@ -14,18 +14,18 @@ from quantizer.process import python_command
 
 @pytest.mark.parametrize("answer", [True, False])
 async def test_the_operator_confirms_a_model_that_fits_in_part(answer: bool) -> None:
-    asked, told = list[str](), list[str]()
+    questions, notices = list[str](), list[str]()
 
     def confirm(error: UnfitError) -> bool:
-        asked.append(error.cause)
+        questions.append(error.cause)
         return answer
 
     command = python_command("app.engine.worker", "--fake", "--fake-unfit")
     engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64, when_unfit=UnfitPolicy.ASK), command)
     try:
         with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
-            await report_loading(engine, OperatorPrompt(told.append, confirm))
+            await report_loading(engine, OperatorPrompt(notices.append, confirm))
         assert (engine.status.ready is not None) == answer
     finally:
         await engine.stop()
-    assert asked == ["Only 1 of 3 layers fit."]
+    assert questions == ["Only 1 of 3 layers fit."]

@@ -47,7 +47,7 @@ def serve(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, capsy
     return serve
 
 
-def test_a_port_in_use_ends_the_command_before_a_model_is_looked_at(serve: Serve) -> None:
+def test_a_port_in_use_ends_the_command_before_a_model_is_read(serve: Serve) -> None:
     with listen("127.0.0.1", 0) as first:
         status, errors = serve("--port", str(first.getsockname()[1]), "--model", "nope.gguf")
     assert status == 1
@@ -61,9 +61,7 @@ def test_a_port_in_use_ends_the_command_before_a_model_is_looked_at(serve: Serve
         (("--port", "70000"), 2, "70000"),
     ],
 )
-def test_what_cannot_be_served_ends_with_a_sentence(
-    serve: Serve, flags: tuple[str, ...], status: int, words: str
-) -> None:
+def test_invalid_settings_end_with_a_sentence(serve: Serve, flags: tuple[str, ...], status: int, words: str) -> None:
     ended, errors = serve(*flags)
     assert ended == status
     assert words in errors
@@ -79,7 +77,7 @@ def test_a_broken_model_is_refused_before_listening(serve: Serve, tmp_path: Path
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, str], number: signal.Signals) -> None:
+def test_it_announces_its_address_and_stops_cleanly(environment: Mapping[str, str], number: signal.Signals) -> None:
     command = python_command("app.cli.main", "serve")
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -93,7 +91,7 @@ def test_it_says_where_it_listens_and_stops_cleanly(environment: Mapping[str, st
 
 
 async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_loading() -> None:
-    told = list[str]()
+    notices = list[str]()
     command = python_command("app.engine.worker", "--fake", "--fake-load-ms", "2000")
     engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64), command)
 
@@ -104,8 +102,8 @@ async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_
 
     with listen("127.0.0.1", 0) as listener:
         ending = server._Server(server._config(Starlette(lifespan=lifespan)), lambda: ending.end())
-        await server._serve_while_loading(ending, [listener], engine, OperatorPrompt(told.append, lambda _: False))
-    assert (engine.status.state, told) == ("failed", [])
+        await server._serve_while_loading(ending, [listener], engine, OperatorPrompt(notices.append, lambda _: False))
+    assert (engine.status.state, notices) == ("failed", [])
 
 
 def test_a_service_whose_owner_is_gone_before_it_listens_ends(environment: Mapping[str, str]) -> None:
@@ -124,7 +122,7 @@ def test_a_service_whose_owner_is_gone_before_it_listens_ends(environment: Mappi
     assert (process.returncode, errors) == (0, "")
 
 
-async def test_the_key_is_wanted_before_any_route_is_looked_up() -> None:
+async def test_the_key_is_checked_before_any_route() -> None:
     guarded = httpx.ASGITransport(app=Guard(_hello, GuardPolicy(api_key="sesame")))
     async with httpx.AsyncClient(transport=guarded, base_url="http://localhost") as client:
         refused = await client.get("/nope")
@@ -203,7 +201,7 @@ async def test_a_kept_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) 
         await writer.wait_closed()
 
 
-async def test_a_body_that_is_no_http_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_http_after_a_body_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
     async with _listening() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
@@ -212,7 +210,7 @@ async def test_a_body_that_is_no_http_is_refused_once(caplog: pytest.LogCaptureF
     assert "Exception" not in caplog.text
 
 
-async def test_a_request_for_a_socket_is_answered_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_websocket_request_is_answered_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     async with _listening() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
@@ -232,7 +230,7 @@ def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
         assert listener.getsockname()[0] == "::1"
 
 
-def test_the_service_starts_without_numbers_or_native_code() -> None:
+def test_the_service_starts_without_numpy_or_native_code() -> None:
     code = "import sys, app.service.application, app.service.server; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert not {"numpy", "llama_cpp", "gguf"} & set(done.stdout.split())

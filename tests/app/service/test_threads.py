@@ -9,7 +9,7 @@ from app.service.threads import run_in_thread
 from quantizer.errors import EngineError
 
 
-async def test_work_beside_may_block_and_its_result_comes_back() -> None:
+async def test_work_in_a_thread_may_block_and_returns_its_result() -> None:
     is_seen = threading.Event()
 
     async def work() -> str:
@@ -22,7 +22,7 @@ async def test_work_beside_may_block_and_its_result_comes_back() -> None:
     assert await running == "run_in_thread"
 
 
-async def test_what_it_raises_is_raised() -> None:
+async def test_its_error_is_raised() -> None:
     async def work() -> None:
         raise EngineError("gone")
 
@@ -30,7 +30,7 @@ async def test_what_it_raises_is_raised() -> None:
         await run_in_thread(work)
 
 
-async def test_who_stops_waiting_ends_the_work() -> None:
+async def test_cancelling_ends_the_work() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def work() -> None:

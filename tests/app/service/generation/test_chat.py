@@ -49,7 +49,7 @@ async def prompt(template: str, messages: list[dict[str, Any]], offer: ToolOptio
     return await make_prompt(HereAndNow(), file, messages, offer)
 
 
-async def test_a_template_that_knows_tools_tells_of_them_itself() -> None:
+async def test_a_template_with_tool_support_lists_the_tools() -> None:
     made = await prompt(HERMES, HELLO, OFFER)
     assert made.text.startswith('[{"type": "function", "function": {"name": "add", "description": "Adds."')
     assert made.tool_calling is not None
@@ -62,7 +62,7 @@ async def test_calls_and_results_go_into_the_template_as_they_are() -> None:
     assert '<assistant><tool_call>add {"a": 1}\n<tool>3\n<tool>7\n' in made.text
 
 
-async def test_a_template_that_knows_no_tools_gets_them_in_words() -> None:
+async def test_a_template_without_tool_support_gets_instructions() -> None:
     made = await prompt(PLAIN, HELLO, OFFER)
     assert made.text.startswith("<user>You can call functions.")
     assert '{"name": "add", "description": "Adds.", "parameters": {"type": "object"}}' in made.text
@@ -70,27 +70,27 @@ async def test_a_template_that_knows_no_tools_gets_them_in_words() -> None:
     assert made.text.endswith("Hello\n")
 
 
-async def test_words_about_tools_stand_in_the_system_message_where_there_is_one() -> None:
+async def test_instructions_go_into_the_system_message_if_there_is_one() -> None:
     made = await prompt(PLAIN, [{"role": "system", "content": "Be brief."}, *HELLO], OFFER)
     assert made.text.startswith("<system>Be brief.\n\nYou can call functions.")
     assert made.text.endswith("<user>Hello\n")
 
 
 @pytest.mark.parametrize("offer", [OFFER, NO_TOOLS])
-async def test_calls_and_results_are_plain_messages_to_a_template_that_knows_none(offer: ToolOptions) -> None:
+async def test_calls_and_results_become_plain_messages_without_tool_support(offer: ToolOptions) -> None:
     made = await prompt(PLAIN, TURNS, offer)
     call = '<assistant><tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n'
     results = "<user><tool_response>\n3\n</tool_response>\n<tool_response>\n7\n</tool_response>\n"
     assert made.text.endswith(call + results)
 
 
-async def test_a_family_whose_template_tells_of_no_tools_gets_them_in_words_in_its_own_form() -> None:
+async def test_a_template_that_writes_calls_and_lists_no_tools_gets_instructions_in_its_format() -> None:
     made = await prompt(DEEPSEEK, HELLO, OFFER)
     assert "<｜tool▁sep｜>NAME\n```json\n{…}\n```" in made.text
     assert made.tool_calling is not None
     assert made.tool_calling.tool_format.name == "deepseek-r1"
 
 
-async def test_without_tools_nothing_is_added_and_no_call_is_looked_for() -> None:
+async def test_without_tools_nothing_is_added_and_no_call_is_parsed() -> None:
     made = await prompt(HERMES, HELLO)
     assert made == Prompt("<user>Hello\n", add_special=True)

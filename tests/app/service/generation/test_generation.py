@@ -13,17 +13,17 @@ def _entry(piece: bytes) -> TokenLogprob:
     return TokenLogprob(piece, -1.0, (), 0)
 
 
-def test_an_answer_without_thoughts_is_told_as_it_comes() -> None:
+def test_an_answer_without_reasoning_streams_as_it_comes() -> None:
     answer = Answer(2, NO_REASONING)
     assert answer.add(Output("a", "Hi", 1)) == Delta(2, "Hi", n_tokens=1)
     assert answer.add(END) is None
     assert (answer.text, answer.reasoning, answer.end) == ("Hi", "", END)
 
 
-def test_a_thought_and_its_answer_are_told_apart_and_tags_never() -> None:
+def test_reasoning_and_answer_are_separated_without_tags() -> None:
     answer = Answer(0, TAGS)
-    told = [answer.add(Output("a", text, n)) for n, text in enumerate(("<th", "ink>so", " </thi", "nk>", "\nYes"), 1)]
-    assert told == [
+    deltas = [answer.add(Output("a", text, n)) for n, text in enumerate(("<th", "ink>so", " </thi", "nk>", "\nYes"), 1)]
+    assert deltas == [
         None,
         Delta(0, reasoning="so", n_tokens=2),
         None,
@@ -33,7 +33,7 @@ def test_a_thought_and_its_answer_are_told_apart_and_tags_never() -> None:
     assert (answer.reasoning, answer.text) == ("so", "Yes")
 
 
-def test_what_was_held_back_comes_with_the_end() -> None:
+def test_held_back_text_comes_with_the_end() -> None:
     answer = Answer(0, TAGS)
     assert answer.add(Output("a", "<thi", 1)) is None
     assert answer.add(END) == Delta(0, "<thi", n_tokens=1)
@@ -48,6 +48,6 @@ def test_probabilities_wait_for_their_text() -> None:
     assert answer.logprobs == [first, second]
 
 
-def test_a_token_without_text_is_told_for_its_probability() -> None:
+def test_a_token_without_text_is_sent_for_its_probability() -> None:
     answer = Answer(0, NO_REASONING)
     assert answer.add(Output("a", "", 1, (_entry(b""),))) == Delta(0, logprobs=(_entry(b""),), n_tokens=1)

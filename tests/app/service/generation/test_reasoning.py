@@ -36,26 +36,24 @@ def split(text: str, cuts: list[int], tags: ReasoningTags = TAGS) -> tuple[list[
     ],
 )
 @given(cuts=st.lists(st.integers(0, 50), max_size=6))
-def test_however_it_is_cut_reasoning_and_answer_come_out_whole(
-    text: str, reasoning: str, answer: str, cuts: list[int]
-) -> None:
+def test_reasoning_and_answer_do_not_depend_on_chunks(text: str, reasoning: str, answer: str, cuts: list[int]) -> None:
     shown, whole = split(text, cuts)
     assert whole == ParsedText(answer, reasoning=reasoning)
     if "</think>" in text:
         assert not any("</" in part.reasoning for part in shown), "no part of a tag is shown"
 
 
-def test_a_thought_that_the_prompt_opened_needs_no_opening_tag() -> None:
+def test_reasoning_that_the_prompt_opened_needs_no_opening_tag() -> None:
     assert split("\nhm</think>\nYes.", [3, 6], OPENED)[1] == ParsedText("Yes.", reasoning="hm")
 
 
 @given(st.text("<think>/ab\n", max_size=40), st.lists(st.integers(0, 40), max_size=8), st.sampled_from([TAGS, OPENED]))
-def test_the_pieces_do_not_depend_on_where_the_text_is_cut(text: str, cuts: list[int], tags: ReasoningTags) -> None:
+def test_parsing_does_not_depend_on_chunks(text: str, cuts: list[int], tags: ReasoningTags) -> None:
     assert split(text, cuts, tags)[1] == split(text, [], tags)[1]
 
 
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=4))
-def test_a_model_that_does_not_think_aloud_is_passed_on_at_once(text: str, cuts: list[int]) -> None:
+def test_text_of_a_model_without_reasoning_is_passed_on_at_once(text: str, cuts: list[int]) -> None:
     shown, whole = split(text, cuts, ReasoningTags())
     assert whole == ParsedText(text)
     assert shown[-1] == ParsedText()
@@ -71,7 +69,7 @@ def test_a_model_that_does_not_think_aloud_is_passed_on_at_once(text: str, cuts:
         ("[THINK] …", "x", ReasoningTags("[THINK]", "[/THINK]")),
     ],
 )
-def test_the_chat_template_tells_the_tags_and_the_prompt_whether_one_is_open(
+def test_the_chat_template_determines_the_tags_and_the_prompt_whether_one_is_open(
     template: str, prompt: str, tags: ReasoningTags
 ) -> None:
     assert reasoning_tags_of(template, prompt) == tags

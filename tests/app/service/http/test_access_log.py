@@ -73,7 +73,7 @@ async def _service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
 
 
 @pytest.mark.parametrize("path", WHOLE)
-async def test_a_line_tells_the_route_the_model_and_its_tokens_and_never_a_prompt(
+async def test_a_line_has_the_route_the_model_and_its_tokens_and_never_a_prompt(
     tmp_path: Path, tiny_model: Path, path: str
 ) -> None:
     async with _service(tmp_path, tiny_model) as service:
@@ -87,7 +87,7 @@ async def test_a_line_tells_the_route_the_model_and_its_tokens_and_never_a_promp
     assert "hidden" not in line
 
 
-async def test_what_is_refused_has_a_line_too_and_no_path_ends_it_early(tmp_path: Path, tiny_model: Path) -> None:
+async def test_refused_requests_are_logged_and_no_path_breaks_a_line(tmp_path: Path, tiny_model: Path) -> None:
     async with _service(tmp_path, tiny_model) as service:
         await service.http.get("/v1/models", headers={"host": "evil.example"})
         await service.http.get("/no%0A2026 GET /forged 200")
@@ -100,7 +100,7 @@ async def test_what_is_refused_has_a_line_too_and_no_path_ends_it_early(tmp_path
 
 
 @pytest.mark.parametrize("path", WHOLE)
-async def test_the_planners_advice_is_a_header_and_a_field(tmp_path: Path, tiny_model: Path, path: str) -> None:
+async def test_the_planners_warning_is_a_header_and_a_field(tmp_path: Path, tiny_model: Path, path: str) -> None:
     async with _service(tmp_path, tiny_model) as service:
         assert WARNING_HEADER not in (await service.http.post(path, json=WHOLE[path])).headers
         engine = service.models.default.engine
@@ -111,7 +111,7 @@ async def test_the_planners_advice_is_a_header_and_a_field(tmp_path: Path, tiny_
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
-async def test_a_stream_that_tells_the_message_itself_has_it_where_a_whole_answer_has_it(
+async def test_a_stream_with_the_whole_message_has_the_warning_in_it(
     tmp_path: Path, tiny_model: Path, path: str
 ) -> None:
     async with _service(tmp_path, tiny_model) as service:
@@ -123,13 +123,13 @@ async def test_a_stream_that_tells_the_message_itself_has_it_where_a_whole_answe
         text = (await service.http.post(path, json=body)).text
     assert "warnings" not in silent
     events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
-    told = [whole for event in events if (whole := event.get("message") or event.get("response"))]
-    assert [whole["warnings"] for whole in told] == [SAID] * len(told)
-    assert told
+    messages = [whole for event in events if (whole := event.get("message") or event.get("response"))]
+    assert [whole["warnings"] for whole in messages] == [SAID] * len(messages)
+    assert messages
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
-async def test_the_end_of_a_stream_has_it_too(tmp_path: Path, tiny_model: Path, path: str) -> None:
+async def test_the_end_of_a_stream_has_the_warning(tmp_path: Path, tiny_model: Path, path: str) -> None:
     async with _service(tmp_path, tiny_model) as service:
         await service.models.default.engine.ready()
         engine = service.models.default.engine

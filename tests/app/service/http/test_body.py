@@ -45,7 +45,7 @@ def test_any_bytes_give_an_object_or_a_request_error(data: bytes) -> None:
         b'{"a":1}{"b":2}',
     ],
 )
-def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+def test_anything_but_a_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(RequestError):
         parse_object(data)
 

@@ -42,7 +42,7 @@ def test_each_error_has_its_status_and_code(error: UserError, status: int, code:
 
 
 @pytest.mark.parametrize("error", [ContextOverflowError(900, 512), RequestError("Why.", "How."), EngineError("Why.")])
-def test_the_client_builds_the_same_error_again(error: UserError) -> None:
+def test_the_client_restores_the_same_error(error: UserError) -> None:
     for body in (openai_error(error), llamacpp_error(error)):
         again = error_of(body["error"])
         assert (type(again), str(again)) == (type(error), str(error))
@@ -52,7 +52,7 @@ def test_an_error_of_our_own_reaches_the_client_as_its_nearest_public_kind() -> 
     assert type(error_of(openai_error(UnknownModelError("Why."))["error"])) is ModelFileError
 
 
-def test_folders_of_this_machine_are_told_to_its_owner_only() -> None:
+def test_local_folders_are_hidden_from_other_dialects() -> None:
     text = "There is no file /home/me/my models/a.gguf."
     assert openai_error(ModelFileError(text))["error"]["cause"] == "There is no file a.gguf."
     assert openai_error(ModelFileError(text), hide_paths=False)["error"]["cause"] == text

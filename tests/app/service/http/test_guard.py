@@ -34,7 +34,7 @@ def _status(policy: GuardPolicy, *headers: tuple[str, str], path: str = "/v1/mod
     "host",
     ["localhost", "localhost:11500", "LOCALHOST:80", "127.0.0.1:11500", "127.0.0.1", "[::1]:11500", "[::1]"],
 )
-def test_loopback_names_are_let_in_on_any_port(host: str) -> None:
+def test_loopback_names_are_accepted_on_any_port(host: str) -> None:
     assert _status(GuardPolicy(), ("host", host)) == 200
 
 
@@ -81,7 +81,7 @@ def test_every_origin_is_refused_unless_configured(origin: str) -> None:
     assert _status(GuardPolicy(), ("host", "localhost"), ("origin", origin)) == 403
 
 
-def test_a_configured_origin_is_let_in() -> None:
+def test_a_configured_origin_is_accepted() -> None:
     policy = policy_of(Settings(origins="http://localhost:3000, http://localhost:4000"))
     assert _status(policy, ("host", "localhost"), ("origin", "http://localhost:4000")) == 200
     both = (("origin", "http://localhost:4000"), ("origin", "https://evil.example"))
@@ -89,7 +89,7 @@ def test_a_configured_origin_is_let_in() -> None:
 
 
 @pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("none", 200)])
-def test_a_page_that_sends_no_origin_is_known_by_its_fetch_metadata(site: str, status: int) -> None:
+def test_a_page_without_origin_is_recognised_by_its_fetch_metadata(site: str, status: int) -> None:
     assert _status(GuardPolicy(), ("host", "localhost"), ("sec-fetch-site", site)) == status
 
 
@@ -106,11 +106,11 @@ def test_a_page_that_sends_no_origin_is_known_by_its_fetch_metadata(site: str, s
         (("x-other", "sesame"), 401),
     ],
 )
-def test_a_key_is_wanted_as_bearer_or_x_api_key(header: tuple[str, str], status: int) -> None:
+def test_a_key_is_accepted_as_bearer_or_x_api_key(header: tuple[str, str], status: int) -> None:
     assert _status(GuardPolicy(api_key="sesame"), ("host", "localhost"), header) == status
 
 
-def test_without_a_key_any_bearer_is_let_in() -> None:
+def test_without_a_key_any_bearer_is_accepted() -> None:
     assert _status(GuardPolicy(), ("host", "localhost"), ("authorization", "Bearer ")) == 200
 
 
@@ -139,7 +139,7 @@ def stored(tmp_path: Path) -> KeyFile:
     return KeyFile(tmp_path / "keys.json")
 
 
-def test_listening_beyond_this_machine_makes_a_key_and_needs_it(tmp_path: Path) -> None:
+def test_listening_beyond_this_machine_creates_and_requires_a_key(tmp_path: Path) -> None:
     settings = Settings(host="0.0.0.0", data_dir=tmp_path)
     policy = policy_of(settings)
     assert _status(policy, BEYOND) == 401
@@ -149,7 +149,7 @@ def test_listening_beyond_this_machine_makes_a_key_and_needs_it(tmp_path: Path) 
     assert policy_of(settings).scopes_of(key[1]) == ALL_SCOPES, "the same one serves next time"
 
 
-def test_a_key_of_the_settings_may_do_everything_beside_those_of_the_file(tmp_path: Path) -> None:
+def test_a_key_of_the_settings_has_every_scope_beside_those_of_the_file(tmp_path: Path) -> None:
     policy = policy_of(Settings(host="0.0.0.0", api_key="sesame", data_dir=tmp_path))
     assert not (tmp_path / "keys.json").exists()
     assert _status(policy, BEYOND, ("x-api-key", "sesame"), path="/api/localllm/load") == 200
@@ -157,13 +157,13 @@ def test_a_key_of_the_settings_may_do_everything_beside_those_of_the_file(tmp_pa
     assert _status(policy, BEYOND, ("x-api-key", laptop.secret)) == 200
 
 
-def test_on_this_machine_keys_of_the_file_are_not_asked_for(tmp_path: Path, stored: KeyFile) -> None:
+def test_on_loopback_keys_of_the_file_are_not_required(tmp_path: Path, stored: KeyFile) -> None:
     stored.add("laptop", [KeyScope.INFER])
     assert _status(policy_of(Settings(data_dir=tmp_path)), ("host", "localhost"), path="/api/localllm/load") == 200
 
 
 @pytest.mark.parametrize("path", sorted(set(PATHS)))
-def test_every_route_wants_its_scope(stored: KeyFile, path: str) -> None:
+def test_every_route_requires_its_scope(stored: KeyFile, path: str) -> None:
     policy = GuardPolicy(stored=stored)
     keys = {scope: ("x-api-key", stored.add(scope, [scope]).secret) for scope in KeyScope}
     found = {scope: _status(policy, ("host", "localhost"), key, path=path) for scope, key in keys.items()}
@@ -182,7 +182,7 @@ def test_a_removed_key_is_refused_at_once(stored: KeyFile) -> None:
     assert _status(policy, ("host", "localhost"), key) == 401
 
 
-def test_a_damaged_key_file_lets_nobody_in(stored: KeyFile, tmp_path: Path) -> None:
+def test_a_damaged_key_file_accepts_nobody(stored: KeyFile, tmp_path: Path) -> None:
     stored.add("laptop", ALL_SCOPES)
     (tmp_path / "keys.json").write_text("{")
     with pytest.raises(StorageError, match="damaged"):
@@ -193,5 +193,5 @@ def test_a_damaged_key_file_lets_nobody_in(stored: KeyFile, tmp_path: Path) -> N
     ("host", "is_so"),
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("pc", False)],
 )
-def test_loopback_is_told_from_the_rest(host: str, is_so: bool) -> None:
+def test_loopback_addresses_are_recognised(host: str, is_so: bool) -> None:
     assert is_loopback(host) is is_so

@@ -14,7 +14,7 @@ from quantizer.errors import ContextOverflowError, EngineError
 
 
 class Client:
-    """The other end of an ASGI application: collects what is sent, and goes away when told."""
+    """The other end of an ASGI application: collects what is sent, and disconnects on demand."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ async def test_an_error_before_the_first_event_is_a_status() -> None:
     assert json.loads(client.body)["error"]["details"] == {"n_prompt_tokens": 900, "n_ctx": 512}
 
 
-async def test_an_error_in_mid_answer_is_an_event() -> None:
+async def test_an_error_during_an_answer_is_an_event() -> None:
     client = Client()
     await client.read(_events(1, EngineError("It died.")))
     assert client.status == 200
@@ -83,7 +83,7 @@ async def test_an_error_in_mid_answer_is_an_event() -> None:
     assert json.loads(second.removeprefix(b"data: "))["error"]["cause"] == "It died."
 
 
-async def test_quiet_time_is_filled_with_bare_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keep_alives_are_bare_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.02)
     client = Client()
     await client.read(_events(0.09, 1, EngineError("It died.")))
@@ -94,7 +94,7 @@ async def test_quiet_time_is_filled_with_bare_comments(monkeypatch: pytest.Monke
     assert b'"error"' in rest
 
 
-async def test_a_client_that_leaves_closes_the_events_at_once() -> None:
+async def test_a_disconnect_closes_the_events_at_once() -> None:
     client = Client()
     has_begun, is_closed = asyncio.Event(), asyncio.Event()
 

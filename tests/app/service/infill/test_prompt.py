@@ -20,26 +20,26 @@ N_CTX = 512
 texts = st.lists(st.integers(10, 99), max_size=400).map(tuple)
 
 
-def test_the_gap_stands_between_its_marks() -> None:
+def test_the_texts_follow_their_tokens() -> None:
     assert infill_prompt(GAP, TOKENS, N_CTX, 8) == (PRE, 10, 11, SUF, 20, MID)
 
 
-def test_the_begin_of_texts_stands_right_before_the_prefix() -> None:
+def test_bos_comes_right_before_the_prefix() -> None:
     parts = replace(GAP, extras=[(50, 51)])
     tokens = replace(TOKENS, begin=BOS)
     assert infill_prompt(parts, tokens, N_CTX, 8) == (REP, 30, SEP, 50, 51, SEP, 40, BOS, PRE, 10, 11, SUF, 20, MID)
 
 
-def test_a_model_without_a_middle_is_given_the_suffix_first() -> None:
+def test_a_model_without_a_middle_token_gets_the_suffix_first() -> None:
     assert infill_prompt(GAP, replace(TOKENS, middle=None), N_CTX, 8) == (SUF, 20, PRE, 10, 11)
 
 
-def test_without_marks_for_files_their_text_stands_alone() -> None:
+def test_without_file_tokens_snippets_are_plain_text() -> None:
     tokens = replace(TOKENS, repository=None, separator=None)
     assert infill_prompt(replace(GAP, extras=[(50,), (51,)]), tokens, N_CTX, 8) == (50, 51, PRE, 10, 11, SUF, 20, MID)
 
 
-def test_the_least_helpful_files_give_way_whole() -> None:
+def test_the_least_relevant_files_are_left_out_whole() -> None:
     extras = [(50,) * 100, (51,) * 100, (52,) * 60]
     prompt = infill_prompt(replace(GAP, extras=extras), TOKENS, N_CTX, 64)
     assert prompt.count(52) == 60
@@ -58,33 +58,33 @@ def _n_moves(prefixes: Iterable[tuple[int, ...]]) -> int:
     return sum(one[:1000] != other[:1000] for one, other in pairwise(prompts))
 
 
-def test_a_keystroke_later_the_prompt_still_begins_with_what_was_computed() -> None:
+def test_a_keystroke_later_the_prompt_still_begins_with_the_cached_one() -> None:
     text = random.Random(0).choices(range(10, 99), k=3000)
     assert _n_moves(tuple(text[:n]) for n in range(2000, 2400)) <= 8, "it moves on once in 50 tokens"
 
 
-def test_a_line_further_down_the_prompt_still_begins_with_what_was_computed() -> None:
+def test_a_line_further_down_the_prompt_still_begins_with_the_cached_one() -> None:
     text = random.Random(0).choices(range(10, 99), k=4000)
     windows = (tuple(text[line : line + 2000]) for line in range(0, 1000, 10))
     assert _n_moves(windows) <= 20, "once in five lines of ten tokens"
 
 
 @given(texts, texts, st.lists(texts, max_size=4), st.integers(16, 1024), st.none() | st.integers(0, 400))
-def test_prompt_and_answer_fit_the_context_and_the_gap_is_kept(
+def test_prompt_and_answer_fit_the_context_with_prefix_and_suffix(
     prefix: tuple[int, ...], suffix: tuple[int, ...], extras: list[tuple[int, ...]], n_ctx: int, n_answer: int | None
 ) -> None:
     parts = InfillParts(prefix=prefix, suffix=suffix, extras=extras, project=(30,), file_name=(40,))
     prompt = infill_prompt(parts, replace(TOKENS, begin=BOS), n_ctx, n_answer)
     assert len(prompt) + min(n_answer or 0, n_ctx // 4) <= n_ctx
-    told = prompt[prompt.index(PRE) + 1 : prompt.index(SUF)]
-    assert prefix[len(prefix) - len(told) :] == told
-    assert len(told) == len(prefix) or len(told) >= n_ctx // 4
+    kept = prompt[prompt.index(PRE) + 1 : prompt.index(SUF)]
+    assert prefix[len(prefix) - len(kept) :] == kept
+    assert len(kept) == len(prefix) or len(kept) >= n_ctx // 4
     behind = prompt[prompt.index(SUF) + 1 : prompt.index(MID)]
     assert suffix[: len(behind)] == behind
 
 
 @pytest.mark.parametrize("n_ctx", [16, 4096, 1 << 20])
-def test_the_window_around_the_gap_has_bounds(n_ctx: int) -> None:
+def test_the_window_of_prefix_and_suffix_is_limited(n_ctx: int) -> None:
     parts = replace(GAP, prefix=(10,) * 9000, suffix=(20,) * 9000)
     prompt = infill_prompt(parts, TOKENS, n_ctx, 8)
     window = min(2048, n_ctx // 2)

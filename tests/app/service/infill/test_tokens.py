@@ -28,24 +28,24 @@ def _spelled(path: Path, *spellings: str) -> InfillTokens | None:
     return infill_tokens_of(read_header(tiny_llama(path / "model.gguf", edit)))
 
 
-def test_a_file_gives_the_ids(tmp_path: Path) -> None:
+def test_a_file_has_the_ids(tmp_path: Path) -> None:
     ids = {"fim_pre": 260, "fim_suf": 261, "fim_mid": 262, "fim_rep": 263, "fim_sep": 264, "bos": 265}
     assert _tokens(tmp_path, **ids) == InfillTokens(
         prefix=260, suffix=261, middle=262, repository=263, separator=264, begin=265
     )
 
 
-def test_older_files_name_them_otherwise(tmp_path: Path) -> None:
+def test_older_files_have_other_keys(tmp_path: Path) -> None:
     tokens = _tokens(tmp_path, prefix=260, suffix=261, middle=262)
     assert tokens == InfillTokens(prefix=260, suffix=261, middle=262)
 
 
 @pytest.mark.parametrize("ids", [{}, {"fim_pre": 260}, {"fim_pre": 260, "fim_suf": 272}])
-def test_a_model_without_both_sides_cannot_fill_gaps(tmp_path: Path, ids: dict[str, int]) -> None:
+def test_a_model_without_both_sides_cannot_fill_in_the_middle(tmp_path: Path, ids: dict[str, int]) -> None:
     assert _tokens(tmp_path, **ids) is None
 
 
-def test_tokens_are_known_by_how_they_are_spelled(tmp_path: Path) -> None:
+def test_tokens_are_known_by_their_spelling(tmp_path: Path) -> None:
     assert _spelled(tmp_path, "<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>") == InfillTokens(
         prefix=268, suffix=269, middle=270, repository=271
     )

@@ -38,7 +38,7 @@ def command(tmp_path: Path, tiny_model: Path) -> Callable[..., JobCommand]:
         ("bench", {"model": "--against", "only": "--help", "runs": 2}),
     ],
 )
-def test_every_command_is_one_that_the_command_line_takes_and_no_value_is_an_option(
+def test_every_command_is_valid_and_no_value_is_an_option(
     command: Callable[..., JobCommand], kind: JobKind, arguments: dict[str, Any]
 ) -> None:
     verb, *words = command(kind, **arguments).argv
@@ -61,7 +61,7 @@ def test_every_command_is_one_that_the_command_line_takes_and_no_value_is_an_opt
         ({"output": "me/mine/small"}, "me/mine/small.gguf"),
     ],
 )
-def test_what_is_made_lies_in_the_library_unless_a_path_says_otherwise(
+def test_output_goes_to_the_library_unless_it_is_a_path(
     command: Callable[..., JobCommand], tmp_path: Path, arguments: dict[str, Any], place: str
 ) -> None:
     made = command("quantize", source="m-F16", **arguments)
@@ -72,7 +72,7 @@ def test_what_is_made_lies_in_the_library_unless_a_path_says_otherwise(
     assert elsewhere.folder == tmp_path
 
 
-def test_a_checkpoint_that_was_fetched_becomes_a_model_of_its_repository(
+def test_a_downloaded_checkpoint_becomes_a_model_of_its_repository(
     command: Callable[..., JobCommand], tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints" / "org" / "check"
@@ -94,19 +94,19 @@ def test_a_checkpoint_that_was_fetched_becomes_a_model_of_its_repository(
         ("bench", {"model": "./m.gguf"}),
     ],
 )
-def test_what_means_nothing_to_a_service_is_refused_before_it_starts(
+def test_relative_paths_are_refused_before_the_start(
     command: Callable[..., JobCommand], kind: JobKind, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(RequestError):
         command(kind, **arguments)
 
 
-def test_a_source_that_is_not_here_is_named_with_what_is(command: Callable[..., JobCommand]) -> None:
+def test_an_unknown_source_lists_the_models(command: Callable[..., JobCommand]) -> None:
     with pytest.raises(UnknownModelError, match="m-F16"):
         command("quantize", source="nothing")
 
 
-def test_a_path_too_long_to_be_a_file_is_left_for_the_verb_to_refuse(command: Callable[..., JobCommand]) -> None:
+def test_too_long_a_path_is_left_to_the_verb(command: Callable[..., JobCommand]) -> None:
     source = "/" + "a" * 300
     assert command("quantize", source=source, output="new").argv[-1] == source
 
@@ -123,6 +123,6 @@ def test_a_path_too_long_to_be_a_file_is_left_for_the_verb_to_refuse(command: Ca
         ("eval", {"model": "guide", "ctx": -1}),
     ],
 )
-def test_arguments_that_a_kind_does_not_take_are_refused(kind: JobKind, arguments: dict[str, Any]) -> None:
+def test_unknown_arguments_are_refused(kind: JobKind, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         arguments_of(kind, arguments)

@@ -37,7 +37,7 @@ def test_two_files_of_a_download_are_one_progress() -> None:
     assert (job.message, job.digest) == ("b.gguf", "sha256:bb")
 
 
-def test_a_file_that_begins_anew_is_not_counted_twice() -> None:
+def test_a_restarted_file_is_not_counted_twice() -> None:
     begun = Fetching("a.gguf", 600, 0), Progress("a.gguf", 600, 600, 100.0, 0.0), Discarded("a.gguf", "it was wrong")
     job = job_after(*map(encode_event, (*begun, Fetching("a.gguf", 600, 0)))).job
     assert (job.n_done_bytes, job.n_bytes) == (0, 600)
@@ -47,7 +47,7 @@ def test_a_retry_is_a_message() -> None:
     assert job_after(encode_event(Retrying("a.gguf", "reset", 1.5))).job.message == "a.gguf: reset; again in 1.5 s."
 
 
-def test_what_was_fetched_is_the_result_until_something_is_made_of_it() -> None:
+def test_a_download_is_the_result_until_it_is_converted() -> None:
     fetched = encode_event(Done("/models/a.gguf", 1000, ("aa",), is_new=True))
     assert job_after(fetched).job.result == {"path": "/models/a.gguf", "bytes": 1000, "is_new": True}
     made = {"event": "quantized", "output": "/models/a-Q8_0.gguf"}
@@ -70,14 +70,14 @@ def test_an_event_of_a_later_version_changes_nothing(line: dict[str, Any]) -> No
     assert job_after(line) == job_after()
 
 
-def test_an_event_without_its_fields_is_our_fault_and_not_taken() -> None:
+def test_an_event_without_its_fields_raises() -> None:
     with pytest.raises((KeyError, TypeError)):
         job_after({"event": "step"})
     with pytest.raises((KeyError, TypeError)):
         job_after({"event": "fetching", "colour": "red"})
 
 
-def test_the_verb_says_why_it_failed_and_a_dead_one_is_spoken_for() -> None:
+def test_a_verb_reports_its_error_and_a_dead_one_gets_one() -> None:
     said = job_after(encode_job_event(Failed.of(StorageError("The disk is full.", "Free 2 GB."))))
     assert said.died(1, "whatever").ended("failed", 3.0).error == ErrorInfo(
         "StorageError", "The disk is full.", "Free 2 GB."
@@ -88,13 +88,13 @@ def test_the_verb_says_why_it_failed_and_a_dead_one_is_spoken_for() -> None:
     assert died.cause == "The job's process ended with status -9: out of memory."
 
 
-def test_a_new_try_begins_without_what_the_last_one_left() -> None:
+def test_a_retry_begins_without_the_results_of_the_last_run() -> None:
     failed = job_after(STEP | {"remaining_s": 2.0}).died(1, "").ended("failed", 3.0)
     again = RunningJob.begun(failed, 4.0).job
     assert (again.state, again.fraction, again.error, again.ended_s, again.message) == ("running", None, None, None, "")
     assert again.created_s == JOB.created_s
 
 
-def test_a_job_that_is_done_is_done_wholly() -> None:
+def test_a_finished_job_is_at_100_percent() -> None:
     done = job_after(STEP | {"remaining_s": 2.0}).ended("done", 3.0)
     assert (done.fraction, done.remaining_s, done.ended_s) == (1.0, None, 3.0)

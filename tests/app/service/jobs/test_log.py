@@ -17,11 +17,11 @@ def test_a_log_keeps_its_last_lines_whole_and_says_that_others_were_dropped(tmp_
     assert len(lines) > 900
 
 
-def test_nothing_in_a_log_commands_a_terminal(tmp_path: Path) -> None:
+def test_a_log_contains_no_terminal_control_sequences(tmp_path: Path) -> None:
     log = JobLog(tmp_path / "a.log")
     log.append("red\x1b[31m\x9b2J\u202e\n")
     assert log.read() == "red[31m2J\n"
 
 
-def test_a_log_of_nothing_is_empty(tmp_path: Path) -> None:
+def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     assert JobLog(tmp_path / "a.log").read() == ""

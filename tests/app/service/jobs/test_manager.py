@@ -73,7 +73,7 @@ def _n_descriptors() -> int:
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
-async def test_fifty_that_wait_start_in_order_and_leave_no_descriptor(opened: Opened, tmp_path: Path) -> None:
+async def test_fifty_waiting_jobs_start_in_order_and_leak_no_descriptor(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
         await end_of(jobs, await jobs.start(TuneArguments(model="first")))
         before = _n_descriptors()
@@ -84,7 +84,7 @@ async def test_fifty_that_wait_start_in_order_and_leave_no_descriptor(opened: Op
     assert (tmp_path / "order").read_text().split() == ["first", *(f"m{number}" for number in range(50))]
 
 
-async def test_each_end_is_called_what_it_is(opened: Opened) -> None:
+async def test_each_end_has_its_state(opened: Opened) -> None:
     async with opened() as jobs:
         died = await end_of(jobs, await jobs.start(TuneArguments(model="die")))
         failed = await end_of(jobs, await jobs.start(TuneArguments(model="fail")))
@@ -96,7 +96,7 @@ async def test_each_end_is_called_what_it_is(opened: Opened) -> None:
         assert "last words" in jobs.log(died.id)
 
 
-async def test_what_is_no_event_is_logged_and_the_result_is_kept(opened: Opened) -> None:
+async def test_other_output_is_logged_and_the_result_is_kept(opened: Opened) -> None:
     async with opened() as jobs:
         job = await end_of(jobs, await jobs.start(TuneArguments(model="chat")))
         assert (job.state, job.result) == ("done", {"answer": 42})
@@ -104,7 +104,7 @@ async def test_what_is_no_event_is_logged_and_the_result_is_kept(opened: Opened)
         assert "a line that was too long was dropped" in jobs.log(job.id)
 
 
-async def test_a_running_and_a_waiting_job_are_cancelled_and_tried_again(opened: Opened, tmp_path: Path) -> None:
+async def test_running_and_waiting_jobs_are_cancelled_and_retried(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
         runs, waits = [await jobs.start(TuneArguments(model=f"wait-{number}")) for number in (1, 2)]
         await running(jobs, runs)
@@ -124,7 +124,7 @@ async def test_a_running_and_a_waiting_job_are_cancelled_and_tried_again(opened:
     assert (tmp_path / "order").read_text().split() == ["wait-1", "wait-2"]
 
 
-async def test_what_a_service_leaves_is_interrupted_for_the_next_and_can_be_tried_again(
+async def test_unfinished_jobs_are_interrupted_for_the_next_service_and_can_be_retried(
     opened: Opened, tmp_path: Path
 ) -> None:
     async with opened() as jobs:
@@ -140,7 +140,7 @@ async def test_what_a_service_leaves_is_interrupted_for_the_next_and_can_be_trie
     assert (tmp_path / "order").read_text().split() == ["wait-1", "wait-2"]
 
 
-async def test_a_forgotten_job_is_gone_for_all_who_watch_and_from_the_disk(opened: Opened, tmp_path: Path) -> None:
+async def test_a_removed_job_disappears_for_subscribers_and_from_disk(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
         job = await end_of(jobs, await jobs.start(TuneArguments(model="m")))
         watch = jobs.watch()
@@ -153,7 +153,7 @@ async def test_a_forgotten_job_is_gone_for_all_who_watch_and_from_the_disk(opene
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
-async def test_only_the_last_hundred_that_ended_are_kept(
+async def test_only_the_last_hundred_ended_jobs_are_kept(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_ENDED", 3)
@@ -164,7 +164,7 @@ async def test_only_the_last_hundred_that_ended_are_kept(
     assert len(list((tmp_path / "jobs").glob("*.json"))) == len(list((tmp_path / "jobs").glob("*.log"))) == 3
 
 
-async def test_too_many_that_wait_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_waiting_jobs_are_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     async with opened() as jobs:
         for number in range(3):
@@ -174,7 +174,7 @@ async def test_too_many_that_wait_are_refused(opened: Opened, monkeypatch: pytes
         assert raised.value.status == 429
 
 
-async def test_what_cannot_be_done_is_refused_before_it_waits(opened: Opened, tmp_path: Path) -> None:
+async def test_an_impossible_job_is_refused_before_it_waits(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
         with pytest.raises(RequestError):
             await jobs.start(TuneArguments(model="./m.gguf"))
@@ -182,7 +182,7 @@ async def test_what_cannot_be_done_is_refused_before_it_waits(opened: Opened, tm
     assert not (tmp_path / "jobs").exists()
 
 
-async def test_rest_is_when_nothing_runs_waits_or_is_watched(opened: Opened) -> None:
+async def test_the_manager_is_idle_when_nothing_runs_waits_or_is_watched(opened: Opened) -> None:
     calls: list[str] = []
     async with opened(on_work=lambda: calls.append("work"), on_idle=lambda: calls.append("idle")) as jobs:
         assert jobs.is_idle
@@ -201,7 +201,7 @@ async def test_rest_is_when_nothing_runs_waits_or_is_watched(opened: Opened) -> 
 @pytest.mark.parametrize(
     ("arguments", "gives_way"), [(PullArguments(reference="wait-a"), True), (TuneArguments(model="wait-a"), False)]
 )
-async def test_work_gives_way_to_the_app_and_to_answers_and_what_measures_does_not(
+async def test_jobs_have_low_priority_unless_they_measure(
     opened: Opened, arguments: PullArguments | TuneArguments, gives_way: bool
 ) -> None:
     async with opened() as jobs:

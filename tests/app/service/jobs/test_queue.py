@@ -14,7 +14,7 @@ slots = st.sampled_from([NETWORK, MACHINE, NETWORK | MACHINE])
 
 
 @given(st.lists(slots), st.lists(slots, max_size=3))
-def test_no_more_start_than_there_is_room_for_and_none_overtakes(
+def test_jobs_start_within_the_limits_and_none_overtakes(
     wanted: list[frozenset[Resource]], running: list[frozenset[Resource]]
 ) -> None:
     waiting = [(str(number), each) for number, each in enumerate(wanted)]
@@ -39,6 +39,6 @@ def test_a_download_does_not_wait_for_a_conversion_and_two_run_at_once() -> None
     assert startable(waiting, [MACHINE]) == ["a", "c"]
 
 
-def test_one_that_needs_all_is_not_starved_by_those_that_come_later() -> None:
+def test_a_job_that_needs_everything_is_not_starved_by_later_ones() -> None:
     waiting = [("both", NETWORK | MACHINE), ("a", NETWORK), ("b", NETWORK), ("c", MACHINE)]
     assert startable(waiting, [MACHINE]) == ["a"]

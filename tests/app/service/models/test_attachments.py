@@ -23,19 +23,19 @@ def test_names_and_scales_are_split_from_files_that_may_have_an_equals_sign(tmp_
 
 
 @pytest.mark.parametrize("scale", ["strong", "nan", "1e9"])
-def test_a_scale_that_is_no_number_is_wrong_use(tmp_path: Path, tiny_model: Path, scale: str) -> None:
+def test_an_invalid_scale_is_a_usage_error(tmp_path: Path, tiny_model: Path, scale: str) -> None:
     vector = control_vector(tmp_path / "vector.gguf")
     with pytest.raises(UsageError, match="scale"):
         read_attachments(Settings(control_vector=(f"{vector}={scale}",)), tiny_model)
 
 
 @pytest.mark.parametrize("setting", ["lora", "control_vector"])
-def test_a_file_that_the_gate_refuses_stops_the_start(tiny_model: Path, setting: str) -> None:
+def test_an_invalid_file_stops_the_start(tiny_model: Path, setting: str) -> None:
     with pytest.raises(ModelFileError):
         read_attachments(Settings(**{setting: (str(tiny_model),)}), tiny_model)  # type: ignore[arg-type]
 
 
-def test_a_draft_model_is_found_by_name_and_goes_through_the_gate(tmp_path: Path, tiny_model: Path) -> None:
+def test_a_draft_model_is_found_by_name_and_validated(tmp_path: Path, tiny_model: Path) -> None:
     assert read_attachments(Settings(draft=str(tiny_model)), tiny_model).draft_path == str(tiny_model)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny_model.read_bytes()[:200])
@@ -57,7 +57,7 @@ def _answer(service: RunningService, **body: Any) -> str:
     return text
 
 
-def test_a_request_says_how_strongly_an_adapter_acts(steered: RunningService) -> None:
+def test_a_request_sets_the_scale_of_an_adapter(steered: RunningService) -> None:
     assert steered.http.get("/lora-adapters").json() == [{"id": 0, "name": "style", "scale": 1.0}]
     in_full, none = _answer(steered), _answer(steered, lora=[])
     half = _answer(steered, lora=[{"name": "style", "scale": 0.5}])
@@ -69,6 +69,6 @@ def test_a_request_says_how_strongly_an_adapter_acts(steered: RunningService) ->
 @pytest.mark.parametrize(
     "entry", [{"id": 1, "scale": 1}, {"name": "other", "scale": 1}, {"scale": 1}, {"id": 0}, {"id": 0, "scale": 1e9}]
 )
-def test_an_adapter_that_is_not_there_is_a_400(steered: RunningService, entry: dict[str, Any]) -> None:
+def test_an_unknown_adapter_is_a_400(steered: RunningService, entry: dict[str, Any]) -> None:
     response = steered.http.post("/v1/completions", json={"prompt": "hello", "lora": [entry]})
     assert response.status_code == 400

@@ -30,14 +30,14 @@ def loaded(pid: int, path: Path = MODEL) -> LoadedModel:
     return LoadedModel(path=path, worker_pid=pid, held_bytes={"CUDA0": 7 * GIB})
 
 
-def test_a_machine_is_looked_at_once_and_its_free_memory_every_time() -> None:
+def test_a_machine_is_surveyed_once_and_its_free_memory_every_time() -> None:
     looks, free = Looks(Machine(HOST)), iter((5 * GIB, 6 * GIB))
     look = MachineCache(looks, lambda: next(free))
     assert [look.machine(()).host.free_bytes for _ in range(2)] == [5 * GIB, 6 * GIB]
     assert looks.n_looks == 1
 
 
-def test_gpus_are_looked_at_again_when_other_processes_hold_them() -> None:
+def test_gpus_are_surveyed_again_when_other_processes_hold_them() -> None:
     looks = Looks(Machine(HOST, (GPU,)))
     look = MachineCache(looks, lambda: GIB)
     for models in ((), (loaded(1),), (loaded(1),), (loaded(2),)):
@@ -45,7 +45,7 @@ def test_gpus_are_looked_at_again_when_other_processes_hold_them() -> None:
     assert looks.n_looks == 3
 
 
-def test_without_gpus_a_new_worker_is_no_reason_to_look_again() -> None:
+def test_without_gpus_a_new_worker_is_no_reason_for_a_survey() -> None:
     looks = Looks(Machine(HOST))
     look = MachineCache(looks, lambda: GIB)
     look.machine(())
@@ -55,7 +55,7 @@ def test_without_gpus_a_new_worker_is_no_reason_to_look_again() -> None:
     assert looks.n_looks == 2
 
 
-def test_what_a_model_holds_is_free_for_loading_it_again_and_for_no_other() -> None:
+def test_a_models_memory_is_free_for_reloading_it_and_for_no_other() -> None:
     machine = Machine(replace(HOST, free_bytes=GIB), (GPU,))
     with_room = machine_for_reload(machine, MODEL, [loaded(os.getpid())])
     assert with_room.gpus[0].free_bytes == 11 * GIB

@@ -72,7 +72,7 @@ async def test_naming_a_model_loads_nothing_before_it_is_used(settings: Settings
         assert second.engine.status.state == "ready"
 
 
-async def test_requests_load_what_they_name_and_the_one_used_least_leaves(settings: Settings) -> None:
+async def test_requests_load_the_models_they_name_and_the_least_recently_used_is_evicted(settings: Settings) -> None:
     async with _managing(settings) as models, _calling(models) as http:
         for name in ("second", "third", "", "second"):
             answer = await http.post("/v1/completions", json={"model": name, **WORDS})
@@ -80,14 +80,14 @@ async def test_requests_load_what_they_name_and_the_one_used_least_leaves(settin
         assert _states(models) == {"first": "ready", "second": "ready", "third": "unloaded"}
 
 
-async def test_a_model_that_was_loaded_for_a_request_goes_when_it_was_idle_for_long(settings: Settings) -> None:
+async def test_a_model_loaded_by_a_request_is_unloaded_when_idle(settings: Settings) -> None:
     async with _managing(settings) as models, _calling(models) as http:
         await http.post("/v1/completions", json={"model": "second", **WORDS})
         (_, running) = (await http.get("/api/ps")).json()["models"]
         kept = (await models.named("second")).keep_alive
         assert kept.expires_s is not None
         assert not running["expires_at"].startswith("9999")
-        assert models.default.keep_alive.expires_s is None, "a person wanted it"
+        assert models.default.keep_alive.expires_s is None, "the user loaded it"
         kept.set_idle_limit(0)
         await http.post("/v1/completions", json={"model": "second", **WORDS})
         while _states(models)["second"] != "unloaded":  # noqa: ASYNC110 - the clock itself is waited for
@@ -95,7 +95,7 @@ async def test_a_model_that_was_loaded_for_a_request_goes_when_it_was_idle_for_l
         assert _states(models)["first"] == "ready"
 
 
-async def test_a_person_who_loads_a_model_keeps_it(settings: Settings) -> None:
+async def test_a_model_loaded_by_the_user_stays(settings: Settings) -> None:
     async with _managing(settings) as models:
         await (await models.named("second")).n_tokens("hello", add_special=False)
         assert (await models.named("second")).keep_alive.expires_s is not None
@@ -104,7 +104,7 @@ async def test_a_person_who_loads_a_model_keeps_it(settings: Settings) -> None:
         assert (await models.named("second")).keep_alive.expires_s is None
 
 
-async def test_while_a_model_loads_its_clients_hear_that_somebody_is_there(
+async def test_while_a_model_loads_its_clients_get_keep_alives(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.05)
@@ -114,24 +114,24 @@ async def test_while_a_model_loads_its_clients_hear_that_somebody_is_there(
         assert events.startswith(":\n\n:\n\n")
         assert events.endswith("data: [DONE]\n\n")
         lines = (await http.post("/api/generate", json={"model": "third", "prompt": "hello", "raw": True})).text
-        assert lines.startswith("{"), "clients that read line by line know no comments"
+        assert lines.startswith("{"), "clients that read lines support no comments"
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/api/generate", "/v1/messages", "/completion"])
-async def test_a_model_that_cannot_fit_is_refused_and_nobody_leaves(settings: Settings, path: str) -> None:
+async def test_a_model_that_cannot_fit_is_refused_and_none_is_unloaded(settings: Settings) -> None:
     async with _managing(settings) as models, _calling(models) as http:
         await http.post("/v1/completions", json={"model": "second", **WORDS})
         messages = [{"role": "user", "content": "hello"}]
-        answer = await http.post(path, json={"model": "large", "messages": messages, **WORDS})
-        assert answer.status_code == 500
-        assert "large is too large" in answer.text
+        for path in ("/v1/completions", "/api/generate", "/v1/messages", "/completion"):
+            answer = await http.post(path, json={"model": "large", "messages": messages, **WORDS})
+            assert answer.status_code == 500, path
+            assert "large is too large" in answer.text
         assert _states(models) == {"first": "ready", "second": "ready", "large": "failed"}
 
 
-async def test_a_name_of_nobody_lists_who_is_here(settings: Settings) -> None:
+async def test_an_unknown_name_lists_the_models(settings: Settings) -> None:
     async with _managing(settings) as models:
         with pytest.raises(UnknownModelError, match=r"first.*second"):
-            await models.named("nobody")
+            await models.named("unknown")
 
 
 LISTS = {"/v1/models": ("data", "id"), "/api/tags": ("models", "name"), "/api/v0/models": ("data", "id")}
@@ -139,7 +139,7 @@ LISTS = {"/v1/models": ("data", "id"), "/api/tags": ("models", "name"), "/api/v0
 
 @pytest.fixture
 def coder(settings: Settings, tiny_model: Path) -> str:
-    """A model as hubs call it; its id."""
+    """Return the id of a model named as on the hub."""
     folder = settings.models_dir / "Qwen" / "Qwen2.5-Coder-7B-GGUF"
     folder.mkdir(parents=True)
     shutil.copy(tiny_model, folder / f"{CODER_STEM}.gguf")
@@ -156,50 +156,44 @@ async def test_every_dialect_lists_the_same_ids(settings: Settings, coder: str) 
     assert {coder, "first", "second"} <= {*listed["/api/tags"]}
 
 
-@pytest.mark.parametrize(
-    "alias",
-    [
+async def test_a_model_answers_to_all_its_names(settings: Settings, coder: str) -> None:
+    aliases = [
         CODER.upper(),
         f"{CODER}:latest",
         "qwen2.5-coder",
         "qwen2.5-coder:latest",
-        "Qwen2.5-Coder-7B-Q4_K_M",
-        "Qwen2.5-Coder-7B-Q4_K_M.gguf",
+        CODER_STEM,
+        f"{CODER_STEM}.gguf",
         "qwen/qwen2.5-coder-7b-gguf",
-        "Qwen/Qwen2.5-Coder-7B-GGUF/Qwen2.5-Coder-7B-Q4_K_M",
-    ],
-)
-async def test_a_model_answers_to_all_its_names(settings: Settings, coder: str, alias: str) -> None:
+        f"Qwen/Qwen2.5-Coder-7B-GGUF/{CODER_STEM}",
+    ]
     async with _managing(settings) as models, _calling(models) as http:
-        answer = await http.post("/v1/completions", json={"model": alias, **WORDS})
-        assert (answer.status_code, answer.json()["model"]) == (200, coder)
-        assert (await http.get(f"/v1/models/{alias}")).json()["id"] == coder
+        for alias in aliases:
+            answer = await http.post("/v1/completions", json={"model": alias, **WORDS})
+            assert (answer.status_code, answer.json()["model"]) == (200, coder), alias
+            assert (await http.get(f"/v1/models/{alias}")).json()["id"] == coder
         assert len(models.loaded) == 2, "by whatever name, it is one model"
 
 
-@pytest.mark.parametrize(
-    ("path", "where"),
-    [
-        ("/v1/completions", ("error", "message")),
-        ("/v1/messages", ("error", "message")),
-        ("/completion", ("error", "message")),
-        ("/api/v0/completions", ("error", "message")),
-        ("/api/generate", ("error",)),
-    ],
-)
-async def test_a_404_lists_the_ids_in_the_words_of_its_dialect(
-    settings: Settings, coder: str, path: str, where: tuple[str, ...]
-) -> None:
+async def test_a_404_lists_the_ids_in_the_form_of_its_dialect(settings: Settings, coder: str) -> None:
+    paths = {
+        "/v1/completions": ("error", "message"),
+        "/v1/messages": ("error", "message"),
+        "/completion": ("error", "message"),
+        "/api/v0/completions": ("error", "message"),
+        "/api/generate": ("error",),
+    }
     async with _managing(settings) as models, _calling(models) as http:
-        messages = [{"role": "user", "content": "hello"}]
-        answer = await http.post(path, json={"model": "nobody", "messages": messages, **WORDS})
-    assert answer.status_code == 404
-    told: Any = answer.json()
-    for key in where:
-        told = told[key]
-    assert coder in told
+        for path, keys in paths.items():
+            messages = [{"role": "user", "content": "hello"}]
+            answer = await http.post(path, json={"model": "unknown", "messages": messages, **WORDS})
+            assert answer.status_code == 404, path
+            message: Any = answer.json()
+            for key in keys:
+                message = message[key]
+            assert coder in message
 
 
-def test_a_stay_that_is_no_duration_is_refused_at_the_start(settings: Settings) -> None:
+def test_an_invalid_keep_alive_is_refused_at_the_start(settings: Settings) -> None:
     with pytest.raises(UsageError, match="keep_alive"):
         ModelManager(Settings(keep_alive="soon"), [], TemplateProcess())

@@ -26,18 +26,18 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache", idle_tune=False)
 
 
-def elsewhere(model: Path, **wish: object) -> PlanRequest:
-    return PlanRequest(model=str(model), vram=CARD, ram=RAM, **wish)
+def elsewhere(model: Path, **fields: object) -> PlanRequest:
+    return PlanRequest(model=str(model), vram=CARD, ram=RAM, **fields)
 
 
-def test_a_wish_for_another_machine_looks_at_none_and_places_as_wanted(tiny_model: Path, settings: Settings) -> None:
-    told = PlanService(settings).plan(elsewhere(tiny_model, n_ctx=1024, gpu_layers={"RTX 3060": 1}))
-    assert {device.name: device.layers for device in told.devices} == {"RTX 3060": 1, "CPU": 2}
-    assert (told.setting.ctx, told.gpu_layers, told.measured) == (1024, {"RTX 3060": 1}, ())
-    assert not told.is_full
+def test_a_plan_for_another_machine_surveys_none_and_places_as_requested(tiny_model: Path, settings: Settings) -> None:
+    plan = PlanService(settings).plan(elsewhere(tiny_model, n_ctx=1024, gpu_layers={"RTX 3060": 1}))
+    assert {device.name: device.layers for device in plan.devices} == {"RTX 3060": 1, "CPU": 2}
+    assert (plan.setting.ctx, plan.gpu_layers, plan.measured) == (1024, {"RTX 3060": 1}, ())
+    assert not plan.is_full
 
 
-def test_a_full_plan_asks_llama_cpp_what_it_computes_in(tiny_model: Path, settings: Settings) -> None:
+def test_a_full_plan_gets_compute_buffers_from_llama_cpp(tiny_model: Path, settings: Settings) -> None:
     planner = PlanService(settings)
     quick, full = (planner.plan(elsewhere(tiny_model, is_full=is_full)) for is_full in (False, True))
     assert quick.devices[0].weights_bytes == full.devices[0].weights_bytes
@@ -64,9 +64,7 @@ def test_a_file_that_changed_is_read_again_and_no_other(
     assert len(read) == 2
 
 
-def test_what_was_measured_of_the_model_here_is_told(
-    tiny_model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measured_speeds_are_in_the_plan(tiny_model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=32 << 30, free_bytes=28 << 30, bytes_per_s=40e9)
     monkeypatch.setattr("app.engine.load.machine.survey", lambda _: SimpleNamespace(machine=Machine(host)))
     record = RunRecord(
@@ -81,8 +79,8 @@ def test_what_was_measured_of_the_model_here_is_told(
         gpu_layers=0,
     )
     run_history(settings.cache_dir).add([record, replace(record, model="another")])
-    told = PlanService(settings).plan(PlanRequest(model=str(tiny_model)))
-    assert told.measured == (MeasuredRun(kind="decode", depth=128, tps=12.5, gpu_layers=0, at_s=1000.0),)
+    plan = PlanService(settings).plan(PlanRequest(model=str(tiny_model)))
+    assert plan.measured == (MeasuredRun(kind="decode", depth=128, tps=12.5, gpu_layers=0, at_s=1000.0),)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +88,6 @@ def test_what_was_measured_of_the_model_here_is_told(
     [{"kv_type": "q9"}, {"vram": ("nothing",)}, {"ram": "much"}, {"gpu_layers": {"RTX 3060": 99}}],
     ids=lambda wish: next(iter(wish)),
 )
-def test_nonsense_is_refused(tiny_model: Path, settings: Settings, nonsense: dict[str, object]) -> None:
+def test_invalid_plan_requests_are_refused(tiny_model: Path, settings: Settings, nonsense: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         PlanService(settings).plan(replace(elsewhere(tiny_model), **nonsense))

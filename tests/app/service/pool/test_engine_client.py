@@ -61,7 +61,7 @@ def _kill(engine: EngineClient) -> None:
     os.kill(engine.worker_pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
 
 
-async def test_an_answer_ends_with_what_it_took() -> None:
+async def test_an_answer_ends_with_its_usage() -> None:
     async with _open() as engine, engine.answer(SHORT) as events:
         *outputs, finished = [event async for event in events]
     assert isinstance(finished, Finished)
@@ -69,7 +69,7 @@ async def test_an_answer_ends_with_what_it_took() -> None:
     assert len("".join(event.text for event in outputs if isinstance(event, Output))) == 4
 
 
-async def test_a_hang_up_frees_the_engine_and_it_can_be_seen_doing_so() -> None:
+async def test_a_disconnect_frees_the_engine_as_its_metrics_show() -> None:
     async with _open("--fake-step-ms", "5") as engine:
         assert await engine.metrics() is None, "it is still loading"
         async with engine.answer(ENDLESS) as events:
@@ -84,7 +84,7 @@ async def test_a_hang_up_frees_the_engine_and_it_can_be_seen_doing_so() -> None:
         assert engine.n_running == 0
 
 
-async def test_answers_at_once_are_the_answers_one_by_one() -> None:
+async def test_concurrent_answers_equal_serial_ones() -> None:
     requests = [
         Request(request_id=str(seed), prompt=f"question {seed}", max_tokens=30, sampling=SamplingParams(seed=seed))
         for seed in range(6)
@@ -118,7 +118,7 @@ async def test_killed_in_mid_answer_it_fails_at_once_and_the_next_request_has_a_
         assert engine.worker_pid != first_pid
 
 
-async def test_a_call_under_way_fails_with_its_worker() -> None:
+async def test_a_running_call_fails_with_its_worker() -> None:
     async with _open("--fake-load-ms", "300") as engine:
         counting = asyncio.create_task(engine.tokenize("x", add_special=False, parse_special=False))
         while engine.worker_pid is None:  # noqa: ASYNC110 - a process that starts tells nobody
@@ -149,7 +149,7 @@ async def test_a_finished_answer_between_deaths_keeps_it_alive() -> None:
         assert len(await _text(engine, SHORT)) == 4
 
 
-async def test_leaving_an_answer_frees_its_place() -> None:
+async def test_leaving_an_answer_frees_its_slot() -> None:
     async with _open("--fake-step-ms", "5") as engine:
         for number in range(8):  # there are four places
             request = Request(request_id=f"left {number}", prompt="on and on", ignore_eos=True)
@@ -160,7 +160,7 @@ async def test_leaving_an_answer_frees_its_place() -> None:
             assert len(await _text(engine, SHORT)) == 4
 
 
-async def test_what_the_engine_refuses_is_raised_and_the_engine_lives() -> None:
+async def test_a_request_that_the_engine_refuses_raises_and_the_engine_goes_on() -> None:
     async with _open() as engine:
         with pytest.raises(ContextOverflowError) as raised:
             await _text(engine, Request(request_id="long", prompt="x" * 300))
@@ -172,13 +172,13 @@ async def test_what_the_engine_refuses_is_raised_and_the_engine_lives() -> None:
         )
 
 
-async def test_stopping_fails_what_runs() -> None:
+async def test_stopping_fails_running_answers() -> None:
     async with _open("--fake-step-ms", "5") as engine:
         with pytest.raises(EngineError, match="unloaded"):
             await _killed_after_first_output(engine, EngineClient.stop)
 
 
-async def test_a_load_that_fails_is_raised_and_tried_again_by_the_next_request(tmp_path: Path) -> None:
+async def test_a_failed_load_raises_and_the_next_request_retries_it(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     program = f"""
 import sys, pathlib
@@ -205,7 +205,7 @@ else:
         await engine.stop()
 
 
-async def test_a_worker_that_is_let_go_comes_back_with_the_next_request() -> None:
+async def test_an_unloaded_engine_is_loaded_by_the_next_request() -> None:
     async with _open() as engine:
         before = await _text(engine, SHORT)
         worker_pid = engine.worker_pid
@@ -216,7 +216,7 @@ async def test_a_worker_that_is_let_go_comes_back_with_the_next_request() -> Non
         assert engine.worker_pid not in (None, worker_pid)
 
 
-async def test_a_worker_at_work_is_not_let_go() -> None:
+async def test_a_busy_engine_is_not_unloaded() -> None:
     async with _open("--fake-step-ms", "5") as engine, engine.answer(ENDLESS) as events:
         await anext(events)
         engine.unload()
@@ -224,7 +224,7 @@ async def test_a_worker_at_work_is_not_let_go() -> None:
         await anext(events)
 
 
-async def test_a_engine_ends_while_its_worker_is_let_go_or_comes_back() -> None:
+async def test_an_engine_can_be_stopped_while_it_is_unloaded_or_restarted() -> None:
     async with _open() as engine:
         await engine.ready()
         engine.unload()
@@ -235,7 +235,7 @@ async def test_a_engine_ends_while_its_worker_is_let_go_or_comes_back() -> None:
     assert engine.worker_pid is None
 
 
-async def test_who_asks_an_engine_that_was_stopped_is_told_instead_of_waiting() -> None:
+async def test_a_request_to_a_stopped_engine_fails_instead_of_waiting() -> None:
     async with _open() as engine:
         await engine.ready()
         await engine.stop()

@@ -31,7 +31,7 @@ async def service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
 # One engine
 
 
-async def test_a_name_that_was_made_of_a_file_answers_by_the_engine_that_runs_it(service: Service) -> None:
+async def test_a_created_name_shares_the_engine_of_its_file(service: Service) -> None:
     await service.ask(BASE)
     await service.make(MADE, system="Be short.", template=JINJA, parameters={"temperature": 0})
     await service.ask(MADE)
@@ -42,7 +42,7 @@ async def test_a_name_that_was_made_of_a_file_answers_by_the_engine_that_runs_it
     assert await service.states() == {BASE: "ready", MADE: "ready", OTHER: "ready"}, "two engines are all that fits"
 
 
-async def test_what_one_name_has_computed_the_other_finds(service: Service) -> None:
+async def test_one_name_finds_the_cache_of_the_other(service: Service) -> None:
     await service.make(MADE, parameters={"temperature": 0})
     question = {"messages": [{"role": "user", "content": "the same long question " * 4}]}
     first = await service.ask(BASE, **question)
@@ -51,7 +51,7 @@ async def test_what_one_name_has_computed_the_other_finds(service: Service) -> N
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > first["usage"]["prompt_tokens"] // 2
 
 
-async def test_a_template_of_a_recipe_is_filled_for_its_own_name_only(service: Service) -> None:
+async def test_a_recipes_template_is_used_for_its_own_name_only(service: Service) -> None:
     await service.make(MADE, system="Be short.", template=JINJA)
     prompts = {}
     for name in (BASE, MADE):
@@ -84,7 +84,7 @@ async def test_a_copy_of_ollamas_shares_too(service: Service) -> None:
 # How it is loaded
 
 
-async def test_a_context_that_is_there_anyway_is_shared_and_a_longer_one_has_an_engine_of_its_own(
+async def test_the_usual_context_is_shared_and_a_longer_one_has_its_own_engine(
     tmp_path: Path, tiny_model: Path
 ) -> None:
     async with serving(tmp_path, tiny_model, ctx=1024, total_bytes=30) as service:
@@ -100,14 +100,14 @@ async def test_a_context_that_is_there_anyway_is_shared_and_a_longer_one_has_an_
 
 
 @pytest.mark.parametrize("n_ctx", [-1, "4096", 1.5, 1 << 31])
-async def test_a_recipe_whose_context_is_none_is_refused(service: Service, n_ctx: object) -> None:
+async def test_a_recipe_with_an_invalid_context_is_refused(service: Service, n_ctx: object) -> None:
     body = {"model": MADE, "from": BASE, "stream": False, "parameters": {"num_ctx": n_ctx}}
     answer = await service.http.post("/api/create", json=body)
     assert answer.status_code == 400
     assert "num_ctx" in answer.text
 
 
-async def test_what_is_attached_makes_another_engine_where_it_changes_answers(tmp_path: Path, tiny_model: Path) -> None:
+async def test_attachments_that_change_answers_have_their_own_engine(tmp_path: Path, tiny_model: Path) -> None:
     settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
     pool = EnginePool(settings, ["none"], FakeMemory(20, SIZES), IdleTuning(lambda: False))
     file = read_model_file(tiny_model)
@@ -124,7 +124,7 @@ async def test_what_is_attached_makes_another_engine_where_it_changes_answers(tm
     assert len({plain, adapted, steered}) == 3
 
 
-async def test_loading_anew_for_one_name_waits_for_what_the_other_answers(service: Service) -> None:
+async def test_reloading_is_refused_while_another_name_answers(service: Service) -> None:
     await service.make(MADE, system="Be short.")
     await service.ask(MADE)
     base = await service.models.named(BASE)

@@ -46,7 +46,7 @@ def _entries(own: RunningService) -> dict[str, Any]:
     return {entry["id"]: entry for entry in own.http.get("/api/localllm/status").json()["models"]}
 
 
-def test_one_worker_answers_under_both_names_as_each_is_made(own: RunningService) -> None:
+def test_one_worker_answers_under_both_names_with_their_recipes(own: RunningService) -> None:
     base, made = _ask(own, "base"), _ask(own, "mario")
     assert (base["model"], made["model"]) == ("base", "mario")
     assert made["eval_count"] <= 12 < base["eval_count"]
@@ -57,7 +57,7 @@ def test_one_worker_answers_under_both_names_as_each_is_made(own: RunningService
     assert entries["base"]["shares_with"] == ["mario"]
 
 
-def test_unloading_and_deleting_one_name_does_not_touch_what_the_other_says(own: RunningService) -> None:
+def test_unloading_and_deleting_one_name_does_not_affect_the_other(own: RunningService) -> None:
     _ask(own, "mario")
     whole = _ask(own, "base")["message"]["content"]
     body = {"model": "base", "messages": HELLO, "options": {"temperature": 0}}

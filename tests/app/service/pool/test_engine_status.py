@@ -37,7 +37,7 @@ def test_three_failures_over_a_longer_time_are_not_too_many() -> None:
     assert not _failing(Clock(), 0, 30, 61).is_reached
 
 
-def test_a_finished_answer_begins_the_count_anew() -> None:
+def test_a_finished_answer_resets_the_count() -> None:
     clock = Clock()
     limit = _failing(clock, 0, 1)
     limit.record_success()
@@ -53,7 +53,7 @@ def test_it_agrees_with_counting_the_last_three_by_hand(times_s: list[float]) ->
     assert limit.is_reached == (len(recent) == 3 and recent[-1] - recent[0] < 60)
 
 
-def test_the_last_failure_says_that_nothing_is_tried_again_only_where_that_is_so() -> None:
+def test_the_last_failure_explains_that_nothing_is_retried_only_where_that_is_so() -> None:
     error = EngineError("It died.", "Ask again.")
     assert _failing(Clock(), 0, 1).explained(error) is error
     explained = _failing(Clock(), 0, 1, 2).explained(error)

@@ -38,7 +38,7 @@ def _left(loaded: list[LoadedModel], plan: EvictionPlan) -> list[LoadedModel]:
 
 
 @given(_models(), SIZES, st.integers(-50, 100))
-def test_what_is_wanted_fits_beside_those_that_stay(loaded: list[LoadedModel], wanted: int, free: int) -> None:
+def test_the_model_fits_beside_those_that_stay(loaded: list[LoadedModel], wanted: int, free: int) -> None:
     machine = host_with(free)
     plan = plan_eviction(_all_of(wanted), loaded, machine)
     leaving = [model for model in loaded if model not in _left(loaded, plan)]
@@ -46,7 +46,7 @@ def test_what_is_wanted_fits_beside_those_that_stay(loaded: list[LoadedModel], w
 
 
 @given(_models(), SIZES, st.integers(-50, 100))
-def test_none_at_work_is_unloaded_and_none_is_waited_for_while_idle_ones_suffice(
+def test_no_busy_model_is_unloaded_or_waited_for_if_idle_ones_suffice(
     loaded: list[LoadedModel], wanted: int, free: int
 ) -> None:
     busy = [model for model in loaded if model.is_busy]
@@ -59,7 +59,7 @@ def test_none_at_work_is_unloaded_and_none_is_waited_for_while_idle_ones_suffice
 
 
 @given(_models(), SIZES, st.integers(-50, 100))
-def test_nobody_leaves_without_need(loaded: list[LoadedModel], wanted: int, free: int) -> None:
+def test_none_is_unloaded_without_need(loaded: list[LoadedModel], wanted: int, free: int) -> None:
     machine = host_with(free)
     plan = plan_eviction(_all_of(wanted), loaded, machine)
     leaving = [model for model in loaded if model not in _left(loaded, plan)]
@@ -69,7 +69,9 @@ def test_nobody_leaves_without_need(loaded: list[LoadedModel], wanted: int, free
 
 
 @given(_models(), SIZES, st.integers(-50, 100))
-def test_nobody_leaves_for_what_would_not_run_alone(loaded: list[LoadedModel], wanted: int, free: int) -> None:
+def test_none_is_unloaded_for_a_model_that_would_not_run_alone(
+    loaded: list[LoadedModel], wanted: int, free: int
+) -> None:
     machine = host_with(free)
     fits_alone = machine_without(machine, loaded).host.free_bytes >= wanted
     plan = plan_eviction(_all_of(wanted), loaded, machine)
@@ -79,14 +81,14 @@ def test_nobody_leaves_for_what_would_not_run_alone(loaded: list[LoadedModel], w
 
 
 @given(st.lists(st.just(10), min_size=1, max_size=6), st.integers(1, 60))
-def test_of_equals_those_used_least_leave_first(sizes: list[int], wanted: int) -> None:
+def test_of_equal_models_the_least_recently_used_are_unloaded_first(sizes: list[int], wanted: int) -> None:
     loaded = [_model(str(index), size, float(index)) for index, size in enumerate(sizes)]
     plan = plan_eviction(_all_of(wanted), loaded, host_with(0))
     n_needed = -(-wanted // 10)
     assert plan.does_not_fit or plan.unload == tuple(loaded[:n_needed])
 
 
-def test_a_small_one_that_frees_too_little_stays_when_a_large_one_has_to_leave() -> None:
+def test_a_small_model_stays_where_a_large_one_has_to_be_unloaded_anyway() -> None:
     loaded = [_model("small", 5, 1.0), _model("large", 50, 2.0)]
     assert plan_eviction(_all_of(40), loaded, host_with(0)).unload == (loaded[1],)
 
@@ -109,7 +111,7 @@ def test_a_model_that_would_be_slow_beside_another_has_the_gpu_to_itself() -> No
     assert plan_eviction(_faster_with_layers, [on_gpu, on_host], _machine(100, 10)).unload == ()
 
 
-def test_what_a_gpu_holds_of_the_processors_memory_is_free_to_both_again() -> None:
+def test_shared_memory_of_a_gpu_becomes_free_to_both() -> None:
     on_gpu = LoadedModel(path=Path("a"), held_bytes={GPU: 8, "CPU": 1}, last_used_s=0.0)
     freed = machine_without(_machine(3, 2, DeviceKind.INTEGRATED), [on_gpu])
     assert (freed.host.free_bytes, freed.gpus[0].free_bytes) == (12, 11)

@@ -35,7 +35,7 @@ async def until(path: Path, text: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_what_is_new_is_measured_when_it_has_been_quiet(tmp_path: Path) -> None:
+def test_a_new_model_is_measured_when_the_service_is_idle(tmp_path: Path) -> None:
     async def run() -> None:
         tuning = IdleTuning(lambda: False, quiet_s=0.05)
         tuning.add(command(tmp_path / "log"))
@@ -45,7 +45,7 @@ def test_what_is_new_is_measured_when_it_has_been_quiet(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_work_ends_the_measuring_at_once_and_it_begins_again_later(tmp_path: Path) -> None:
+def test_work_ends_measuring_at_once_and_it_restarts_later(tmp_path: Path) -> None:
     async def run() -> None:
         tuning = IdleTuning(lambda: False, quiet_s=0.05)
         tuning.add(command(tmp_path / "log", 0.5))

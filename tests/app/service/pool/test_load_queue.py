@@ -31,7 +31,7 @@ class Engines:
         self.engines = {name: EngineClient(Path(f"{name}.gguf"), config, command, admit=queue.admit) for name in sizes}
         for engine in self.engines.values():
             engine.gate.add_listener(queue.listener())
-        self._n_asked = 0
+        self._n_requests = 0
 
     def __getitem__(self, name: str) -> EngineClient:
         return self.engines[name]
@@ -42,8 +42,8 @@ class Engines:
 
     async def ask(self, name: str, n_tokens: int = 3) -> str:
         """Let one answer come and return who gave it."""
-        self._n_asked += 1
-        request = Request(request_id=str(self._n_asked), prompt="hello", max_tokens=n_tokens, ignore_eos=True)
+        self._n_requests += 1
+        request = Request(request_id=str(self._n_requests), prompt="hello", max_tokens=n_tokens, ignore_eos=True)
         async with self[name].answer(request) as events:
             async for _ in events:
                 assert len(self.ready) <= 2, "more than memory has room for"
@@ -65,7 +65,7 @@ async def _engines(total_bytes: int, sizes: Mapping[str, int], *options: str) ->
         await asyncio.gather(*(engine.stop() for engine in engines.engines.values()))
 
 
-async def test_with_memory_for_two_the_third_takes_the_place_of_the_one_used_least() -> None:
+async def test_with_memory_for_two_the_third_replaces_the_least_recently_used() -> None:
     async with _engines(20, {"a": 10, "b": 10, "c": 10}) as engines:
         seen = []
         for name in "abcab":
@@ -75,7 +75,7 @@ async def test_with_memory_for_two_the_third_takes_the_place_of_the_one_used_lea
     assert engines.memory.most_bytes == 20
 
 
-async def test_one_that_was_used_again_is_not_the_one_used_least() -> None:
+async def test_using_a_model_again_keeps_it_loaded() -> None:
     async with _engines(20, {"a": 10, "b": 10, "c": 10}) as engines:
         for name in "abac":
             await engines.ask(name)
@@ -86,12 +86,12 @@ async def test_none_is_unloaded_while_it_answers() -> None:
     async with _engines(10, {"a": 10, "b": 10}) as engines:
         async with engines["a"].answer(ENDLESS) as events:
             await anext(events)
-            asked = asyncio.create_task(engines.ask("b"))
+            request = asyncio.create_task(engines.ask("b"))
             for _ in range(20):
                 await anext(events)
             assert engines.ready == ["a"]
             assert engines["b"].status.state == "loading", "it waits"
-        assert await asked == "b"
+        assert await request == "b"
         assert engines.ready == ["b"]
 
 
@@ -108,20 +108,20 @@ async def test_two_that_do_not_fit_together_take_turns_however_many_ask() -> Non
     assert engines.memory.most_bytes <= 10
 
 
-async def test_a_wish_that_nobody_has_any_more_makes_nobody_leave() -> None:
+async def test_a_cancelled_request_evicts_nothing() -> None:
     async with _engines(10, {"a": 10, "b": 10}) as engines:
         async with engines["a"].answer(ENDLESS) as events:
             await anext(events)
-            asked = asyncio.create_task(engines.ask("b"))
+            request = asyncio.create_task(engines.ask("b"))
             for _ in range(5):
                 await anext(events)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
         assert await engines.ask("a") == "a"
         assert (engines.ready, engines["b"].status.state) == (["a"], "unloaded")
 
 
-async def test_what_would_not_run_alone_is_refused_and_nobody_leaves_for_it() -> None:
+async def test_a_model_that_would_not_run_alone_is_refused_and_evicts_nothing() -> None:
     async with _engines(20, {"a": 10, "b": 30}) as engines:
         await engines.ask("a")
         for _ in range(4):  # no fault of the engine's: it is said as often as somebody asks
@@ -130,7 +130,7 @@ async def test_what_would_not_run_alone_is_refused_and_nobody_leaves_for_it() ->
         assert engines.ready == ["a"]
 
 
-async def test_what_is_loaded_all_the_same_gets_all_there_is() -> None:
+async def test_a_confirmed_model_gets_all_memory() -> None:
     async with _engines(20, {"a": 10, "b": 30}) as engines:
         await engines.ask("a")
         engines["b"].start(UnfitPolicy.LOAD)
@@ -138,15 +138,15 @@ async def test_what_is_loaded_all_the_same_gets_all_there_is() -> None:
         assert engines.ready == ["b"]
 
 
-async def test_one_that_dies_while_it_is_waited_for_has_left() -> None:
+async def test_a_worker_that_dies_while_it_is_waited_for_counts_as_unloaded() -> None:
     async with _engines(10, {"a": 10, "b": 10}) as engines:
         async with engines["a"].answer(ENDLESS) as events:
             await anext(events)
-            asked = asyncio.create_task(engines.ask("b"))
+            request = asyncio.create_task(engines.ask("b"))
             for _ in range(5):
                 await anext(events)
             assert engines["a"].worker_pid is not None
             os.kill(engines["a"].worker_pid, signal.SIGTERM)
             with pytest.raises(EngineError, match="died"):
                 await _drain(events)
-        assert await asked == "b"
+        assert await request == "b"

@@ -36,12 +36,12 @@ def guide(tmp_path: Path) -> Path:
     return resolve(GUIDE, Settings(data_dir=tmp_path)).path
 
 
-def test_what_a_model_was_planned_to_hold_is_not_free_though_the_system_says_so(tmp_path: Path) -> None:
+def test_memory_that_a_plan_reserves_is_not_free_though_the_system_counts_it(tmp_path: Path) -> None:
     free = _memory(tmp_path).machine((_loaded(MORE_THAN_ANY),)).host.free_bytes
     assert free == pytest.approx(-MORE_THAN_ANY, rel=0.01)
 
 
-def test_what_its_worker_has_taken_for_itself_is_missing_already_and_not_counted_twice(tmp_path: Path) -> None:
+def test_memory_that_a_worker_has_allocated_is_not_counted_twice(tmp_path: Path) -> None:
     free = _memory(tmp_path).machine((_loaded(1000, os.getpid()),)).host.free_bytes
     assert free > 0
 
@@ -55,12 +55,12 @@ def test_a_limit_is_for_all_models_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", ["much", "0", "-1GiB"])
-def test_a_limit_that_is_no_size_is_refused(tmp_path: Path, limit: str) -> None:
+def test_an_invalid_limit_is_refused(tmp_path: Path, limit: str) -> None:
     with pytest.raises(UsageError):
         _memory(tmp_path, limit)
 
 
-def test_a_plan_tells_what_is_held_where(tmp_path: Path, guide: Path) -> None:
+def test_the_plan_has_the_bytes_of_each_device(tmp_path: Path, guide: Path) -> None:
     (cpu,) = PLAN.devices
     gpu = replace(cpu, name="CUDA0", weights_bytes=5, kv_bytes=3, compute_bytes=1)
     plan = replace(PLAN, devices=(gpu, replace(cpu, weights_bytes=2, kv_bytes=0, compute_bytes=0, extras_bytes=7)))
@@ -70,13 +70,13 @@ def test_a_plan_tells_what_is_held_where(tmp_path: Path, guide: Path) -> None:
     assert memory.held_bytes(guide, replace(PLAN, devices=())) == {"CPU": guide.stat().st_size}
 
 
-def test_a_model_runs_where_there_is_room_for_it_and_not_where_there_is_none(tmp_path: Path, guide: Path) -> None:
+def test_a_model_runs_only_where_there_is_memory_for_it(tmp_path: Path, guide: Path) -> None:
     demand = _memory(tmp_path).demand(guide, CONFIG)
     assert demand(host_with(4 * GIB)) > 0
     assert demand(host_with(0)) == demand(host_with(-GIB)) == 0
 
 
-def test_what_is_too_large_is_refused_in_the_planners_words_unless_somebody_agrees(tmp_path: Path, guide: Path) -> None:
+def test_too_large_a_model_is_refused_by_the_planner_unless_the_user_confirms(tmp_path: Path, guide: Path) -> None:
     memory = _memory(tmp_path)
     with pytest.raises(EngineError, match="It needs"):
         memory.check(guide, CONFIG, host_with(1))
@@ -86,24 +86,24 @@ def test_what_is_too_large_is_refused_in_the_planners_words_unless_somebody_agre
     memory.check(guide, CONFIG, host_with(4 * GIB))
 
 
-def test_what_needs_more_than_models_may_take_is_refused_with_both_numbers(tmp_path: Path, guide: Path) -> None:
+def test_a_model_beyond_max_memory_is_refused_with_both_numbers(tmp_path: Path, guide: Path) -> None:
     memory = _memory(tmp_path, "200MiB")
     with pytest.raises(EngineError, match=r"needs \d+ MiB, and models may take 200 MiB together"):
         memory.check(guide, CONFIG, memory.machine(()))
     memory.check(guide, EngineConfig(when_unfit=UnfitPolicy.LOAD), memory.machine(()))
 
 
-def test_a_file_that_is_no_model_is_refused_by_the_gate(tmp_path: Path) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelFileError):
         _memory(tmp_path).demand(tmp_path / "no.gguf", CONFIG)
 
 
-def test_a_process_holds_what_the_system_says_and_files_are_not_its_own() -> None:
+def test_private_memory_excludes_mapped_files() -> None:
     assert 0 < private_bytes(os.getpid()) <= resident_bytes(os.getpid())
 
 
-def test_none_and_a_process_that_has_ended_hold_nothing() -> None:
+def test_none_and_an_ended_process_hold_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     assert [of(pid) for of in (private_bytes, resident_bytes) for pid in (None, ended.pid)] == [0] * 4

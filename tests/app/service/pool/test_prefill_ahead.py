@@ -51,7 +51,7 @@ async def n_cached(client: EngineClient, prompt: str) -> int:
     return finished.usage.n_cached_tokens  # type: ignore[union-attr]
 
 
-async def test_the_next_turn_finds_all_but_its_own_words_computed() -> None:
+async def test_the_next_turn_finds_all_but_its_own_text_cached() -> None:
     async with engine() as client:
         PrefillAhead(client, quiet_s=0.0).begin(ASKED, prompt_after)
         await until_prefilled(client, len(SAID + HEAD))
@@ -61,7 +61,7 @@ async def test_the_next_turn_finds_all_but_its_own_words_computed() -> None:
         assert await n_cached(client, await prompt_after("how are you?")) == len(SAID + HEAD)
 
 
-async def test_what_gives_way_computes_nothing_more() -> None:
+async def test_cancelled_prefilling_computes_nothing_more() -> None:
     async with engine("--fake-step-ms", "5") as client:
         prefill_ahead = PrefillAhead(client, quiet_s=0.0)
         prefill_ahead.begin(ASKED, prompt_after)
@@ -71,7 +71,7 @@ async def test_what_gives_way_computes_nothing_more() -> None:
         assert not client.is_busy
 
 
-async def test_nothing_is_computed_ahead_while_another_answer_runs() -> None:
+async def test_nothing_is_prefilled_while_another_answer_runs() -> None:
     endless = Request(request_id="endless", prompt="on and on", ignore_eos=True)
     async with engine("--fake-step-ms", "5") as client, client.answer(endless) as events:
         await anext(events)
@@ -80,7 +80,7 @@ async def test_nothing_is_computed_ahead_while_another_answer_runs() -> None:
         assert (await seen(client)).counters.n_prefill_tokens == len("on and on")
 
 
-async def test_a_template_that_refuses_a_next_turn_is_left_alone() -> None:
+async def test_a_template_that_refuses_the_next_turn_is_ignored() -> None:
     async def refuse(_text: str) -> str:
         raise RequestError("Roles must alternate.", "Let them.")
 

@@ -23,7 +23,7 @@ def own_service(start_service: Callable[..., RunningService]) -> RunningService:
     return start_service()
 
 
-async def test_a_model_is_loaded_again_with_the_context_that_was_wished(own_service: RunningService) -> None:
+async def test_a_model_is_reloaded_with_the_requested_context(own_service: RunningService) -> None:
     async with ServiceClient(own_service.url) as client:
         before = own_service.model()
         assert await client.planner.reload(PlanRequest(n_ctx=1024)) == "tiny"
@@ -33,7 +33,7 @@ async def test_a_model_is_loaded_again_with_the_context_that_was_wished(own_serv
         assert answer
 
 
-async def test_what_was_being_answered_fails_with_a_reason_and_nothing_hangs(own_service: RunningService) -> None:
+async def test_running_answers_fail_with_a_reason_and_nothing_hangs(own_service: RunningService) -> None:
     async with ServiceClient(own_service.url) as client:
         answer = client.chat([Message("user", "go on")])
         await anext(answer)
@@ -52,14 +52,14 @@ async def test_a_plan_for_another_machine_is_not_loaded(own_service: RunningServ
         assert own_service.model()["state"] == "ready"
 
 
-def test_what_a_wish_leaves_open_stays_as_the_model_is_loaded() -> None:
+def test_fields_left_out_of_a_plan_request_stay_as_loaded() -> None:
     loaded = EngineConfig(n_ctx=512, kv_type="q8_0", n_sequences=3, n_threads=5, context_shift=True, uses_gpu=False)
     assert apply_plan_request(PlanRequest(), loaded) == loaded
     assert apply_plan_request(PlanRequest(n_threads=2), loaded) == replace(loaded, n_threads=2)
     assert apply_plan_request(PlanRequest(context_shift=False), loaded) == replace(loaded, context_shift=False)
 
 
-async def test_a_model_is_loaded_again_with_threads_and_context_shift(own_service: RunningService) -> None:
+async def test_a_model_is_reloaded_with_threads_and_context_shift(own_service: RunningService) -> None:
     async with ServiceClient(own_service.url) as client:
         await client.planner.reload(PlanRequest(n_ctx=256, n_threads=1, context_shift=True))
         own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 256)

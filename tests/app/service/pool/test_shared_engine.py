@@ -27,7 +27,7 @@ async def service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
 # How long it stays
 
 
-async def test_the_end_of_one_names_stay_is_not_the_end_of_the_others(service: Service) -> None:
+async def test_the_end_of_one_names_hold_is_not_the_end_of_the_others(service: Service) -> None:
     await service.make(MADE, system="Be short.")
     await service.ask(MADE, ttl=0)
     made = await service.models.named(MADE)
@@ -43,7 +43,7 @@ async def test_the_end_of_one_names_stay_is_not_the_end_of_the_others(service: S
     assert await service.states() == {BASE: "ready", MADE: "unloaded"}
 
 
-async def test_each_name_has_a_clock_of_its_own(tmp_path: Path, tiny_model: Path) -> None:
+async def test_each_name_has_a_timer_of_its_own(tmp_path: Path, tiny_model: Path) -> None:
     async with serving(tmp_path, tiny_model) as service:
         await service.make(MADE, system="Be short.")
         await service.ask(MADE)
@@ -74,7 +74,7 @@ async def test_unloading_one_name_leaves_the_other_its_answer(service: Service) 
     await until(lambda: made.engine.worker_pid is None)
 
 
-async def test_what_is_only_computed_ahead_keeps_nobody_loaded(tmp_path: Path, tiny_model: Path) -> None:
+async def test_prefilling_ahead_keeps_no_model_loaded(tmp_path: Path, tiny_model: Path) -> None:
     async with serving(tmp_path, tiny_model, step_ms=100) as service:
         await service.ask(BASE)
         shared = service.models.default.shared
@@ -90,7 +90,7 @@ async def test_what_is_only_computed_ahead_keeps_nobody_loaded(tmp_path: Path, t
         assert shared.engine.status.state == "unloaded"
 
 
-async def test_for_want_of_room_all_names_of_a_file_go_at_once(tmp_path: Path, tiny_model: Path) -> None:
+async def test_eviction_unloads_all_names_of_a_file_at_once(tmp_path: Path, tiny_model: Path) -> None:
     async with serving(tmp_path, tiny_model, total_bytes=10) as service:
         await service.make(MADE, system="Be short.")
         await service.ask(BASE)
@@ -134,7 +134,7 @@ async def test_a_name_at_work_is_not_deleted(service: Service) -> None:
         await anext(events)
 
 
-async def test_a_file_whose_first_name_is_gone_is_loaded_from_another(tmp_path: Path, tiny_model: Path) -> None:
+async def test_a_file_without_its_first_name_is_loaded_by_another(tmp_path: Path, tiny_model: Path) -> None:
     async with serving(tmp_path, tiny_model) as service:
         await service.make("luigi", **{"from": OTHER})
         await service.ask(OTHER)
@@ -147,7 +147,7 @@ async def test_a_file_whose_first_name_is_gone_is_loaded_from_another(tmp_path: 
         assert luigi.engine.model_path.name == "luigi.gguf"
 
 
-async def test_a_name_that_was_removed_by_others_is_none_any_more_though_its_file_is_loaded(service: Service) -> None:
+async def test_a_name_removed_by_another_program_is_unknown_though_its_file_is_loaded(service: Service) -> None:
     await service.make(MADE, system="Be short.")
     made = await service.models.named(MADE)
     made.ref.path.unlink()
@@ -156,7 +156,7 @@ async def test_a_name_that_was_removed_by_others_is_none_any_more_though_its_fil
     assert list(await service.states()) == [BASE]
 
 
-async def test_a_loaded_name_whose_file_is_gone_is_told_of_no_more_and_the_others_are(service: Service) -> None:
+async def test_a_loaded_name_without_file_is_not_listed_and_the_others_are(service: Service) -> None:
     await service.make(MADE, system="Be short.")
     await service.ask(BASE)
     await service.ask(MADE)
@@ -166,7 +166,7 @@ async def test_a_loaded_name_whose_file_is_gone_is_told_of_no_more_and_the_other
     await service.ask(BASE)
 
 
-async def test_a_name_that_became_another_files_is_read_anew(service: Service, tiny_model: Path) -> None:
+async def test_a_name_that_now_belongs_to_another_file_is_read_again(service: Service, tiny_model: Path) -> None:
     await service.make(MADE, system="Be short.")
     await service.ask(MADE)
     await service.call("unload", model=MADE)
@@ -190,10 +190,10 @@ async def test_the_model_of_the_service_is_kept_though_another_name_is_used(serv
         await service.models.release(service.models.default.ref)
 
 
-# What is told
+# Listing
 
 
-async def test_an_engine_is_told_of_under_each_name_and_counted_once(service: Service) -> None:
+async def test_an_engine_is_listed_under_each_name_and_counted_once(service: Service) -> None:
     await service.make(MADE, system="Be short.")
     await service.ask(BASE)
     await service.ask(MADE)

@@ -28,7 +28,7 @@ async def test_a_worker_ended_by_a_signal_is_reported_by_its_name() -> None:
     assert "SIGSEGV" in death.cause
 
 
-async def test_a_worker_that_closes_its_pipe_and_lives_on_is_killed() -> None:
+async def test_a_worker_that_closes_its_pipe_and_goes_on_is_killed() -> None:
     death = await _death_of("import os, time; os.close(1); time.sleep(60)")
     assert death.cause.startswith("The engine process died")
 

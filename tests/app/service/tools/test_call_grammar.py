@@ -46,31 +46,31 @@ def check_call(name: str, arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_whatever_the_grammar_allows_is_read_as_calls_that_fit_their_schemas(name: str) -> None:
+def test_text_of_the_grammar_parses_as_calls_that_fit_their_schemas(name: str) -> None:
     text = call_grammar(family(name), OFFER, NO_REASONING)
     check_grammar(text)
     grammar, chance = Grammar(text), random.Random(name)
     seen = set()
     for _ in range(40):
-        told = split(family(name), grammar.sample(chance), [10, 40, 41, 80], OFFER)
-        assert told.text.strip() == ""
-        for call in told.calls:
+        parsed = split(family(name), grammar.sample(chance), [10, 40, 41, 80], OFFER)
+        assert parsed.text.strip() == ""
+        for call in parsed.calls:
             check_call(call.name, json.loads(call.arguments))
-        seen.add(len(told.calls))
+        seen.add(len(parsed.calls))
     assert 0 not in seen
     assert max(seen) > 1 or family(name).syntax.between is None
 
 
-def test_one_call_is_all_where_one_is_wanted_and_of_the_tool_that_is_named() -> None:
+def test_a_named_tool_is_called_once() -> None:
     offer = ToolOptions(tools=(WALK, STOP), must_call=True, only="stop", is_parallel=False)
     grammar, chance = Grammar(call_grammar(family("hermes"), offer, NO_REASONING)), random.Random(1)
     for _ in range(20):
-        told = split(family("hermes"), grammar.sample(chance), [], offer)
-        assert [call.name for call in told.calls] == ["stop"]
+        parsed = split(family("hermes"), grammar.sample(chance), [], offer)
+        assert [call.name for call in parsed.calls] == ["stop"]
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_model_that_thinks_may_do_so_first(is_open: bool) -> None:
+def test_reasoning_may_come_first(is_open: bool) -> None:
     thinking = ReasoningTags("<think>", "</think>", is_open)
     grammar, chance = Grammar(call_grammar(family("hermes"), OFFER, thinking)), random.Random(2)
     n_thoughts = 0
@@ -102,7 +102,7 @@ def test_a_text_up_to_a_tag_holds_it_once_at_its_end() -> None:
         ("glm", {"properties": {}, "required": ["a"]}, "properties"),
     ],
 )
-def test_a_schema_that_cannot_be_kept_is_refused(name: str, schema: dict[str, Any], word: str) -> None:
+def test_an_unsupported_schema_is_refused(name: str, schema: dict[str, Any], word: str) -> None:
     with pytest.raises(RequestError, match=word):
         call_grammar(family(name), ToolOptions(tools=(Tool("a", "", schema),), must_call=True), NO_REASONING)
 
@@ -117,6 +117,6 @@ def test_a_schema_that_cannot_be_kept_is_refused(name: str, schema: dict[str, An
         (lambda: ToolOptions(must_call=True), "no tools"),
     ],
 )
-def test_an_offer_that_makes_no_sense_is_refused(offer: Any, word: str) -> None:
+def test_invalid_tool_options_are_refused(offer: Any, word: str) -> None:
     with pytest.raises(RequestError, match=word):
         offer()

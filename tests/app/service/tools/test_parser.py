@@ -13,31 +13,31 @@ from app.service.tools.tool import ParsedText, Tool, ToolCallDelta, ToolOptions
 from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, WEATHER, call_text, family, split
 
 
-def names_and_arguments(told: ParsedText) -> list[tuple[str, Any]]:
-    return [(call.name, json.loads(call.arguments)) for call in told.calls]
+def names_and_arguments(parsed: ParsedText) -> list[tuple[str, Any]]:
+    return [(call.name, json.loads(call.arguments)) for call in parsed.calls]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @given(cuts=st.lists(st.integers(0, 200), max_size=8))
 @example(cuts=list(range(250)))
-def test_a_call_of_each_family_is_read_however_it_is_cut(name: str, cuts: list[int]) -> None:
-    told = split(family(name), call_text(name), cuts)
-    assert names_and_arguments(told) == [("get_weather", ARGUMENTS)]
-    assert told.text == ""
+def test_a_call_of_each_format_is_parsed_in_any_chunks(name: str, cuts: list[int]) -> None:
+    parsed = split(family(name), call_text(name), cuts)
+    assert names_and_arguments(parsed) == [("get_weather", ARGUMENTS)]
+    assert parsed.text == ""
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "llama-3"])
 def test_text_before_and_after_a_call_is_text_without_the_blanks_between(name: str) -> None:
-    told = split(family(name), f" Let me see. \n\n{call_text(name)}\n\nThat is it.", [7, 30, 90])
-    assert told.text == " Let me see.That is it."
-    assert len(told.calls) == 1
+    parsed = split(family(name), f" Let me see. \n\n{call_text(name)}\n\nThat is it.", [7, 30, 90])
+    assert parsed.text == " Let me see.That is it."
+    assert len(parsed.calls) == 1
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_may_call_twice(name: str) -> None:
-    told = split(family(name), f"{call_text(name)}\n{call_text(name)}", [40, 100])
-    assert [call for call, _ in names_and_arguments(told)] == ["get_weather", "get_weather"]
-    assert told.text == ""
+def test_every_format_may_call_twice(name: str) -> None:
+    parsed = split(family(name), f"{call_text(name)}\n{call_text(name)}", [40, 100])
+    assert [call for call, _ in names_and_arguments(parsed)] == ["get_weather", "get_weather"]
+    assert parsed.text == ""
 
 
 TAGS = [part for _, text in FAMILIES.values() for part in (text[:12], text[-8:])]
@@ -54,7 +54,7 @@ PIECES = st.lists(
 
 @pytest.mark.parametrize("name", FAMILIES)
 @given(text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=10))
-def test_what_is_told_does_not_depend_on_where_the_text_is_cut(name: str, text: str, cuts: list[int]) -> None:
+def test_parsed_calls_do_not_depend_on_chunks(name: str, text: str, cuts: list[int]) -> None:
     whole = split(family(name), text, [])
     assert split(family(name), text, cuts) == whole
     assert split(family(name), text, list(range(len(text)))) == whole
@@ -98,10 +98,10 @@ def test_a_malformed_call_comes_back_as_text(text: str) -> None:
         ('<tool_call>{"name": "now", "arguments": {}}', {}),
     ],
 )
-def test_calls_that_are_written_a_little_otherwise_are_calls(text: str, arguments: dict[str, Any]) -> None:
-    told = split(GENERIC, text, [5, 25, 45, 60])
-    assert names_and_arguments(told) == [("now", arguments)]
-    assert told.text == ""
+def test_calls_in_slightly_other_forms_are_calls(text: str, arguments: dict[str, Any]) -> None:
+    parsed = split(GENERIC, text, [5, 25, 45, 60])
+    assert names_and_arguments(parsed) == [("now", arguments)]
+    assert parsed.text == ""
 
 
 def test_the_name_comes_first_and_then_the_arguments_as_they_come() -> None:
@@ -117,7 +117,7 @@ def test_the_name_comes_first_and_then_the_arguments_as_they_come() -> None:
     ]
 
 
-def test_texts_in_tags_come_as_they_are_written() -> None:
+def test_strings_in_tags_stream_as_written() -> None:
     splitter = ToolCallParser(family("qwen3-coder"), OFFER, lambda: "ID")
     pieces = [
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nLong",
@@ -130,12 +130,12 @@ def test_texts_in_tags_come_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "parsed"),
     [("3", 3), ("True", True), ("None", None), ('{"a": [1]}', {"a": [1]}), ("many", "many"), ("NaN", "NaN")],
 )
-def test_values_in_tags_are_json_where_they_read_so_and_the_schema_says_no_text(value: str, told: object) -> None:
+def test_values_in_tags_are_json_unless_the_schema_says_string(value: str, parsed: object) -> None:
     text = f"<function=now>\n<parameter=a>\n{value}\n</parameter>\n</function>"
-    assert names_and_arguments(split(family("qwen3-coder"), text, [20])) == [("now", {"a": told})]
+    assert names_and_arguments(split(family("qwen3-coder"), text, [20])) == [("now", {"a": parsed})]
 
 
 def test_a_text_parameter_stays_text_though_it_reads_like_a_number() -> None:
@@ -150,9 +150,9 @@ def test_models_keep_their_own_ids_where_their_templates_print_them() -> None:
 
 def test_a_second_call_is_text_where_one_is_wanted() -> None:
     text = call_text("hermes")
-    told = split(GENERIC, text + "\n" + text, [100], ToolOptions(tools=(WEATHER,), is_parallel=False))
-    assert len(told.calls) == 1
-    assert told.text == text
+    parsed = split(GENERIC, text + "\n" + text, [100], ToolOptions(tools=(WEATHER,), is_parallel=False))
+    assert len(parsed.calls) == 1
+    assert parsed.text == text
 
 
 def test_python_of_a_builtin_tool_is_text() -> None:
@@ -160,5 +160,5 @@ def test_python_of_a_builtin_tool_is_text() -> None:
     assert split(family("llama-3"), text, [4]) == ParsedText(text)
 
 
-def test_no_template_of_text_alone_is_of_a_family() -> None:
+def test_a_template_without_calls_has_no_format() -> None:
     assert tool_format_of("{% for message in messages %}{{ message.content }}{% endfor %}") is None
