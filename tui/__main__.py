@@ -32,7 +32,7 @@ def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
     if others:
         return None
     if options.connect and not options.model:
-        options.model = ""  # the engine's own choice: it may have no guide
+        options.model = ""  # the engine chooses: it may have no guide
     return vars(options)
 
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from app.settings.settings import Settings
 
 
-_VERB = "chat"  # may stand before the options of the app, or be left out
+_VERB = "chat"  # optional before the app's options
 
 
 def main() -> None:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalllmApp"]
 
-_THEME_KEPT = "Saved to the settings file. NO_COLOR in the environment turns colours off."
-_NEWS_S = 30.0  # a person may be reading
+_THEME_HINT = "Saved to the settings file. NO_COLOR in the environment turns colours off."
+_NOTICE_S = 30.0  # long enough while reading something else
 _LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists interrupted jobs."
 
 
@@ -65,7 +65,7 @@ class LocalllmApp(App[None]):
         settings_controller: SettingsController | None = None,
     ) -> None:
         if os.environ.get("NO_COLOR") == "":
-            del os.environ["NO_COLOR"]  # an empty variable is not given, but Textual would take all colours away
+            del os.environ["NO_COLOR"]  # empty means unset, but Textual would turn colours off
         super().__init__()
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
@@ -96,7 +96,7 @@ class LocalllmApp(App[None]):
         if self._settings.theme:
             self._apply_theme()
         if self._settings.keys:
-            self.set_keymap(dict(self._settings.keys))  # so that no press is lost before they are checked
+            self.set_keymap(dict(self._settings.keys))  # early presses must not be lost before validation
             self.call_after_refresh(self._apply_keys)
         self.call_after_refresh(self._preload)
         self.run_worker(self._jobs.run(), group="jobs")
@@ -165,7 +165,7 @@ class LocalllmApp(App[None]):
         """Ask for a theme and save it to the settings file."""
         from tui.widgets.dialogs import ChoiceDialog
 
-        chosen = await self.push_screen_wait(ChoiceDialog("Theme", _THEME_KEPT, theme_choices(self.available_themes)))
+        chosen = await self.push_screen_wait(ChoiceDialog("Theme", _THEME_HINT, theme_choices(self.available_themes)))
         if chosen is None:
             return
         try:
@@ -185,7 +185,7 @@ class LocalllmApp(App[None]):
 
     def _apply_keys(self) -> None:
         """Bind the keys of the settings; if they are invalid, warn and use the defaults."""
-        from tui.settings.keymap import check_keys  # imports every screen: the first frame does not wait for it
+        from tui.settings.keymap import check_keys  # imports every screen, after the first frame
 
         try:
             check_keys(self._settings_controller.keys)
@@ -195,14 +195,14 @@ class LocalllmApp(App[None]):
         self.set_keymap(dict(self._settings_controller.keys))
 
     def _warn(self, text: str) -> None:
-        self.notify(printable(text), severity="warning", timeout=_NEWS_S, markup=False)
+        self.notify(printable(text), severity="warning", timeout=_NOTICE_S, markup=False)
 
     async def action_quit(self) -> None:
         """Quit; Textual binds Ctrl+Q to this before any screen's keys."""
         self.quit_app()
 
     def quit_app(self) -> None:
-        """Quit the app; handle running jobs as the settings say, or ask."""
+        """Quit the app; handle running jobs by the setting, or ask."""
         self._quit_flow.quit()
 
     def quit_without_asking(self) -> None:
@@ -232,10 +232,10 @@ class LocalllmApp(App[None]):
         """Notify that a download ended."""
         name = printable_line(str(job.arguments["reference"]))
         if model_of(job):
-            self.notify(f"Ctrl+T starts a chat with the new model: {name}", timeout=_NEWS_S, markup=False)
+            self.notify(f"Ctrl+T starts a chat with the new model: {name}", timeout=_NOTICE_S, markup=False)
         elif job.state == "failed" and job.error is not None:
             text = printable_line(f"{name}: download failed. {job.error.cause} {job.error.remedy}")
-            self.notify(text, severity="error", timeout=_NEWS_S, markup=False)
+            self.notify(text, severity="error", timeout=_NOTICE_S, markup=False)
 
     def _preload(self) -> None:
         """Import in a thread what would delay the first answer by half the time of the first frame."""

@@ -35,7 +35,7 @@ class AppActions(Protocol):
     def quit_app(self) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: a generic dataclass that is frozen too cannot be made with them
+@dataclass(frozen=True, kw_only=True)  # no slots: a frozen generic dataclass cannot have them
 class Command(Generic[Actions]):
     """One command. `keys` are Textual's names, comma-separated; `slash` is the word after the slash, and `argument`
     names its optional argument.
@@ -92,7 +92,7 @@ class CommandTable(Generic[Actions]):
 
 
 def _binding(command: Command[Any], action: str, has_priority: bool) -> BindingType:
-    from textual.binding import Binding  # a chat in the scrollback has words only, and does not wait for this
+    from textual.binding import Binding  # a chat in the scrollback does not need Textual
 
     return Binding(
         command.keys,

@@ -62,7 +62,7 @@ def _save_report(errors: Sequence[BaseException], folder: Path) -> str:
     try:
         return f"Full report (without chat texts): {write_report(report, folder, datetime.now())}"
     except OSError as error:
-        return f"The report cannot be written into {folder} ({error.strerror}), so it is here:\n\n{report}"
+        return f"Cannot write the report to {folder} ({error.strerror}). It follows:\n\n{report}"
 
 
 def report_of(errors: Sequence[BaseException]) -> str:
@@ -111,8 +111,8 @@ def _summarize(error: BaseException) -> str:
     ours = [frame for frame in frames if _is_ours(frame)]
     frame = (ours or frames)[-1]
     path = Path(frame.filename)
-    place = path.relative_to(_ROOT).as_posix() if _is_ours(frame) else path.name
-    return f"{name} in {place}, line {frame.lineno} ({frame.name})"
+    position = path.relative_to(_ROOT).as_posix() if _is_ours(frame) else path.name
+    return f"{name} in {position}, line {frame.lineno} ({frame.name})"
 
 
 def _frames(error: BaseException) -> traceback.StackSummary:
@@ -130,7 +130,7 @@ def run(settings: Settings, flags: Mapping[str, object]) -> int:
     app_run = _AppRun(settings, SettingsController(settings, flags))
     try:
         asyncio.run(app_run.run())
-    except Exception as error:  # whatever it is: Python would print the texts that it may hold
+    except Exception as error:  # Python would print its message, which may contain chats
         app_run.failure = app_run.failure or error
     if app_run.background_errors:
         report_background_errors(app_run.background_errors, settings.cache_dir)
@@ -159,7 +159,7 @@ class _AppRun:
         async with SqliteChatRepository(self._settings.data_dir) as repository:
             try:
                 await self._show(repository)
-            except Exception as error:  # told once everything is kept
+            except Exception as error:  # reported once everything is saved
                 self.failure = self.failure or error
         self.is_kept = True
 
@@ -191,12 +191,12 @@ class _AppRun:
 def _quit_on_signals(app: LocalllmApp) -> None:
     """Quit cleanly when the terminal closes, so that a service started here stops."""
     if sys.platform == "win32":
-        return  # its event loop takes no signal handlers; a closed console ends the child processes too
+        return  # its event loop has no signal handlers; a closed console ends child processes too
     from textual.drivers.linux_driver import LinuxDriver
 
     from tui.terminal_driver import DisconnectAwareDriver
 
     for number in (signal.SIGHUP, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, app.quit_without_asking)
-    if app.driver_class is LinuxDriver:  # and not one that the environment names
+    if app.driver_class is LinuxDriver:  # unless the environment names a driver
         app.driver_class = DisconnectAwareDriver

@@ -27,11 +27,11 @@ class DisconnectAwareDriver(LinuxDriver):
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
-        assert sys.__stdout__ is not None  # only a program without a console has none
-        self._output = _Output(sys.__stdout__)  # Textual writes on standard error, which may lead into a file
+        assert sys.__stdout__ is not None  # only None without a console
+        self._output = _Output(sys.__stdout__)  # Textual writes to standard error, which may be redirected
         self._file = cast("TextIOWrapper", self._output)
         self._input = select.poll()
-        self._input.register(self.fileno, 0)  # nothing is waited for; that it hung up is told unasked
+        self._input.register(self.fileno, 0)  # no events: a hang-up is always reported
         self._watch: asyncio.TimerHandle | None = None
 
     def start_application_mode(self) -> None:

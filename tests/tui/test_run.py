@@ -43,7 +43,7 @@ def test_a_report_names_types_and_places_and_no_text():
     assert SECRET not in report
     assert "\x1b" not in report
     assert report.index("ValueError in") < report.index("KeyError\n") < report.index("ExceptionGroup in")
-    assert 'test_crash.py", line' in report
+    assert 'test_run.py", line' in report
     assert 'int(f"' in report  # the code, which is ours
     assert "Textual" in report
 
@@ -62,7 +62,7 @@ def test_what_is_told_is_a_few_lines_and_the_report_is_for_its_owner_alone(tmp_p
     said = capsys.readouterr().err.splitlines()
     (report,) = (tmp_path / "cache").iterdir()
     assert len(said) == 4
-    assert said[0].startswith("localllm has crashed: ExceptionGroup in test_crash.py, line ")
+    assert said[0].startswith("localllm has crashed: ExceptionGroup in test_run.py, line ")
     assert said[1] == "All messages are saved."
     assert said[2].endswith(str(report))
     assert report.read_text() == report_of([failure()])
@@ -78,7 +78,7 @@ def test_a_folder_that_takes_no_report_leaves_it_on_the_terminal(tmp_path, capsy
     (tmp_path / "file").write_text("")
     report_crash(failure(), tmp_path / "file", is_kept=True)
     said = capsys.readouterr().err
-    assert "so it is here" in said
+    assert "It follows" in said
     assert 'int(f"' in said
     assert SECRET not in said
 

@@ -19,7 +19,7 @@ __all__ = ["UNSAVED_ID", "Conversation", "Ending", "RemovedMessages", "Role", "T
 
 Role = Literal["system", "user", "assistant"]
 
-# Of a question that could not be kept, and so was not asked.
+# The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
 
 
@@ -28,7 +28,7 @@ class Ending(Enum):
 
     COMPLETE = "complete"
     CUT = "cut"  # at the limit of tokens
-    STOPPED = "stopped"  # by the person, or with its process
+    STOPPED = "stopped"  # by the user, or with its process
     FAILED = "failed"
 
 
@@ -144,14 +144,14 @@ class Conversation:
 
     def question_of(self, message_id: int) -> Message | None:
         """Return the latest question up to a message, or None."""
-        said = self._tree.path(message_id)
-        return next((message for message in reversed(said) if message.role == "user"), None)
+        messages = self._tree.path(message_id)
+        return next((message for message in reversed(messages) if message.role == "user"), None)
 
     def turns(self, leaf_id: int | None) -> list[tuple[Role, str]]:
         """Return role and text of the turns up to a message; of questions without an answer, only the last one."""
-        said = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
+        messages = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
         turns: list[tuple[Role, str]] = []
-        for is_user, group in groupby(said, key=lambda message: message.role == "user"):
+        for is_user, group in groupby(messages, key=lambda message: message.role == "user"):
             texts = [compose_prompt(message.content, message.attachments) for message in group]
             turns.append(("user", texts[-1]) if is_user else ("assistant", "\n\n".join(texts)))
         system = self.settings.system

@@ -41,7 +41,7 @@ class ConversationScreen(CommandScreen):
         self._answering: Worker[Any] | None = None
         self._titling: Worker[Any] | None = None
         self._is_open = asyncio.Event()
-        self._edited_id: int | None = None  # the question that what is typed will stand beside
+        self._edited_id: int | None = None  # the question that the prompt's text will replace
 
     @property
     def transcript(self) -> Transcript:
@@ -70,7 +70,7 @@ class ConversationScreen(CommandScreen):
                 await self._answering.wait()
         else:
             self._end_edit()
-            self.set_focus(self.prompt)  # at once: the next key may be under way
+            self.set_focus(self.prompt)  # at once: the next key may be queued already
 
     async def _show_all(self, at: int | None = None) -> None:
         await self.transcript.show(self._session.conversation.entries(), at)
@@ -82,7 +82,7 @@ class ConversationScreen(CommandScreen):
             self._titling = self.run_worker(self._session.update_title, group="title")
 
         if self._titling is not None:
-            self._titling.cancel()  # a title can wait, a person cannot
+            self._titling.cancel()  # a title can wait, the user cannot
         self._answering = self.run_worker(answer, group="answer")
 
     @contextmanager
@@ -134,7 +134,7 @@ class MessageMixin(ConversationScreen):
     async def select_step(self, n_steps: int) -> None:
         """Select the message `n_steps` below the selected one (above if negative); the prompt is below the last one."""
         if not await self.transcript.select_step(n_steps):
-            self.set_focus(self.prompt)  # at once: the next key may be under way
+            self.set_focus(self.prompt)  # at once: the next key may be queued already
 
     async def step_to_version(self, n_steps: int) -> None:
         """Show another version of the selected message."""
@@ -157,7 +157,7 @@ class MessageMixin(ConversationScreen):
         self._edited_id = question.id
         self.prompt.border_title = "Editing the question: Enter sends it, Esc cancels"
         self.composer.put(question.content, question.attachments)
-        self.set_focus(self.prompt)  # at once: what is typed next changes the question
+        self.set_focus(self.prompt)  # at once: the next key edits the question
 
     async def continue_answer(self) -> None:
         """Continue the last answer if it was stopped or cut off."""

@@ -119,7 +119,7 @@ class AnswerView(Vertical):
     async def write(self, entry: TranscriptEntry, text: str) -> None:
         """Append `text`; the message is now `entry`."""
         self._entry = entry
-        await self._show_thoughts()
+        await self._show_reasoning()
         if self.query(MarkdownText):
             self.query_one(MarkdownText).append(text)
         elif text:
@@ -129,10 +129,10 @@ class AnswerView(Vertical):
     async def show(self, entry: TranscriptEntry) -> None:
         """Show the state of the answer; its text is complete."""
         self._entry = entry
-        await self._show_thoughts()
+        await self._show_reasoning()
         self._show_mark()
 
-    async def _show_thoughts(self) -> None:
+    async def _show_reasoning(self) -> None:
         if not self._entry.message.reasoning:
             return
         if not self.query(ReasoningView):
@@ -151,7 +151,7 @@ class AnswerView(Vertical):
         return "" if self._entry.message.content or self._entry.message.reasoning else _WAITING
 
 
-# Command and words, by who speaks; the key is the stressed letter's.
+# Command and label by role; the key is in bold.
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
     "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
     "assistant": (
@@ -202,7 +202,7 @@ def _link(command: str, words: str) -> str:
 class MessageView(Vertical, can_focus=True):
     """One entry. It is selected while it has the focus; letters are commands then."""
 
-    FOCUS_ON_CLICK = False  # at the press already; what is pressed must not move, for a text of it may be selected
+    FOCUS_ON_CLICK = False  # not on mouse down: text below the pointer may be selected and must not move
     BINDINGS = MESSAGE_COMMANDS.bindings_at_once()
 
     @dataclass

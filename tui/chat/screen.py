@@ -163,7 +163,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
     def _slash_words(self) -> list[tuple[str, str]]:
         return [(command.slash, command.tooltip) for command in self.all_commands() if command.slash]
 
-    # What the commands do
+    # Command handlers
 
     def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
         """Send `question` with its attachments; while an answer is running, put it back into the composer."""
@@ -171,13 +171,13 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
             self.composer.put(question, attachments)
             self.inform("An answer is running: Esc stops it.")
             return
-        said = MessageContent(role="user", content=question, attachments=attachments)
+        content = MessageContent(role="user", content=question, attachments=attachments)
         edited_id = self._edited_id
         self._end_edit()
         if edited_id is None:
-            self._answer(lambda: self._session.ask(said, self.transcript))
+            self._answer(lambda: self._session.ask(content, self.transcript))
         else:
-            self._answer(lambda: self._session.ask_instead(edited_id, said, self.transcript))
+            self._answer(lambda: self._session.ask_instead(edited_id, content, self.transcript))
 
     async def new_chat(self) -> None:
         """Start an empty chat."""
@@ -188,7 +188,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         await self.transcript.clear()
         await self._open_draft()
 
-    # What comes from the store, the service and the model
+    # Events of the store, the service and the model
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
         """Open a stored chat, at one of its messages or at its end."""

@@ -22,7 +22,7 @@ __all__ = ["generate_title", "is_idle", "needs_title", "parse_title"]
 
 _REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
 _MAX_TOKENS = 32
-_GUIDE = "guide"  # answers questions about localllm, and does nothing else it is told
+_GUIDE = "guide"  # only answers questions about localllm
 _TRIMMED = " \t#*_`\"'“”‘’«»."
 
 

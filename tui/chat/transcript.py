@@ -52,7 +52,7 @@ class SteadyScroll(VerticalScroll):
         if self.max_scroll_y:
             widget.scroll_visible(animate=False)
         else:
-            self.anchor()  # where all fits, Textual puts it at the bottom, and keeps it there only while it follows
+            self.anchor()  # if all fits, Textual aligns it to the bottom only while anchored
 
     def may_hold(self, child: Widget) -> bool:  # noqa: ARG002
         """Return whether `child` can be held; not if others are mounted above it."""
@@ -130,7 +130,7 @@ class MessageWindow:
         return MessageWindow(first, last) if first < last else MessageWindow(other.first, other.first)
 
 
-# Above this, what is some screens away is taken off. By distance too: forty short messages may fit one screen.
+# Above this number, views some screens away are unmounted. By distance too: forty short messages may fit one screen.
 _MAX_VIEWS = 40
 _FAR_SCREENS = 4
 
@@ -145,7 +145,7 @@ class Transcript(SteadyScroll):
         super().__init__()
         self._entries: tuple[TranscriptEntry, ...] = ()
         self._views: list[MessageView] = []
-        self._window = MessageWindow()  # the positions in `_entries` of `_views`
+        self._window = MessageWindow()  # the positions of `_views` in `_entries`
         self._one_at_a_time = asyncio.Lock()
 
     def compose(self) -> ComposeResult:
@@ -157,7 +157,7 @@ class Transcript(SteadyScroll):
     def on_mount(self) -> None:
         self.follow()
 
-    # What is shown
+    # Display
 
     async def show(self, entries: Sequence[TranscriptEntry], at: int | None = None) -> None:
         """Show exactly these messages, scrolled to new ones at the end or to the one with the id `at`."""
@@ -223,8 +223,8 @@ class Transcript(SteadyScroll):
         """Move the selection `n_steps` down (up if negative), starting below the last message if none is selected;
         return False below the last one."""
         selected = self.selected
-        here = self._window.first + self._views.index(selected) if selected else len(self._entries)
-        position = max(0, here + n_steps)
+        index = self._window.first + self._views.index(selected) if selected else len(self._entries)
+        position = max(0, index + n_steps)
         if position >= len(self._entries):
             return False
         async with self._one_at_a_time:
@@ -266,17 +266,17 @@ class Transcript(SteadyScroll):
         event.stop()
         self.call_after_refresh(self.reveal, event.bar)
 
-    # How
+    # Helpers
 
     async def _fill_window(self) -> None:
         """Keep at least a screen mounted above and below the view, and at most a few."""
         if self._one_at_a_time.locked() or not self.is_attached:
-            return  # who holds it comes here afterwards
+            return  # its holder calls this method afterwards
         rows, window = self.size.height, self._window
         if self.scroll_y < rows and window.first > 0:
             target = window.earlier()
         elif self.max_scroll_y - self.scroll_y < rows and window.last < len(self._entries):
-            self.release_anchor()  # the end of the window is not the end of the chat
+            self.release_anchor()  # the window's end is not the chat's end
             target = window.later(len(self._entries))
         elif (target := self._without_distant()) == window:
             return
@@ -302,20 +302,20 @@ class Transcript(SteadyScroll):
             near = MessageWindow(min(self._window.first, position), max(self._window.last, position + 1))
             await self._move_to(near if is_near else MessageWindow.at(position, len(self._entries)))
         view = self._views[position - self._window.first]
-        has_place = view.size.height > 0
-        if not has_place:
-            self.hold(view, 0)  # nothing could scroll to where it will be
+        is_laid_out = view.size.height > 0
+        if not is_laid_out:
+            self.hold(view, 0)  # it has no position to scroll to yet
         self.release_anchor()
         ends_here = view.size.height >= self.size.height and view.region.bottom <= self.region.bottom
-        # Of a message taller than the screen, what is in view may stay. At once: the next key may be under way.
-        self.screen.set_focus(view, scroll_visible=has_place and not ends_here)
+        # A message taller than the screen keeps its position. At once: the next key may be queued already.
+        self.screen.set_focus(view, scroll_visible=is_laid_out and not ends_here)
 
     async def _move_to(self, window: MessageWindow) -> None:
         """Mount and unmount views to match `window`."""
         kept = self._window.common(window)
         start = kept.first - self._window.first
         stay = self._views[start : start + len(kept)] if len(kept) else []
-        gone = [view for view in self._views if view not in stay]
+        removed = [view for view in self._views if view not in stay]
         before = [MessageView(entry) for entry in self._entries[window.first : kept.first]]
         behind = [MessageView(entry) for entry in self._entries[kept.last : window.last]]
         with self.app.batch_update():
@@ -324,8 +324,8 @@ class Transcript(SteadyScroll):
             if behind:
                 is_end = not stay or window.last == len(self._entries)
                 await self.mount_all(behind, after=None if is_end else stay[-1])
-            if gone:
-                await self.remove_children(gone)
+            if removed:
+                await self.remove_children(removed)
             self._views, self._window = [*before, *stay, *behind], window
             self._show_earlier_notice()
 

@@ -114,9 +114,9 @@ class ServiceConnection:
 
     async def report_failure(self, error: UserError) -> None:
         """Handle an error of an answer or of a subscription: EngineError reloads the model, ServiceError reconnects. A
-        service that was not ready is looked for at the next question only. Other errors change nothing."""
+        service that was not ready is retried at the next question only. Other errors change nothing."""
         if self.state.phase in {"failed", "starting"}:
-            return  # connecting itself has failed, and has said so; or the loss is known
+            return  # connecting failed and reported it, or the loss is known
         if isinstance(error, EngineError):
             self._reload()
         elif isinstance(error, ServiceError) and self.state.phase == "ready":
@@ -125,7 +125,7 @@ class ServiceConnection:
                 callback()
         elif isinstance(error, ServiceError):
             await self._close()
-            self._become(replace(self.state, phase="failed", error=error))
+            self._set_state(replace(self.state, phase="failed", error=error))
 
     def _begin(self) -> None:
         """Connect, after the previous connection is closed."""
@@ -133,12 +133,12 @@ class ServiceConnection:
         if before is not None:
             before.cancel()  # does nothing to one that has ended
         self._is_reached.clear()
-        self._become(ConnectionState(phase="starting", model=self.state.model))
+        self._set_state(ConnectionState(phase="starting", model=self.state.model))
         self._task = asyncio.create_task(self._hold(before))
         self._task.add_done_callback(self._ended)
 
     def _reload(self) -> None:
-        self._become(ConnectionState(phase="loading", model=self.state.model, n_ctx=self.state.n_ctx))
+        self._set_state(ConnectionState(phase="loading", model=self.state.model, n_ctx=self.state.n_ctx))
         self._must_reload.set()
 
     async def _hold(self, before: asyncio.Task[None] | None) -> None:
@@ -152,23 +152,23 @@ class ServiceConnection:
                     await self._load_until_reload(backend)
                     self._must_reload.clear()
         except UserError as error:
-            self._become(replace(self.state, phase="failed", error=error))
+            self._set_state(replace(self.state, phase="failed", error=error))
         finally:
             self._backend = None
 
     async def _load_until_reload(self, backend: ChatBackend) -> None:
         """Load the model, and return when it, or another one, must be reloaded."""
         loading = asyncio.create_task(self._load(backend))
-        told = asyncio.create_task(self._must_reload.wait())
+        reloading = asyncio.create_task(self._must_reload.wait())
         try:
-            await asyncio.wait({loading, told}, return_when=asyncio.FIRST_COMPLETED)
-            if not told.done():
+            await asyncio.wait({loading, reloading}, return_when=asyncio.FIRST_COMPLETED)
+            if not reloading.done():
                 await self._record_failure(loading)
-                await told
+                await reloading
         finally:
             loading.cancel()
-            told.cancel()
-            await asyncio.gather(loading, told, return_exceptions=True)
+            reloading.cancel()
+            await asyncio.gather(loading, reloading, return_exceptions=True)
 
     async def _record_failure(self, loading: asyncio.Task[None]) -> None:
         """Record a failed load; a lost service is raised, a model that does not load keeps the connection open."""
@@ -177,7 +177,7 @@ class ServiceConnection:
         except ServiceError:
             raise
         except UserError as error:
-            self._become(replace(self.state, phase="failed", error=error))
+            self._set_state(replace(self.state, phase="failed", error=error))
 
     async def _load(self, backend: ChatBackend) -> None:
         from app.client.launcher import load_model
@@ -186,9 +186,9 @@ class ServiceConnection:
         await load_model(client, self._requested_model, self._note, when_unfit=self._when_unfit)
 
     def _note(self, model: ModelStatus) -> None:
-        # a failure is raised, and noted by who catches it; what was unloaded is loading by now
+        # a failure is raised and recorded by the caller; an unloaded model is loading by now
         if model.state != "failed" and model.state != "unloaded":
-            self._become(
+            self._set_state(
                 ConnectionState(
                     phase=model.state,
                     model=model.id,
@@ -199,7 +199,7 @@ class ServiceConnection:
                 )
             )
 
-    def _become(self, state: ConnectionState) -> None:
+    def _set_state(self, state: ConnectionState) -> None:
         self.state = state
         if state.phase in {"ready", "failed"}:
             self._is_settled.set()

@@ -1,7 +1,6 @@
-"""The seam to a service of localllm: what the app needs of it beside chatting.
+"""The client protocols for models, plans and jobs, which only a service of localllm offers.
 
-Owns the question whether what is connected is one. An engine elsewhere (`--connect`) may be of another kind: it chats,
-has none of this, and says so.
+Owns the check that the connected engine is one: a remote engine (`--connect`) may only support chat.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["LocalllmService", "ModelLibrary", "localllm_service"]
 
 
 class ModelLibrary(Protocol):
-    """The part of `app.client.LibraryClient` that the app uses; see there for what each raises."""
+    """The part of `app.client.LibraryClient` that the app uses, which documents the errors."""
 
     async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels: ...
 
@@ -57,15 +56,15 @@ class ModelLibrary(Protocol):
 
 
 class Planner(Protocol):
-    """The part of `app.client.PlannerClient` that the app uses."""
+    """The part of `app.client.ServiceClient` for plans that the app uses."""
 
-    async def plan(self, wish: PlanRequest) -> PlanReport: ...
+    async def plan(self, request: PlanRequest) -> PlanReport: ...
 
-    async def reload(self, wish: PlanRequest) -> str: ...
+    async def reload(self, request: PlanRequest) -> str: ...
 
 
 class LocalllmService(ChatBackend, Protocol):
-    """The part of `app.client.ServiceClient` that is about models, plans and jobs; see there for what each raises."""
+    """The part of `app.client.ServiceClient` for models, plans and jobs, which documents the errors."""
 
     library: ModelLibrary
     planner: Planner
@@ -88,8 +87,7 @@ class LocalllmService(ChatBackend, Protocol):
 
 
 async def localllm_service(connection: ServiceConnection) -> LocalllmService:
-    """Return the service as soon as it is there. Raises what prevents it, and RequestError for an engine of another
-    kind."""
+    """Return the service once it is reachable. Raises what prevents it, and RequestError for another kind of engine."""
     service = await connection.service()
     if not hasattr(service, "library"):
         raise RequestError(

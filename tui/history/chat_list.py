@@ -91,11 +91,11 @@ def _moment(chat: Chat) -> str:
 
 
 _MOST_AT_ONCE = 1000
-_ALL_AT_ONCE = 20_000  # rows on the way to the end: less work than many times some, and no pause that is seen
+_ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
 
 
 class ChatList(OptionList):
-    """Rows in the given order. Posts Hungry once per page if more rows are needed."""
+    """Rows in the given order. Posts RowsNeeded once per page if more rows are needed."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("enter", "select", "Open", id="chats-open", tooltip="Open the chat"),
@@ -109,9 +109,9 @@ class ChatList(OptionList):
     def __init__(self) -> None:
         super().__init__(markup=False)
         self.rows: list[HistoryRow] = []
-        self.is_complete = True  # no row is kept that is not here
+        self.is_complete = True  # every stored row is loaded
         self._known: set[int] = set()
-        self._goal: float | None = None  # the row that a person goes to and that is not here yet
+        self._goal: float | None = None  # the row to go to that is not loaded yet
         self._has_requested = False
 
     @property
@@ -135,9 +135,9 @@ class ChatList(OptionList):
         self._known.clear()
         self._goal = None
         self.add(rows, is_complete=is_complete)
-        places = {row.chat.id: place for place, row in enumerate(self.rows)}
+        positions = {row.chat.id: position for position, row in enumerate(self.rows)}
         if rows:
-            self.highlighted = places.get(chat_id or 0, min(index, len(self.rows) - 1))
+            self.highlighted = positions.get(chat_id or 0, min(index, len(self.rows) - 1))
 
     def add(self, rows: Sequence[HistoryRow], *, is_complete: bool) -> None:
         """Append rows, and continue towards a row that was not loaded yet."""
@@ -157,17 +157,17 @@ class ChatList(OptionList):
 
     def action_page_down(self) -> None:
         """Go down a page, loaded or not."""
-        before = self._place
+        before = self._position
         super().action_page_down()  # type: ignore[no-untyped-call]
         if not self.is_complete and self.highlighted == len(self.rows) - 1:
             self._go_towards(max(before + self._n_rows_a_page, self.highlighted))
 
     def action_cursor_down(self) -> None:
         """Go down a row, and from the last one of all to the first."""
-        if self.is_complete or self._place < len(self.rows) - 1:
+        if self.is_complete or self._position < len(self.rows) - 1:
             super().action_cursor_down()
         else:
-            self._go_towards(self._place + 1)
+            self._go_towards(self._position + 1)
 
     def action_cursor_up(self) -> None:
         """Go up a row, and from the first one to the last one of all."""
@@ -179,7 +179,7 @@ class ChatList(OptionList):
     def watch_highlighted(self, highlighted: int | None) -> None:
         super().watch_highlighted(highlighted)
         if highlighted is not None and highlighted != len(self.rows) - 1:
-            self._goal = None  # the person has gone elsewhere
+            self._goal = None  # the user moved elsewhere
         self._request_rows()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -188,7 +188,7 @@ class ChatList(OptionList):
             self._request_rows()
 
     @property
-    def _place(self) -> float:
+    def _position(self) -> float:
         """The current or pending position of the highlight."""
         return self._goal if self._goal is not None else self.highlighted or 0
 
@@ -199,14 +199,14 @@ class ChatList(OptionList):
 
     def _go_towards(self, goal: float) -> None:
         """Highlight row `goal`, or the last loaded one until it is loaded."""
-        is_here = self.is_complete or goal < len(self.rows)
+        is_loaded = self.is_complete or goal < len(self.rows)
         self.highlighted = int(min(goal, len(self.rows) - 1))
-        self._goal = None if is_here else goal
+        self._goal = None if is_loaded else goal
         self._request_rows()
 
     def _is_near_end(self) -> bool:
         if not self.size.height:
-            return False  # not laid out yet
+            return False  # no layout yet
         is_near = self.highlighted is not None and self.highlighted >= len(self.rows) - self.size.height
         return is_near or self.scroll_y >= self.max_scroll_y - self.size.height
 

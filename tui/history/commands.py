@@ -41,7 +41,7 @@ HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
             id="chats-search",
             title="Search",
             tooltip="Search titles and messages; Down goes to the results",
-            keys="slash,ctrl+f",  # with priority, so that the next letter is one; check_action guards who types
+            keys="slash,ctrl+f",  # with priority: the next key is text; check_action protects typing
             is_shown=True,
             run=lambda chats, _: chats.go_to_search(),
         ),

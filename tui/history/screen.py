@@ -78,7 +78,7 @@ class HistoryScreen(FeatureScreen):
         is_typing = isinstance(self.focused, Input)
         return not (is_typing and action == "command" and self.TABLE.find(str(parameters[0])))
 
-    # What is on the list
+    # Reading the list
 
     @on(ChatFilters.Changed)
     def _query_changed(self) -> None:
@@ -88,8 +88,10 @@ class HistoryScreen(FeatureScreen):
     async def _reload(self, *, is_new_query: bool = False) -> None:
         """Read the list from its start: as many rows as shown, or one page if `is_new_query` list was requested."""
         chat_query = self.filters.chat_query
-        n_there = len(self.chat_list.rows) + self.chat_list.is_complete  # one more tells that it is whole still
-        n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_there)
+        n_shown = (
+            len(self.chat_list.rows) + self.chat_list.is_complete
+        )  # one more row shows whether the list is still complete
+        n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_shown)
         with self._warn_on_error():
             self.filters.offer(await self._reader.models())
             rows = await self._reader.rows(chat_query, n_rows)
@@ -112,7 +114,7 @@ class HistoryScreen(FeatureScreen):
         more = "" if self.chat_list.is_complete else " so far"
         self.query_one("#count", Static).update(f"{some}{more}" if n_rows else none)
 
-    # What the commands do
+    # Command handlers
 
     def go_to_search(self) -> None:
         """Focus the search at once, not by `focus`: the next key is text, not a command of the list."""
@@ -195,8 +197,8 @@ class HistoryScreen(FeatureScreen):
         self.inform(f"Imported chats: {len(taken.ids)}.")
         if taken.left_out:
             first = taken.left_out[0]
-            told = f"Skipped: {len(taken.left_out)}. First: {first.place} {first.why}. "
-            self.warn(f"{told}`localllm chats import` lists them all.")
+            note = f"Skipped: {len(taken.left_out)}. First: {first.place} {first.why}. "
+            self.warn(f"{note}`localllm chats import` lists them all.")
         self._reload()
 
     # The store

@@ -27,7 +27,7 @@ from tui.inline.scrollback import Scrollback
 
 __all__ = ["InlineChat"]
 
-_SHOWN_AFTER_S = 0.3  # what is told of waiting would only flicker before
+_SHOWN_AFTER_S = 0.3  # progress would only flicker before
 _EVERY_S = 0.2
 _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
 
@@ -103,20 +103,20 @@ class InlineChat:
 
     async def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
         """Ask, and print the answer as it streams."""
-        said = MessageContent(role="user", content=question, attachments=attachments)
+        content = MessageContent(role="user", content=question, attachments=attachments)
         edited, self.edited = self.edited, None
         if edited is None:
-            await self._answer(self._session.ask(said, self._scrollback))
+            await self._answer(self._session.ask(content, self._scrollback))
         else:
-            await self._answer(self._session.ask_instead(edited.id, said, self._scrollback))
+            await self._answer(self._session.ask_instead(edited.id, content, self._scrollback))
 
     async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
         """Await `work`, with its progress in the last row."""
-        telling = asyncio.create_task(self._show_progress())
+        showing = asyncio.create_task(self._show_progress())
         try:
             await work
         finally:
-            telling.cancel()
+            showing.cancel()
             self._scrollback.busy.clear()
 
     async def close(self) -> None:
@@ -192,7 +192,7 @@ class InlineChat:
 
     def toggle_thoughts(self) -> None:
         """Collapse reasoning from now on, or show it, including that of the last answer."""
-        folds = self._scrollback.folds_thoughts = not self._scrollback.folds_thoughts
+        folds = self._scrollback.collapses_reasoning = not self._scrollback.collapses_reasoning
         self._scrollback.print_line("Thoughts are now collapsed." if folds else "Thoughts are now shown.")
         reasoning = self.branch[-1].reasoning if self.branch else ""
         if reasoning and not folds:
@@ -216,7 +216,7 @@ class InlineChat:
         """End the chat."""
         self.is_quitting = True
 
-    # How
+    # Helpers
 
     async def _attached(self, question: str) -> tuple[Attachment, ...] | None:
         """Return the attachments of a question: the files it mentions, and those of the question it replaces that were
@@ -243,7 +243,7 @@ class InlineChat:
             yield from (each for each in self.edited.attachments if each.name not in named)
 
     async def _answer(self, answering: Coroutine[Any, Any, object]) -> None:
-        await self.close()  # a title can wait, a person cannot
+        await self.close()  # a title can wait, the user cannot
         self._scrollback.begin()
         try:
             await self.wait_for(answering)

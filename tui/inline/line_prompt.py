@@ -38,11 +38,11 @@ def without_echo() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(termios.error):  # the terminal may be gone by now
+        with suppress(termios.error):  # the terminal may have closed
             termios.tcsetattr(descriptor, termios.TCSANOW, usual)
 
 
-_PASTE_GAP_S = 0.02  # a terminal hands over a paste in pieces that come closer than this; fingers are slower
+_PASTE_GAP_S = 0.02  # the pieces of a paste arrive faster than this, keys slower
 
 
 def has_pending_input() -> bool:
@@ -68,9 +68,9 @@ PROMPT = ">>> "
 CONTINUATION = "... "
 
 _COMPLETES_GNU = "tab: complete"
-_COMPLETES_EDITLINE = "bind ^I rl_complete"  # macOS' editor, and that of Python as uv installs it
-_BREAKS_LINES = '"\\e\\C-m": "\\C-v\\C-j"'  # GNU's alone: Alt+Enter is a line break to the letter
-_MARKS_PASTES = "set enable-bracketed-paste on"  # GNU's alone: a paste is one text then
+_COMPLETES_EDITLINE = "bind ^I rl_complete"  # macOS' editor, also of uv's Python
+_BREAKS_LINES = '"\\e\\C-m": "\\C-v\\C-j"'  # GNU only: Alt+Enter inserts a line break
+_MARKS_PASTES = "set enable-bracketed-paste on"  # GNU only: a paste is one text
 
 
 def breaks_lines() -> bool:
@@ -83,11 +83,11 @@ class LinePrompt:
     """Reads questions; completes `words` after a slash, files below the working folder after an at sign."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._offers = tuple(f"/{word} " for word in words)
+        self._slash_completions = tuple(f"/{word} " for word in words)
         self._editor = _line_editor()
         self._must_join = False
         if isinstance(sys.stdin, TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # a paste may be no UTF-8: better a mark than the end
+            sys.stdin.reconfigure(errors="replace")  # a paste may be invalid UTF-8: show a replacement character
         if self._editor is not None:
             self._set_up(self._editor)
 
@@ -139,13 +139,17 @@ class LinePrompt:
     def _complete(self, begun: str, index: int) -> str | None:
         is_first_word = self._editor is not None and self._editor.get_begidx() == 0
         if begun.startswith("@"):
-            fitting = [_offered(name) for name in complete_path(begun[1:], Path.cwd())]
+            fitting = [_file_completion(name) for name in complete_path(begun[1:], Path.cwd())]
         else:
-            fitting = [offer for offer in self._offers if begun and is_first_word and offer.startswith(begun)]
+            fitting = [
+                completion
+                for completion in self._slash_completions
+                if begun and is_first_word and completion.startswith(begun)
+            ]
         return fitting[index] if index < len(fitting) else None
 
 
-def _offered(name: str) -> str:
+def _file_completion(name: str) -> str:
     """Return the completion of a file, with a trailing space, or of a folder, without."""
     if any(space in name for space in " \t\n"):
         return f'@"{printable(name)}'

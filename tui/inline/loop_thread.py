@@ -16,7 +16,7 @@ __all__ = ["LoopThread"]
 
 _Result = TypeVar("_Result")
 
-_POLL_S = 0.2  # on Windows who waits for a lock hears of Ctrl-C only in between
+_POLL_S = 0.2  # on Windows Ctrl-C interrupts a lock only between waits
 
 
 class LoopThread:
@@ -24,7 +24,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        # a daemon: whatever hangs in it, a second Ctrl-C ends the process
+        # a daemon: a second Ctrl-C ends the process even if it hangs
         self._thread = threading.Thread(target=self._loop.run_forever, name="loop", daemon=True)
 
     def __enter__(self) -> LoopThread:
@@ -79,7 +79,7 @@ class _Running(Generic[_Result]):
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        else:  # interrupted before it was handed over
+        else:  # interrupted before the loop started it
             self._work.close()
             self._has_ended.set()
 

@@ -24,29 +24,29 @@ __all__ = ["Scrollback"]
 
 
 class Scrollback:
-    """Implements `tui.chat.session.ChatView`; reasoning is dimmed or, if `folds_thoughts`, one line. `has_begun` is
-    true once the present answer has text."""
+    """Implements `tui.chat.session.ChatView`; reasoning is dimmed or, if `collapses_reasoning`, one line.
+    `has_begun` is true once the present answer has text."""
 
     def __init__(self) -> None:
         self.busy = BusyLine()
         self.has_begun = False
-        self.folds_thoughts = False
+        self.collapses_reasoning = False
         self._printer = AnswerPrinter()
         self._must_end_line = False
-        self._has_folded = False  # thoughts, of which nothing was said yet
+        self._has_collapsed = False  # reasoning that was not mentioned yet
 
     def begin(self) -> None:
         """Reset for an answer."""
         self._printer = AnswerPrinter()
-        self.has_begun = self._must_end_line = self._has_folded = False
+        self.has_begun = self._must_end_line = self._has_collapsed = False
 
     async def show(self, entries: Sequence[TranscriptEntry]) -> None:
         """Do nothing: printed text stays."""
 
     async def write(self, message: Message, chunk: StreamChunk) -> None:
         """Print a chunk."""
-        if self.folds_thoughts:
-            chunk = self._folded(chunk, message)
+        if self.collapses_reasoning:
+            chunk = self._without_reasoning(chunk, message)
         shown = chunk.text or chunk.reasoning
         if shown:
             self.busy.clear()
@@ -70,8 +70,8 @@ class Scrollback:
 
     def recall(self, branch: Sequence[Message]) -> None:
         """Print the last question and its answer."""
-        asked = [index for index, message in enumerate(branch) if message.role == "user"]
-        for message in branch[asked[-1] :] if asked else ():
+        question_indexes = [index for index, message in enumerate(branch) if message.role == "user"]
+        for message in branch[question_indexes[-1] :] if question_indexes else ():
             text = printable(message.content)
             is_question = message.role == "user"
             click.echo(
@@ -89,11 +89,11 @@ class Scrollback:
         click.echo(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07", nl=False)
         return True
 
-    def _folded(self, chunk: StreamChunk, message: Message) -> StreamChunk:
+    def _without_reasoning(self, chunk: StreamChunk, message: Message) -> StreamChunk:
         """Replace reasoning by one line when the text begins."""
-        self._has_folded = self._has_folded or bool(chunk.reasoning)
-        if self._has_folded and chunk.text:
-            self._has_folded = False
+        self._has_collapsed = self._has_collapsed or bool(chunk.reasoning)
+        if self._has_collapsed and chunk.text:
+            self._has_collapsed = False
             self.busy.clear()
             click.echo(dimmed(f"▸ {format_reasoning(message, is_running=False)}"), err=True)
         return replace(chunk, reasoning="")

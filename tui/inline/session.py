@@ -119,7 +119,7 @@ class InlineSession:
                 self._submit(text)
 
     def _submit(self, text: str) -> None:
-        with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C has stopped what was done, and that is told
+        with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C stopped the command, which reported it
             self._loop.run(self._chat.submit(text))
         self._notices.tell(self._connection.state.notices)
 
@@ -132,10 +132,10 @@ class InlineSession:
 
     def _warn_about_context(self) -> None:
         """Warn if a model that was already loaded has another context size than requested."""
-        state, wanted = self._connection.state, self._options.settings.ctx
-        if state.n_ctx and wanted not in (0, state.n_ctx):
+        state, requested = self._connection.state, self._options.settings.ctx
+        if state.n_ctx and requested not in (0, state.n_ctx):
             self._scrollback.print_line(
-                f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {wanted}."
+                f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {requested}."
             )
 
 

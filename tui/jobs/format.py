@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["cells", "detail", "ending", "is_long"]
 
 _BAR_CELLS = 10
-_LONG_S = 30.0  # by then a person has turned to something else
+_LONG_S = 30.0  # by then the user has turned to something else
 _STATES = {"queued": "waiting", "interrupted": "interrupted", "running": "running", "done": "done", "failed": "FAILED"}
 
 
@@ -61,7 +61,7 @@ def _progress(job: Job) -> str:
         return "…" if job.state == "running" else ""
     share = min(max(job.fraction, 0.0), 1.0)
     n_full = int(share * _BAR_CELLS)
-    return f"{'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {int(share * 100):>3} %"  # 100 % only when all is there
+    return f"{'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {int(share * 100):>3} %"  # 100 % only when complete
 
 
 def _bytes(job: Job) -> str:

@@ -25,9 +25,9 @@ class LogView(Log):
     """A wrapped log. Appends to a growing text, replaces any other; follows the end until the user scrolls."""
 
     def __init__(self) -> None:
-        super().__init__(highlight=False, auto_scroll=False)  # the anchor does it, when all is laid out
+        super().__init__(highlight=False, auto_scroll=False)  # the anchor does it after the layout
         self._text = ""
-        self._wrap_cells = 0  # the width to which the lines are wrapped
+        self._wrap_cells = 0  # the width the lines are wrapped to
 
     def on_mount(self) -> None:
         self.anchor()
@@ -52,7 +52,7 @@ class LogView(Log):
             self.anchor()
 
     def _append(self, text: str) -> None:
-        if text and self._wrap_cells:  # before it is laid out there is nothing to wrap to
+        if text and self._wrap_cells:  # before the layout there is no width
             lines = printable(text.expandtabs(4)).split("\n")[: -1 if text.endswith("\n") else None]
             self.write_lines([part for line in lines for part in _wrapped(line, self._wrap_cells)])
 
@@ -65,7 +65,7 @@ def _wrapped(line: str, n_cells: int) -> Iterator[str]:
 
 
 _READ_EVERY_S = 1.0
-_MAX_BYTES = 256 * 1024  # what came before is in the file
+_MAX_BYTES = 256 * 1024  # earlier lines are in the file
 
 
 class LogScreen(FeatureScreen):

@@ -83,7 +83,7 @@ class JobMonitor:
             self.jobs.pop(job.id, None)
         else:
             self.jobs[job.id] = job
-            if job.has_ended and not (before and before.has_ended):  # one that is new may have failed at once
+            if job.has_ended and not (before and before.has_ended):  # a new job may have failed at once
                 for callback in self._ended:
                     callback(job)
         self._notify()

@@ -43,7 +43,7 @@ class QuitFlow:
         self._is_quitting = False  # under way, since the terminal has closed
 
     def quit(self) -> None:
-        """End the app; handle running jobs as the settings say, or ask."""
+        """End the app; handle running jobs by the setting, or ask."""
         choice = self._settings_controller.settings.jobs_at_exit
         if not self._jobs.n_busy:
             self._app.exit()
@@ -59,7 +59,7 @@ class QuitFlow:
         choice = self._settings_controller.settings.jobs_at_exit
         if not self._jobs.n_busy or not self._app.is_running:
             self._app.exit()
-        elif not self._is_quitting:  # a signal and the terminal itself may both tell of it
+        elif not self._is_quitting:  # a signal and the driver may both report it
             self._is_quitting = True
             silently = self._quit_silently(_GO_ON if choice == _ASK else choice)
             self._app.run_worker(silently, group="leave", exclusive=True)
@@ -89,7 +89,7 @@ class QuitFlow:
             async with asyncio.timeout(_QUIT_TIMEOUT_S):
                 await self._settle_jobs(choice)
         except (UserError, TimeoutError):
-            pass  # nobody is there to be told: the jobs end with the service, and what was fetched is kept
+            pass  # no one is left to inform: jobs end with the service, partial downloads are kept
         finally:
             self._app.exit()
 

@@ -141,7 +141,7 @@ class JobsScreen(FeatureScreen):
         """The selected job."""
         return self.app_context.jobs.jobs.get(self.table.job_id or "")
 
-    # What is shown
+    # Display
 
     def _note_change(self) -> None:
         self._is_stale = True
@@ -177,7 +177,7 @@ class JobsScreen(FeatureScreen):
                 text = f"{error}\n"
         self.query_one(LogView).show(text)
 
-    # What the commands do
+    # Command handlers
 
     async def cancel_job(self) -> None:
         """Cancel the selected job."""

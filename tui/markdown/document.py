@@ -33,8 +33,8 @@ class MarkdownDocument:
     def __init__(self, source: str = "") -> None:
         self._rest = source  # from the beginning of the first block on that is not final
         self._final: list[str] = []
-        self._final_references: dict[str, Any] = {}  # the addresses given in final blocks, as the parser keeps them
-        self._references: dict[str, Any] = {}  # those and the ones behind, of which the last may not be whole yet
+        self._final_references: dict[str, Any] = {}  # link definitions in final blocks, as the parser stores them
+        self._references: dict[str, Any] = {}  # those and later ones, the last possibly incomplete
         self._renderer: BlockRenderer | None = None
         self._lines: list[list[Segment]] = []
         self._n_final_lines = 0
@@ -71,7 +71,7 @@ class MarkdownDocument:
     def _draw_rest(self, renderer: BlockRenderer) -> None:
         blocks = [*_blocks(self._parsed())]
         rows = self._rest.split("\n")
-        n_open = 1 if rows[-1] == "" else 2  # what a row is that goes on may yet change, and whose it is
+        n_open = 1 if rows[-1] == "" else 2  # an incomplete row may still change its kind and its block
         sources = ["\n".join(rows[slice(*block[0].map)] if block[0].map else ()) for block in blocks]
         rendered = [
             self._drawn_blocks.get(text) or renderer.lines(block) for text, block in zip(sources, blocks, strict=True)
@@ -93,7 +93,7 @@ class MarkdownDocument:
         return tokens
 
     def _parse(self) -> list[Token]:
-        known = {"references": dict(self._final_references)}  # for the first address of a name is the one that counts
+        known = {"references": dict(self._final_references)}  # the first definition of a name counts
         tokens = markdown_parser().parse(self._rest, known)
         self._references = known["references"]
         return tokens

@@ -97,7 +97,7 @@ if TYPE_CHECKING:
 
 
 _Figures: TypeAlias = Mapping[tuple[str, str, str], float]
-_RATE = "tok/s"  # of all other units less is better
+_RATE = "tok/s"  # for all other units less is better
 _STATES = {
     "queued": "queued",
     "running": "running",

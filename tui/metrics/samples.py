@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsHistory", "Sample"]
 
-_N_KEPT = 240  # two minutes at two looks a second
+_N_KEPT = 240  # two minutes at two snapshots a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

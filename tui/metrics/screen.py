@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MetricsScreen"]
 
 _POLL_S = 0.5
-_POLLS_PER_RUN_REFRESH = 4  # every so many looks the runs are asked for too
+_POLLS_PER_RUN_REFRESH = 4  # fetch the runs every so many polls
 _QUICK_WORK = "decode,prefill,turns"
 _MARGIN_COLUMNS = 3  # padding and scrollbar
 
@@ -78,7 +78,7 @@ class MetricsScreen(FeatureScreen):
         if self._timer is not None:
             self._timer.pause()
 
-    # What the commands do
+    # Command handlers
 
     def measure(self, model: str) -> None:
         """Benchmark a model, by default the one of the chat."""
@@ -106,7 +106,7 @@ class MetricsScreen(FeatureScreen):
 
     @work(group="look")
     async def _poll(self) -> None:
-        if self._is_polling:  # the service takes its time: an engine that is busy answers within a second
+        if self._is_polling:  # a busy engine takes up to a second
             return
         self._is_polling = True
         try:
@@ -144,7 +144,7 @@ class MetricsScreen(FeatureScreen):
         lines = history_lines(report.measured, history.content_size.width)
         history.update(printable("\n".join([f"{report.model}: {lines[0]}", *lines[1:]])))
 
-    # What is shown
+    # Display
 
     def _text(self, name: str) -> Static:
         return self.query_one(f"#{name}", Static)

@@ -1,6 +1,6 @@
 """The downloads started by this app, as jobs of the service.
 
-Owns which model came last. The job monitor reports their ends.
+Owns which model is the latest. The job monitor reports their ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Downloads:
     """Downloads continue after the app quits if the service stays."""
 
     def __init__(self, connection: ServiceConnection) -> None:
-        self.newest = ""  # the path of the model that came last
+        self.newest = ""  # the path of the latest model
         self._connection = connection
         self._started: set[str] = set()  # ids of their jobs
 

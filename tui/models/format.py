@@ -54,16 +54,16 @@ def format_progress(job: Job) -> str:
     return ", ".join(filter(None, parts)) or "in progress"
 
 
-def format_removal(going: RemovalResult) -> str:
+def format_removal(removal: RemovalResult) -> str:
     """Return which files are deleted with a model and how much space that frees; the files last, since they may be
     many."""
     frees = (
-        f"This frees {format_size(going.n_bytes_freed)}."
-        if going.n_bytes_freed
+        f"This frees {format_size(removal.n_bytes_freed)}."
+        if removal.n_bytes_freed
         else "This frees nothing: other files share its data."
     )
-    files = "\n".join(f"  {printable_line(path)}" for path in going.paths)
-    return f"{printable_line(going.id)} and its files are deleted. {frees}\n{files}"
+    files = "\n".join(f"  {printable_line(path)}" for path in removal.paths)
+    return f"{printable_line(removal.id)} and its files are deleted. {frees}\n{files}"
 
 
 def _duration(seconds: float) -> str:

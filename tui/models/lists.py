@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DEBOUNCE_S", "N_REPOSITORIES", "ModelLists"]
 
-DEBOUNCE_S = 0.4  # after the last key, before the hub is asked
-N_REPOSITORIES = 6  # of each kind; of each a header of some megabytes is read
+DEBOUNCE_S = 0.4  # between the last key and the search
+N_REPOSITORIES = 6  # per kind; each costs a header of some megabytes
 _FEWEST_LETTERS = 2
 _READ_AGAIN_S = 0.5
-_CHANGES_SHOWN_S = 0.2  # jobs tell up to ten times a second each
+_CHANGES_SHOWN_S = 0.2  # each job reports up to ten times a second
 
 
 class ModelLists:
@@ -35,7 +35,7 @@ class ModelLists:
         self.error: UserError | None = None
         self._connection = connection
         self._on_change = on_change
-        self._here: tuple[LocalModel, ...] = ()
+        self._local: tuple[LocalModel, ...] = ()
         self._recommended: tuple[Recommended, ...] = ()
         self._found: tuple[HubRepository, ...] = ()
         self._jobs = jobs
@@ -47,14 +47,14 @@ class ModelLists:
         """Return the sections in order; only the error if there is one."""
         if self.error is not None:
             return (Section("Models", (), f"{self.error.cause} {self.error.remedy}".strip()),)
-        here, elsewhere = local_rows(self._here, self.words)
-        offers, found = downloadable_rows(self._recommended, self._found, self.words)
-        nothing = "No local model matches." if self.words and not here else ""
-        listed = [Section("Here", here, self._notes["here"] or nothing)]
-        if elsewhere:
-            listed.append(Section("In other programs", elsewhere))
-        if offers or self._notes["catalogue"]:
-            listed.append(Section("Recommended for this machine", offers, self._notes["catalogue"]))
+        local, external = local_rows(self._local, self.words)
+        recommended, found = downloadable_rows(self._recommended, self._found, self.words)
+        nothing = "No local model matches." if self.words and not local else ""
+        listed = [Section("Here", local, self._notes["here"] or nothing)]
+        if external:
+            listed.append(Section("In other programs", external))
+        if recommended or self._notes["catalogue"]:
+            listed.append(Section("Recommended for this machine", recommended, self._notes["catalogue"]))
         listed += found
         if self._notes["hub"]:
             listed.append(Section("On the hub", (), self._notes["hub"]))
@@ -72,12 +72,12 @@ class ModelLists:
         """Fetch the local models, repeatedly until all are read; `is_fresh` measures the free memory again."""
         try:
             library = (await localllm_service(self._connection)).library
-            shelf = await library.models(external=True, fresh=is_fresh)
-            self._show_here(shelf.models)
-            while not shelf.is_complete:
+            listing = await library.models(external=True, fresh=is_fresh)
+            self._show_local(listing.models)
+            while not listing.is_complete:
                 await asyncio.sleep(_READ_AGAIN_S)
-                shelf = await library.models(external=True)
-                self._show_here(shelf.models)
+                listing = await library.models(external=True)
+                self._show_local(listing.models)
             self.error = None
         except UserError as error:
             self.error = error
@@ -125,8 +125,8 @@ class ModelLists:
         self._showing = None
         self._on_change()
 
-    def _show_here(self, models: tuple[LocalModel, ...]) -> None:
-        self._here = models
+    def _show_local(self, models: tuple[LocalModel, ...]) -> None:
+        self._local = models
         self._notes["here"] = ""
         self._on_change()
 

@@ -93,7 +93,7 @@ class ModelList(OptionList):
         super().__init__(markup=False)
         self._sections: tuple[Section, ...] = ()
         self._shape: tuple[str | None, ...] = ()
-        self._first: int | None = None  # where the highlight is until somebody moves it
+        self._first: int | None = None  # the initial highlight
 
     @property
     def row_id(self) -> str:

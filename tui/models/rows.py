@@ -32,7 +32,7 @@ __all__ = [
 
 RowKind: TypeAlias = Literal["here", "elsewhere", "fetch"]
 
-_LIBRARY_PLACES = ("library", "built in")
+_LIBRARY_SOURCES = ("library", "built in")
 _ROLES = {
     "chat": "chat",
     "code": "code",
@@ -83,7 +83,7 @@ class Section:
 
 def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
     """Return the rows of the library, and of other programs' models, whose names contain all `words`."""
-    rows = [_here(model) for model in models if _matches(model.id, words)]
+    rows = [_local_row(model) for model in models if _matches(model.id, words)]
     return tuple(row for row in rows if row.kind == "here"), tuple(row for row in rows if row.kind == "elsewhere")
 
 
@@ -91,9 +91,11 @@ def downloadable_rows(
     recommended: Sequence[Recommended], found: Sequence[HubRepository], words: str = ""
 ) -> tuple[tuple[ModelRow, ...], tuple[Section, ...]]:
     """Return the rows of the catalogue, and a section for each found repository."""
-    offers = {each.reference: each for each in reversed(recommended)}  # one model may be the best for two roles
+    by_reference = {each.reference: each for each in reversed(recommended)}  # one model may be best for two roles
     catalogue = tuple(
-        _offer(each) for each in reversed(offers.values()) if _matches(f"{each.title} {each.reference}", words)
+        _recommended_row(each)
+        for each in reversed(by_reference.values())
+        if _matches(f"{each.title} {each.reference}", words)
     )
     return catalogue, tuple(_repository(repo) for repo in found)
 
@@ -116,7 +118,7 @@ class Columns:
     size: int = 8
     type: int = 8
     fit: int = 9
-    pace: int = 11
+    speed: int = 11
     context: int = 5
 
 
@@ -125,7 +127,7 @@ def columns(width: int) -> Columns:
     first."""
     wide = Columns(0)
     for kept in (wide, replace(wide, context=0), replace(wide, context=0, type=0)):
-        taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.pace, kept.context) if cells)
+        taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.speed, kept.context) if cells)
         if width - 2 - taken >= _MIN_NAME_CELLS:
             break
     return replace(kept, name=max(_MIN_NAME_CELLS, width - 2 - taken))
@@ -143,7 +145,7 @@ def row_line(row: ModelRow, at: Columns) -> str:
     cells += [
         (row.type, at.type),
         (format_fit(row.fit), at.fit),
-        (format_rate(row.fit), at.pace),
+        (format_rate(row.fit), at.speed),
         (format_context(row.n_ctx), at.context),
     ]
     return " ".join((name, *(_right_aligned(text, width) for text, width in cells if width))).rstrip()
@@ -151,7 +153,7 @@ def row_line(row: ModelRow, at: Columns) -> str:
 
 def headings(title: str, at: Columns) -> str:
     """Return a section's title followed by the column names."""
-    named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("speed", at.pace), ("ctx", at.context))
+    named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("speed", at.speed), ("ctx", at.context))
     return " ".join(
         (
             set_cell_size(_cut(title, at.name + 2), at.name + 2),
@@ -160,10 +162,10 @@ def headings(title: str, at: Columns) -> str:
     )
 
 
-def _here(model: LocalModel) -> ModelRow:
+def _local_row(model: LocalModel) -> ModelRow:
     return ModelRow(
         id=f"here:{model.where}:{model.path}",
-        kind="here" if model.where in _LIBRARY_PLACES else "elsewhere",
+        kind="here" if model.where in _LIBRARY_SOURCES else "elsewhere",
         name=model.id,
         n_bytes=model.n_bytes,
         type=model.file_type,
@@ -178,17 +180,17 @@ def _here(model: LocalModel) -> ModelRow:
     )
 
 
-def _offer(offer: Recommended) -> ModelRow:
+def _recommended_row(model: Recommended) -> ModelRow:
     return ModelRow(
-        id=f"fetch:{offer.reference}:",
+        id=f"fetch:{model.reference}:",
         kind="fetch",
-        name=offer.title,
-        n_bytes=offer.quant.n_bytes,
-        type=offer.quant.name,
-        fit=offer.quant.fit,
-        n_ctx=offer.n_ctx_train,
-        reference=offer.reference,
-        note=f"{_ROLES.get(offer.role, offer.role)}, {offer.licence}. {offer.why}",
+        name=model.title,
+        n_bytes=model.quant.n_bytes,
+        type=model.quant.name,
+        fit=model.quant.fit,
+        n_ctx=model.n_ctx_train,
+        reference=model.reference,
+        note=f"{_ROLES.get(model.role, model.role)}, {model.licence}. {model.why}",
     )
 
 

@@ -32,7 +32,7 @@ __all__ = ["ModelRowCommands", "ModelsScreen"]
 _IDLE = "10m"
 _FOR_GOOD = "-1"
 _KEEP, _REMOVE = "keep", "remove"
-_REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # what changes nothing is at hand
+_REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # the harmless choice first
 
 Rest = ParamSpec("Rest")
 Action = Callable[Concatenate["ModelRowCommands", Rest], Coroutine[Any, Any, None]]
@@ -116,8 +116,8 @@ class ModelRowCommands(FeatureScreen):
         from tui.widgets.dialogs import ChoiceDialog
 
         if row := self._local_row():
-            going = await (await self._library()).removal(row.model)
-            asked = ChoiceDialog("Remove a model", format_removal(going), _REMOVING)
+            removal = await (await self._library()).removal(row.model)
+            asked = ChoiceDialog("Remove a model", format_removal(removal), _REMOVING)
             self.app.push_screen(asked, self._remove_agreed(row.model))
 
     @_notify_errors
@@ -155,7 +155,7 @@ class ModelRowCommands(FeatureScreen):
         await (await localllm_service(self._connection)).cancel_job(row.job_id)
         self.inform("Stopped. Partial data is kept: Enter resumes.")
 
-    # Parts of these
+    # Helpers
 
     def _local_row(self) -> ModelRow | None:
         """Return the row if its model is on this disk; otherwise notify."""
@@ -246,7 +246,7 @@ class ModelsScreen(ModelRowCommands):
     def row(self) -> ModelRow | None:
         return self._lists.row(self.rows.row_id)
 
-    # What a person types and chooses
+    # Events
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
@@ -272,13 +272,13 @@ class ModelsScreen(ModelRowCommands):
 
     def focus_search(self) -> None:
         """Focus the search field."""
-        self.set_focus(self.field)  # at once: the next key may be under way
+        self.set_focus(self.field)  # at once: the next key may be queued already
 
     def rescan(self) -> None:
         """Refresh the lists and measure the free memory."""
         self._begin(partial(self._lists.refresh, is_fresh=True), "here")
 
-    # Parts of these
+    # Helpers
 
     def _begin(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
         """Run `work` in the background, replacing the running one of its group."""

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from app.client import PlanReport
 
 
-_HERE, _MEASURED, _END = "◆", "×", "┊"
+_CURRENT, _MEASURED, _END = "◆", "×", "┊"
 _LABEL_COLUMNS = 6
 _LEAST_COLUMNS, _LEAST_ROWS = 8, 2
 _ROOM_ABOVE = 1.08
@@ -100,15 +100,15 @@ def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_row
     most = max(*report.curve, *measured.values()) * _ROOM_ABOVE
     last = len(report.curve) - 1
     canvas = BrailleCanvas(across, down)
-    places = [(index / last, tps / most) for index, tps in enumerate(report.curve)]
-    for start, end in pairwise(places):
+    points = [(index / last, tps / most) for index, tps in enumerate(report.curve)]
+    for start, end in pairwise(points):
         canvas.line(start, end)
     if n_fitting is not None and n_fitting < last:
         canvas.upright(n_fitting / last, _END)
     for count, tps in measured.items():
         canvas.mark(min(count, last) / last, tps / most, _MEASURED)
     here = min(report.n_on_gpus, last)
-    canvas.mark(here / last, (report.decode_tps or report.curve[here]) / most, _HERE)
+    canvas.mark(here / last, (report.decode_tps or report.curve[here]) / most, _CURRENT)
     labels = {0: format_speed(most), down - 1: "0"}
     lines = [f"{labels.get(row, ''):>{_LABEL_COLUMNS}}│{text}" for row, text in enumerate(canvas.rows())]
     axis = f"0{f' layers on GPUs {last}':─>{across - 1}}" if across > _AXIS_COLUMNS else f"0{last:>{across - 1}}"
@@ -127,7 +127,7 @@ def measured_points(report: PlanReport) -> dict[int, float]:
 def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> list[str]:
     """Return the legend on as few lines as possible."""
     tps = "?" if report.decode_tps is None else format_speed(report.decode_tps)
-    parts = [f"{_HERE} here: {report.n_on_gpus} layers, {tps} tok/s"]
+    parts = [f"{_CURRENT} here: {report.n_on_gpus} layers, {tps} tok/s"]
     if n_fitting is not None and n_fitting < report.n_layers:
         parts.append(f"{_END} memory limit: {n_fitting}")
     if measured_points(report):

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from app.terminal import printable
 
-__all__ = ["Stepper", "StepperState", "Turn", "apply_step", "plan_controls"]
+__all__ = ["OnStep", "Stepper", "StepperState", "apply_step", "plan_controls"]
 
 if TYPE_CHECKING:
     from app.client import PlanReport, PlanRequest
@@ -42,10 +42,10 @@ def plan_controls(request: PlanRequest, report: PlanReport) -> tuple[StepperStat
     """Return the controls for `request`, with open values from `report`."""
     n_ctx, kv_type, n_sequences = _context(request, report), _cache(request, report), _sequences(request, report)
     return (
-        _dial("context", "Context", _contexts(report, n_ctx), n_ctx, f"{n_ctx:,} tokens"),
-        _dial("cache", "Cache", _caches(report, kv_type), kv_type, kv_type),
-        _dial("sequences", "Parallel", _counts(n_sequences), n_sequences, str(n_sequences)),
-        *(_layer_dial(name, request, report) for name in _layers(request, report)),
+        _state("context", "Context", _contexts(report, n_ctx), n_ctx, f"{n_ctx:,} tokens"),
+        _state("cache", "Cache", _caches(report, kv_type), kv_type, kv_type),
+        _state("sequences", "Parallel", _counts(n_sequences), n_sequences, str(n_sequences)),
+        *(_layer_state(name, request, report) for name in _layers(request, report)),
     )
 
 
@@ -65,11 +65,11 @@ def apply_step(request: PlanRequest, report: PlanReport, control_id: str, n_step
     return replace(request, gpu_layers=layers | {name: min(max(layers[name] + n_steps, 0), most)})
 
 
-def _dial(control_id: str, label: str, values: Sequence[Value], value: Value, shown: str) -> StepperState:
+def _state(control_id: str, label: str, values: Sequence[Value], value: Value, shown: str) -> StepperState:
     return StepperState(control_id, label, shown, value != values[0], value != values[-1])
 
 
-def _layer_dial(name: str, request: PlanRequest, report: PlanReport) -> StepperState:
+def _layer_state(name: str, request: PlanRequest, report: PlanReport) -> StepperState:
     layers = _layers(request, report)
     is_full = sum(layers.values()) >= report.n_layers
     chosen = "" if request.gpu_layers is not None else ", planned"
@@ -115,9 +115,8 @@ def _stepped(values: Sequence[Value], value: Value, n_steps: int) -> Value:
     return values[min(max(values.index(value) + n_steps, 0), len(values) - 1)]
 
 
-Turn = Callable[[str, int], None]
-"""Takes the id of a dial and by how many steps it was turned. It is called and not posted, so that a key that comes
-after a turn finds it done."""
+OnStep = Callable[[str, int], None]
+"""Takes the id of a control and the steps it changes. Called, not posted: the next key must find the change applied."""
 
 _LABEL_COLUMNS = 16
 _FAR = 4
@@ -127,33 +126,33 @@ class Stepper(Static, can_focus=True):
     """One row: label, and value between arrows that show the possible directions."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("left", "turn(-1)", "Less", id="dial-less", tooltip="Decrease the value"),
-        Binding("right", "turn(1)", "More", id="dial-more", tooltip="Increase the value"),
+        Binding("left", "step(-1)", "Less", id="value-less", tooltip="Decrease the value"),
+        Binding("right", "step(1)", "More", id="value-more", tooltip="Increase the value"),
         Binding(
             "shift+left,pagedown",
-            f"turn(-{_FAR})",
+            f"step(-{_FAR})",
             "Much less",
-            id="dial-far-less",
+            id="value-far-less",
             tooltip="Decrease it by a large step",
         ),
         Binding(
             "shift+right,pageup",
-            f"turn({_FAR})",
+            f"step({_FAR})",
             "Much more",
-            id="dial-far-more",
+            id="value-far-more",
             tooltip="Increase it by a large step",
         ),
-        Binding("up", "app.focus_previous", "Up", id="dial-up", tooltip="Go to the value above"),
-        Binding("down", "app.focus_next", "Down", id="dial-down", tooltip="Go to the value below"),
+        Binding("up", "app.focus_previous", "Up", id="value-up", tooltip="Go to the value above"),
+        Binding("down", "app.focus_next", "Down", id="value-down", tooltip="Go to the value below"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key.key, key.action, key.description, id=key.id, tooltip=key.tooltip, show=False) for key in KEYS
     ]
 
-    def __init__(self, state: StepperState, on_turn: Turn) -> None:
+    def __init__(self, state: StepperState, on_step: OnStep) -> None:
         super().__init__(_text(state), markup=False)
         self.state = state
-        self._on_turn = on_turn
+        self._on_step = on_step
 
     def show(self, state: StepperState) -> None:
         """Show another value."""
@@ -161,14 +160,14 @@ class Stepper(Static, can_focus=True):
             self.state = state
             self.update(_text(state), layout=False)
 
-    def action_turn(self, n_steps: int) -> None:
+    def action_step(self, n_steps: int) -> None:
         """Change the value."""
-        self._on_turn(self.state.id, n_steps)
+        self._on_step(self.state.id, n_steps)
 
     def on_click(self, event: Click) -> None:
         """Decrease on the left half of the value, increase on the right."""
         n_columns = max(self.content_size.width - _LABEL_COLUMNS, 1)
-        self.action_turn(1 if event.x - _LABEL_COLUMNS >= n_columns // 2 else -1)
+        self.action_step(1 if event.x - _LABEL_COLUMNS >= n_columns // 2 else -1)
 
 
 def _text(state: StepperState) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PlanScreen"]
 
-_QUIET_S = 0.4  # after the last key, before llama.cpp is asked for what is only a formula until then
+_QUIET_S = 0.4  # between the last key and llama.cpp's exact plan
 _ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT from the hub; only the header is downloaded."
 _ABOUT_MACHINES = (
     "GPUs and memory, such as: RTX 3060=12GiB, RTX 3060=12GiB, 32GiB@45GB/s. "
@@ -47,7 +47,7 @@ class PlanScreen(FeatureScreen):
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "plan.tcss"]
     FEATURE = "plan"
     TABLE = PLAN_COMMANDS
-    AUTO_FOCUS = ""  # there is no dial before the first plan
+    AUTO_FOCUS = ""  # there are no controls before the first plan
     KEYS = Stepper.KEYS
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-usual")]  # noqa: RUF012 - Textual declares it so
     BINDINGS = PLAN_COMMANDS.bindings()
@@ -57,14 +57,14 @@ class PlanScreen(FeatureScreen):
         self._request = PlanRequest()
         self._report: PlanReport | None = None
         self._n_fitting: int | None = None  # layers on GPUs in the planner's own plan
-        self._is_sure = False  # what loading does was said, and nothing was changed since
+        self._is_sure = False  # the effect of loading was shown, and nothing has changed since
 
     def body(self) -> Iterable[Widget]:
         with VerticalScroll(can_focus=False):
             yield Static(id="headline", markup=False)
             yield DeviceBars()
             with Horizontal():
-                yield Vertical(id="dials")
+                yield Vertical(id="steppers")
                 yield SpeedCurve()
             yield Static(id="warnings", markup=False)
             yield OptionList(id="remedies", markup=False)
@@ -81,7 +81,7 @@ class PlanScreen(FeatureScreen):
     def _headline(self) -> Static:
         return self.query_one("#headline", Static)
 
-    # What the commands do
+    # Command handlers
 
     async def load_plan(self) -> None:
         """Describe what loading will do; the second call does it."""
@@ -117,11 +117,11 @@ class PlanScreen(FeatureScreen):
         self._request = replace(self._request, is_fresh=True)
         self._replan()
 
-    # From dials, remedies and answers to wishes
+    # Changes of the request
 
-    def _turn(self, dial_id: str, n_steps: int) -> None:
+    def _step(self, control_id: str, n_steps: int) -> None:
         if self._report is not None:
-            self._change(apply_step(self._request, self._report, dial_id, n_steps))
+            self._change(apply_step(self._request, self._report, control_id, n_steps))
 
     @on(OptionList.OptionSelected, "#remedies")
     def _chose_remedy(self, event: OptionList.OptionSelected) -> None:
@@ -156,7 +156,7 @@ class PlanScreen(FeatureScreen):
         self._is_sure = False
         self._request = request
         if self._report is not None:
-            self._show_dials(self._report)
+            self._show_steppers(self._report)
         self._replan()
 
     @work(group="plan", exclusive=True)
@@ -192,23 +192,23 @@ class PlanScreen(FeatureScreen):
         self.query_one(DeviceBars).show(report)
         self.query_one(SpeedCurve).show(report, self._n_fitting)
         if is_new:
-            await self._mount_dials(report)
-        self._show_dials(report)
+            await self._mount_steppers(report)
+        self._show_steppers(report)
         if not self._is_sure:
             self._show_warnings("\n".join(f"! {warning}" for warning in report.warnings))
         if report.is_full:
             self._show_remedies(report)
 
-    async def _mount_dials(self, report: PlanReport) -> None:
-        dials = self.query_one("#dials")
-        await dials.remove_children()
-        await dials.mount_all([Stepper(state, self._turn) for state in plan_controls(self._request, report)])
+    async def _mount_steppers(self, report: PlanReport) -> None:
+        steppers = self.query_one("#steppers")
+        await steppers.remove_children()
+        await steppers.mount_all([Stepper(state, self._step) for state in plan_controls(self._request, report)])
         if self.focused is None:
             self.query(Stepper).last().focus()
 
-    def _show_dials(self, report: PlanReport) -> None:
-        for dial, state in zip(self.query(Stepper), plan_controls(self._request, report), strict=False):
-            dial.show(state)
+    def _show_steppers(self, report: PlanReport) -> None:
+        for stepper, state in zip(self.query(Stepper), plan_controls(self._request, report), strict=False):
+            stepper.show(state)
 
     def _show_warnings(self, text: str) -> None:
         warnings = self.query_one("#warnings", Static)

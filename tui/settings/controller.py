@@ -32,8 +32,8 @@ _EFFECTS = {
     Effect.AT_LOAD: "L reloads the model with it; otherwise it takes effect at the next start.",
     Effect.AT_START: "It takes effect at the next start of app and service.",
 }
-# What a model can be loaded with while the service goes on, by the names of a wish. Not so what its memory is counted
-# with (gpu, rpc) and what files it takes along (draft, lora, control_vector).
+# Settings that a running service can load a model with, by field of PlanRequest. Others need a restart: those of the
+# memory plan (gpu, rpc) and of auxiliary files (draft, lora, control_vector).
 _LOADED_WITH = {
     "ctx": "n_ctx",
     "kv_type": "kv_type",
@@ -131,7 +131,7 @@ class SettingsController:
         if DESCRIPTIONS[name].effect is Effect.AT_ONCE:
             loaded: Any = getattr(load_settings(self._flags, self._environment), name)
             self._in_force = replace(self._in_force, **{name: loaded})
-            if obey := self._on_change.get(name):  # what is only read when it matters needs no call
+            if obey := self._on_change.get(name):  # settings that are read on use need no call
                 obey()
         return self._effect_text(name)
 

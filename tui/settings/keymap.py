@@ -17,7 +17,7 @@ from tui.navigation import FEATURES
 
 __all__ = ["check_keys", "ids_with_keys", "keys_of"]
 
-_FIXED = {"ctrl+q": "quit", "ctrl+c": "quit", "ctrl+p": ""}  # Textual's own: they come before any other
+_FIXED = {"ctrl+q": "quit", "ctrl+c": "quit", "ctrl+p": ""}  # Textual's own precede all others
 _KNOWN = {key.value for key in Keys}
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 

@@ -134,7 +134,7 @@ class SettingsScreen(FeatureScreen):
     def _entered(self) -> None:
         self.change_setting()
 
-    # What the commands do
+    # Command handlers
 
     @work(exclusive=True)
     async def change_setting(self) -> None:
@@ -198,9 +198,9 @@ class SettingsScreen(FeatureScreen):
             self.warn(str(error))
 
     async def _write(self, name: str, text: str | None) -> None:
-        told = await self.settings_controller.change(name, text)
+        text = await self.settings_controller.change(name, text)
         self._draw()
-        self.inform(f"{name} is {'reset' if text is None else 'saved'}. {told}")
+        self.inform(f"{name} is {'reset' if text is None else 'saved'}. {text}")
 
 
 def _explanation(name: str) -> str:
@@ -218,8 +218,8 @@ def describe_reload(load_request: PlanRequest) -> str:
         "threads": load_request.n_threads,
         "context shift": shift,
     }
-    told = ", ".join(f"{name} {value}" for name, value in requested.items() if value)
-    return f"{load_request.model} reloads with {told}. Running answers stop."
+    text = ", ".join(f"{name} {value}" for name, value in requested.items() if value)
+    return f"{load_request.model} reloads with {text}. Running answers stop."
 
 
 def facts(settings: Settings) -> dict[str, str]:

@@ -46,8 +46,8 @@ class CommandScreen(Screen[None]):
         """Run the command with this id; KeyError if there is none."""
         if own := self.TABLE.find(command_id):
             outcome = own.run(self, argument)
-        elif everywhere := APP_COMMANDS.find(command_id):
-            outcome = everywhere.run(self.app, argument)
+        elif app_command := APP_COMMANDS.find(command_id):
+            outcome = app_command.run(self.app, argument)
         else:
             raise KeyError(command_id)
         if isawaitable(outcome):

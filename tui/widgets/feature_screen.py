@@ -24,24 +24,27 @@ FEATURE_CSS = Path(__file__).with_suffix(".tcss")
 class NavigationBar(Static):
     """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command."""
 
-    def __init__(self, here: str, keys: Mapping[str, str]) -> None:
+    def __init__(self, current: str, keys: Mapping[str, str]) -> None:
         super().__init__()
-        self._here = here
+        self._current = current
         self.show(keys)
 
     def show(self, keys: Mapping[str, str]) -> None:
         """Update the keys."""
         names = (
             _name(
-                feature.id, feature.title, keys.get(f"go-{feature.id}", feature.key), is_here=feature.id == self._here
+                feature.id,
+                feature.title,
+                keys.get(f"go-{feature.id}", feature.key),
+                is_current=feature.id == self._current,
             )
             for feature in FEATURES
         )
         self.update(Content.from_markup("  ".join(names)))
 
 
-def _name(feature_id: str, title: str, key: str, *, is_here: bool) -> str:
-    if is_here:
+def _name(feature_id: str, title: str, key: str, *, is_current: bool) -> str:
+    if is_current:
         return f"[reverse] {title} [/reverse]"
     shown = f" [dim]{key.upper()}[/dim]" if key else ""
     return f"[@click=screen.command('go-{feature_id}')]{title}[/]{shown}"

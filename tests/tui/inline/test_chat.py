@@ -270,7 +270,7 @@ async def test_a_misspelt_file_is_told_and_asked_as_a_word(opened, capsys):
     async with opened(client) as chat:
         await chat.submit("Which word is in @note.txt?")
     assert [message.content for message in client.requests[0]] == ["Which word is in @note.txt?"]
-    assert "No such file note.txt here" in capsys.readouterr().err
+    assert "No such file: note.txt" in capsys.readouterr().err
 
 
 async def test_an_edited_question_keeps_what_went_with_it_unless_its_mention_is_gone(opened, notes, tmp_path):

@@ -38,10 +38,10 @@ def test_a_line_touches_both_of_its_ends() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=2), st.integers(1, 20), st.integers(1, 8))
-def test_a_drawing_keeps_its_size_whatever_is_drawn(places: list[tuple[float, float]], columns: int, rows: int) -> None:
+def test_a_drawing_keeps_its_size_whatever_is_drawn(points: list[tuple[float, float]], columns: int, rows: int) -> None:
     canvas = BrailleCanvas(columns, rows)
-    canvas.line(places[0], places[1])
-    for x, y in places:
+    canvas.line(points[0], points[1])
+    for x, y in points:
         canvas.mark(x, y, "◆")
         canvas.upright(x, "┊")
     drawn = canvas.rows()
@@ -96,7 +96,7 @@ def test_bars_are_as_wide_as_their_room_and_show_every_part(n_columns: int) -> N
 
 def test_dials_go_as_far_as_there_is_something_and_stop() -> None:
     found = report()
-    assert [dial.label for dial in plan_controls(PlanRequest(), found)] == [
+    assert [stepper.label for stepper in plan_controls(PlanRequest(), found)] == [
         "Context",
         "Cache",
         "Parallel",
@@ -133,8 +133,8 @@ def test_two_gpus_never_get_more_layers_than_there_are(turns: list[tuple[str, in
 
 def test_a_cache_that_the_settings_have_and_no_dial_has_is_still_shown() -> None:
     request = PlanRequest(kv_type="q8_0,q4_0")
-    dial = plan_controls(request, report())[1]
-    assert dial.value == "q8_0,q4_0"
+    stepper = plan_controls(request, report())[1]
+    assert stepper.value == "q8_0,q4_0"
     assert apply_step(request, report(), "cache", 1).kv_type == report().kv_types[0]
 
 

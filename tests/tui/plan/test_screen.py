@@ -15,7 +15,7 @@ def scripted(name: str = "gemma-2-9b", machine: str = "RTX 3060 12 GB, 32 GB RAM
     return client
 
 
-async def sits_at_the_dials(user) -> None:
+async def open_plan(user) -> None:
     """Go to the plan and wait until the keys go to a dial."""
     await user.presses("f7")
     await user.until(lambda: isinstance(user.app.focused, Stepper), "no dial has the keys")
@@ -29,7 +29,7 @@ async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(open_app):
 
 async def test_layers_are_turned_with_the_arrows_and_the_plan_follows(open_app):
     async with open_app(scripted("llama-3.1-8b")) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.presses("left", "left", "left")
         await user.sees("30 of 33 layers", "here: 30 layers", "30 of 33 layers are on GPUs")
         await user.presses("a")
@@ -39,7 +39,7 @@ async def test_layers_are_turned_with_the_arrows_and_the_plan_follows(open_app):
 async def test_other_dials_are_reached_with_up_and_down(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.presses("up", "up", "right")
         await user.sees("bf16")
         await user.presses("up", "left")
@@ -50,7 +50,7 @@ async def test_other_dials_are_reached_with_up_and_down(open_app):
 async def test_a_way_out_is_taken_with_enter(open_app):
     client = scripted()
     async with open_app(client) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.sees("--kv-type q8_0")
         await user.presses("down", "down", "enter")
         await user.sees("q8_0 ▶")
@@ -60,7 +60,7 @@ async def test_a_way_out_is_taken_with_enter(open_app):
 async def test_loading_is_said_before_it_is_done(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.presses("left", "l")
         await user.sees("reloads with", "32 layers on", "L again to confirm")
         assert client.planner.reloads == []
@@ -72,7 +72,7 @@ async def test_loading_is_said_before_it_is_done(open_app):
 async def test_a_change_after_it_was_said_has_to_be_said_anew(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.presses("l", "left", "l")
         await user.sees("32 layers on")
     assert client.planner.reloads == []
@@ -81,7 +81,7 @@ async def test_a_change_after_it_was_said_has_to_be_said_anew(open_app):
 async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.presses("w")
         await user.sees("Plan for which machine?")
         await user.pastes("RTX 3060=12GiB, 32GiB@45GB/s")
@@ -96,7 +96,7 @@ async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
 async def test_another_model_is_asked_for_by_name(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.presses("m")
         await user.sees("Plan which model?")
         await user.pastes("org/repo:Q4_K_M")
@@ -119,7 +119,7 @@ async def test_what_stands_in_the_way_of_a_plan_is_said(open_app):
 async def test_a_narrow_terminal_shows_all_of_it_by_going_down(open_app):
     client = scripted()
     async with open_app(client, size=(60, 20)) as user:
-        await sits_at_the_dials(user)
+        await open_plan(user)
         await user.until(lambda: client.planner.wishes[-1].is_full, "no full plan was asked for")
         await user.pilot.pause()
         await user.presses("down")

@@ -61,7 +61,7 @@ def _fenced(attachment: Attachment) -> str:
 
 
 MAX_FILES = 20_000
-MAX_ATTACHED_BYTES = 4 << 20  # a million tokens: no context here holds as many
+MAX_ATTACHED_BYTES = 4 << 20  # a million tokens: more than any context
 _NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist", "site-packages"})
 
 
@@ -76,9 +76,9 @@ def files_below(folder: Path) -> list[str]:
 def _walk(folder: Path) -> Iterator[str]:
     waiting = deque([""])
     while waiting:
-        place = waiting.popleft()
+        relative = waiting.popleft()
         try:
-            with os.scandir(folder / place) as found:
+            with os.scandir(folder / relative) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError:
             continue
@@ -87,9 +87,9 @@ def _walk(folder: Path) -> Iterator[str]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in _NOISE:
-                    waiting.append(f"{place}{entry.name}/")
+                    waiting.append(f"{relative}{entry.name}/")
             elif entry.is_file(follow_symlinks=False):
-                yield f"{place}{entry.name}"
+                yield f"{relative}{entry.name}"
 
 
 def read_text_file(path: Path, name: str) -> Attachment:
@@ -149,8 +149,8 @@ def complete_path(typed: str, folder: Path) -> list[str]:
 
     Hidden ones only if a dot was typed; nothing from an unreadable folder.
     """
-    place, _, begun = typed.rpartition("/")
-    above = f"{place}/" if "/" in typed else ""
+    relative, _, begun = typed.rpartition("/")
+    above = f"{relative}/" if "/" in typed else ""
     try:
         with os.scandir(path_of(above, folder)) as found:
             entries = [(entry.name, entry.is_dir()) for entry in found]
@@ -181,7 +181,7 @@ def path_of(name: str, folder: Path) -> Path:
     """Return the path of the file `name`, relative to `folder`; ~ is the home folder."""
     try:
         return folder / Path(name).expanduser()
-    except RuntimeError:  # ~somebody who is not here
+    except RuntimeError:  # ~user without a home folder
         return folder / name
 
 

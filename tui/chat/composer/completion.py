@@ -14,7 +14,7 @@ from textual.fuzzy import FuzzySearch
 __all__ = ["MAX_COMPLETIONS", "Completion", "PartialWord", "command_completions", "file_completions", "partial_word"]
 
 MAX_COMPLETIONS = 8
-_MOST_SCORED = 400  # scoring one may take a millisecond
+_MOST_SCORED = 400  # scoring a file may take a millisecond
 
 
 @dataclass(frozen=True, slots=True)

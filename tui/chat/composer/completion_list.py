@@ -22,28 +22,28 @@ class CompletionList(OptionList):
     def __init__(self) -> None:
         super().__init__(markup=False, compact=True)
         self.display = False
-        self._offers: Sequence[Completion] = ()
+        self._completions: Sequence[Completion] = ()
 
-    def show(self, offers: Sequence[Completion]) -> None:
-        """Show `offers` with the first one selected; hide if there are none."""
-        if offers != self._offers:
-            self._offers = offers
+    def show(self, completions: Sequence[Completion]) -> None:
+        """Show `completions` with the first one selected; hide if there are none."""
+        if completions != self._completions:
+            self._completions = completions
             self.clear_options()
-            self.add_options(Option(_line(offer)) for offer in offers)
-            self.highlighted = 0 if offers else None
-        self.display = bool(offers)
+            self.add_options(Option(_line(completion)) for completion in completions)
+            self.highlighted = 0 if completions else None
+        self.display = bool(completions)
 
     def move(self, n_rows: int) -> None:
         """Move the selection, wrapping around."""
-        if self._offers:
-            self.highlighted = ((self.highlighted or 0) + n_rows) % len(self._offers)
+        if self._completions:
+            self.highlighted = ((self.highlighted or 0) + n_rows) % len(self._completions)
 
     @property
     def chosen(self) -> Completion | None:
         """The selected completion; None while hidden."""
-        return self._offers[self.highlighted] if self.display and self.highlighted is not None else None
+        return self._completions[self.highlighted] if self.display and self.highlighted is not None else None
 
 
-def _line(offer: Completion) -> Text:
-    line = Text(printable_line(offer.text), style="bold")
-    return line.append(f"  {offer.note}", style="not bold dim") if offer.note else line
+def _line(completion: Completion) -> Text:
+    line = Text(printable_line(completion.text), style="bold")
+    return line.append(f"  {completion.note}", style="not bold dim") if completion.note else line

@@ -84,19 +84,19 @@ class AttachmentBar(HorizontalScroll):
     def add(self, attachment: Attachment) -> None:
         """Add an attachment, replacing one with the same name."""
         self.remove_attachment(attachment.name)
-        self._become((*self.attachments, attachment))
+        self._set_attachments((*self.attachments, attachment))
         self.mount(_Chip(attachment))
 
     def remove_attachment(self, name: str) -> None:
         """Remove an attachment."""
-        self._become(tuple(other for other in self.attachments if other.name != name))
+        self._set_attachments(tuple(other for other in self.attachments if other.name != name))
         for chip in self.query(_Chip):
             if chip.attachment.name == name:
                 chip.remove()
 
     def clear(self) -> None:
         """Remove all attachments."""
-        self._become(())
+        self._set_attachments(())
         self.remove_children(_Chip)
 
     def measure(self, name: str, n_tokens: int) -> None:
@@ -109,13 +109,13 @@ class AttachmentBar(HorizontalScroll):
         event.stop()
         self.remove_attachment(event.name)
 
-    def _become(self, attachments: tuple[Attachment, ...]) -> None:
+    def _set_attachments(self, attachments: tuple[Attachment, ...]) -> None:
         self.attachments = attachments
         self.display = bool(attachments)
         self.post_message(self.Changed())
 
 
-Words = Callable[[], Iterable[tuple[str, str]]]
+SlashWords = Callable[[], Iterable[tuple[str, str]]]
 
 
 class Composer(Vertical):
@@ -140,13 +140,13 @@ class Composer(Vertical):
 
         error: UserError
 
-    def __init__(self, words: Words, folder: Path | None = None) -> None:
+    def __init__(self, words: SlashWords, folder: Path | None = None) -> None:
         super().__init__()
-        self._words = words
+        self._slash_words = words
         self._folder = folder or Path.cwd()
         self._files: Sequence[str] = ()
         self._is_naming_file = False
-        self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # what was typed, and what it may become
+        self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # typed text, and its completions
 
     def compose(self) -> ComposeResult:
         yield AttachmentBar()
@@ -184,27 +184,27 @@ class Composer(Vertical):
 
     def dismiss(self) -> bool:
         """Hide the completions; return False if there were none."""
-        offers = self.query_one(CompletionList)
-        was_shown, offers.display = offers.display, False
+        completions = self.query_one(CompletionList)
+        was_shown, completions.display = completions.display, False
         return was_shown
 
     # What the prompt asks before it handles a key itself, see `tui.chat.composer.prompt_input.PromptDelegate`
 
     def accept(self) -> bool:
         """Apply the selected completion; return False if there is none or it no longer matches the text."""
-        offer, word = self.query_one(CompletionList).chosen, self._partial_word()
-        if offer is None or word is None or offer not in self._offers(word):
+        completion, word = self.query_one(CompletionList).chosen, self._partial_word()
+        if completion is None or word is None or completion not in self._completions(word):
             self.dismiss()
             return False
-        self._apply(offer, word)
+        self._apply(completion, word)
         return True
 
     def move(self, n_rows: int) -> bool:
         """Select another completion; return False if there is none."""
-        offers = self.query_one(CompletionList)
-        if offers.chosen is None:
+        completions = self.query_one(CompletionList)
+        if completions.chosen is None:
             return False
-        offers.move(n_rows)
+        completions.move(n_rows)
         return True
 
     def paste(self, text: str) -> bool:
@@ -235,7 +235,7 @@ class Composer(Vertical):
             await self._list_files(word.typed)
             word = self._partial_word()
         self._is_naming_file = word is not None and word.kind == "file"
-        self.query_one(CompletionList).show(self._offers(word) if word else ())
+        self.query_one(CompletionList).show(self._completions(word) if word else ())
 
     async def _list_files(self, typed: str) -> None:
         """List the files for completion, once per word: files may change at any time."""
@@ -253,24 +253,24 @@ class Composer(Vertical):
     def _partial_word(self) -> PartialWord | None:
         return partial_word(self.prompt.before_cursor)
 
-    def _offers(self, word: PartialWord) -> list[Completion]:
+    def _completions(self, word: PartialWord) -> list[Completion]:
         if word.kind == "command":
-            offers = command_completions(word.typed, self._words())
-            return [] if [offer.text for offer in offers] == [f"/{word.typed}"] else offers
+            completions = command_completions(word.typed, self._slash_words())
+            return [] if [completion.text for completion in completions] == [f"/{word.typed}"] else completions
         if leads_outside(word.typed):
             typed, names = self._outside_paths
             return [Completion(f"@{name}") for name in names[:MAX_COMPLETIONS]] if typed == word.typed else []
         return file_completions(word.typed, self._files)
 
-    def _apply(self, offer: Completion, word: PartialWord) -> None:
+    def _apply(self, completion: Completion, word: PartialWord) -> None:
         self.dismiss()
         if word.kind == "command":
-            self.prompt.replace_before_cursor(len(word.typed) + 1, f"{offer.text} ")
-        elif offer.text.endswith("/"):  # a folder, to be gone on from
-            self.prompt.replace_before_cursor(len(word.typed) + 1, offer.text)
+            self.prompt.replace_before_cursor(len(word.typed) + 1, f"{completion.text} ")
+        elif completion.text.endswith("/"):  # a folder: continue inside it
+            self.prompt.replace_before_cursor(len(word.typed) + 1, completion.text)
         else:
             self.prompt.replace_before_cursor(len(word.typed) + 1, "")
-            self.run_worker(self._attach_file(offer.text[1:]), group="attach")
+            self.run_worker(self._attach_file(completion.text[1:]), group="attach")
 
     async def _attach_file(self, name: str) -> None:
         try:
