@@ -13,11 +13,11 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -44,9 +44,6 @@ from quantizer.errors import UserError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.process import exit_with_parent
-
-if TYPE_CHECKING:
-    from app.engine.llama import LlamaModel
 
 __all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measure", "refinements"]
 
@@ -184,71 +181,57 @@ class _Bench:
         self._sampler.sample(n_tokens - 1)  # a GPU has finished when its logits can be read
 
 
-class _Loader:
-    """The model, loaded with or without repacking, one of the two at a time."""
+def _measured(path: Path, candidates: Iterable[RuntimeSettings], effort: TuningEffort) -> Iterator[SpeedMeasurement]:
+    """Yield the speeds of each candidate; neighbours with or without repacking share a loaded model."""
+    from app.engine.llama import LlamaModel
 
-    def __init__(self, path: Path, effort: TuningEffort) -> None:
-        settings = load_settings()
-        self._path = path
-        self._devices = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), settings.cache_dir)
-        self._effort = effort
-        self._owned = ExitStack()
-        self._model: LlamaModel | None = None
-        self._extra_buffers = False
-
-    def measure(self, setting: RuntimeSettings) -> SpeedMeasurement:
-        with closing(self._loaded(setting).context(_CONFIG, setting)) as backend:
-            return measure(backend, setting, self._effort)
-
-    def close(self) -> None:
-        self._owned.close()
-        self._model = None
-
-    def _loaded(self, setting: RuntimeSettings) -> LlamaModel:
-        extra_buffers = setting.extra_buffers
-        if self._model is None or self._extra_buffers != extra_buffers:
-            self.close()
-            parameters = self._devices.parameters(self._path, _CONFIG, setting)
-            from app.engine.llama import LlamaModel
-
-            self._model = LlamaModel(self._path, parameters, extra_buffers, on_progress=lambda _fraction: True)
-            self._owned.callback(self._model.close)
-            self._extra_buffers = extra_buffers
-        return self._model
+    settings = load_settings()
+    devices = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), settings.cache_dir)
+    for extra_buffers, group in groupby(candidates, key=lambda setting: setting.extra_buffers):
+        first = next(group)
+        parameters = devices.parameters(path, _CONFIG, first)
+        with closing(LlamaModel(path, parameters, extra_buffers, on_progress=lambda _fraction: True)) as model:
+            for setting in chain([first], group):
+                with closing(model.context(_CONFIG, setting)) as backend:
+                    yield measure(backend, setting, effort)
 
 
-def _thorough(path: Path, n_threads: int, cache_dir: Path) -> Iterator[tuple[int, SpeedMeasurement]]:
-    """Yield (number of settings, speeds) for each setting worth measuring, and store the speeds."""
-    known, key, shape = tune_file(cache_dir), model_key(path), kv_shape_of(read_header(path))
-    first = _first(n_threads, cache_dir)
+def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
+    """Yield the speeds of each setting worth measuring, stored at once, and the progress."""
+    path, cache_dir = Path(request.path), load_settings().cache_dir
+    tuned, key, shape = tune_file(cache_dir), model_key(path), kv_shape_of(read_header(path))
+    first = _first(request.n_threads, cache_dir)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
-    found: list[SpeedMeasurement] = []
-    with closing(_Loader(path, THOROUGH)) as loader:
-        for setting in first:
-            found.append(loader.measure(setting))
-            yield n_settings, found[-1]
-        known.store(key, path.name, found)
-        best = fastest(found, DEFAULT_WORKLOAD).setting
-        for setting in _possible(refinements(best, usable_processors()), shape):
-            measured = loader.measure(setting)
-            known.add(key, path.name, measured)
-            yield n_settings, measured
+    measured: list[SpeedMeasurement] = []
+
+    def candidates() -> Iterator[RuntimeSettings]:
+        yield from first
+        tuned.store(key, path.name, measured)
+        best = fastest(measured, DEFAULT_WORKLOAD).setting
+        yield from _possible(refinements(best, usable_processors()), shape)
+
+    for index, speeds in enumerate(_measured(path, candidates(), THOROUGH)):
+        measured.append(speeds)
+        if index >= len(first):
+            tuned.add(key, path.name, speeds)
+        yield speeds
+        yield TaskProgress(index, n_settings)
 
 
-def _idle(path: Path, n_threads: int, cache_dir: Path) -> None:
+def _tune_idle(path: Path, n_threads: int, cache_dir: Path) -> None:
     """Measure settings without a measurement quickly, if there is memory for a second copy of the model."""
     if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
         return
-    known, key = tune_file(cache_dir), model_key(path)
-    done = {measured.setting for measured in known.measured(key)}
-    with closing(_Loader(path, QUICK)) as loader:
-        for setting in _first(n_threads, cache_dir):
-            if setting not in done:
-                known.add(key, path.name, loader.measure(setting))
+    tuned, key = tune_file(cache_dir), model_key(path)
+    done = {speeds.setting for speeds in tuned.measured(key)}
+    missing = [setting for setting in _first(n_threads, cache_dir) if setting not in done]
+    for speeds in _measured(path, missing, QUICK):
+        tuned.add(key, path.name, speeds)
 
 
 def _first(n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:
-    return first_settings(n_threads, extra_buffers_are_safe=run_self_test(cache_dir).is_safe)
+    is_safe = run_self_test(cache_dir).is_safe
+    return first_settings(n_threads or default_threads(), extra_buffers_are_safe=is_safe)
 
 
 def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSettings]:
@@ -265,20 +248,13 @@ def _lower_priority() -> None:
     exit_with_parent()
 
 
-def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
-    found = _thorough(Path(request.path), request.n_threads or default_threads(), load_settings().cache_dir)
-    for index, (n_settings, measured) in enumerate(found):
-        yield measured
-        yield TaskProgress(index, n_settings)
-
-
 def main() -> int:
     """Tune the model of a request on stdin, or with `--idle` the one of the arguments. Return 1 when that fails."""
     if "--idle" not in sys.argv:
         return serve_task(TuneRequest, _tune)
     _lower_priority()
     try:
-        _idle(Path(sys.argv[1]), int(sys.argv[2]) or default_threads(), load_settings().cache_dir)
+        _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings().cache_dir)
     except UserError:
         return 1  # nobody reads the cause here: `localllm tune` reports it
     return 0
