@@ -14,8 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import Adapter, AdapterSet
-from app.engine.request import SamplingParams
+from app.engine.request import Adapter, AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
 __all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "ModelFacts", "Sampler"]

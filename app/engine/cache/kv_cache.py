@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.engine.adapters import NO_ADAPTERS, AdapterSet
 from app.engine.backend import Backend
 from app.engine.cache.prefix_tree import Match, PrefixTree
 from app.engine.cache.state_offload import StateOffloader
 from app.engine.cache.state_store import SavedMatch, StateStore
 from app.engine.loop.context_shift import ContextShift
+from app.engine.request import NO_ADAPTERS, AdapterSet
 
 __all__ = ["KVCacheManager", "Slot"]
 

@@ -9,10 +9,10 @@ import hashlib
 import json
 from collections.abc import Hashable, Sequence
 
-from app.engine.adapters import AdapterSet
 from app.engine.backend import Backend
 from app.engine.cache.prefix_tree import PrefixTree
 from app.engine.cache.state_store import SavedMatch, StateStore
+from app.engine.request import AdapterSet
 
 __all__ = ["StateOffloader"]
 

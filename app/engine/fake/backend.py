@@ -17,10 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import Adapter, AdapterSet
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts
 from app.engine.loop.sampling import check_biases
-from app.engine.request import SamplingParams
+from app.engine.request import Adapter, AdapterSet, SamplingParams
 
 __all__ = ["END", "FakeBackend", "FakeMtpHead"]
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from app.engine.adapters import Adapter
 from app.engine.fake.backend import FakeBackend
 from app.engine.fake.embedder import FakeEmbedder
 from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.protocol import messages
+from app.engine.request import Adapter
 from app.engine.speculative.step_cost import StepCost
 from quantizer.errors import EngineError, UnfitError
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import AdapterSet
 from app.engine.llama.native import lib, native_log
+from app.engine.request import AdapterSet
 from quantizer.errors import EngineError
 
 __all__ = ["LlamaAdapters"]

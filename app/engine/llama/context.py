@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import AdapterSet
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
@@ -24,7 +23,7 @@ from app.engine.llama.native import lib, native_log
 from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.tokenizer import tokenize
 from app.engine.loop.sampling import check_biases
-from app.engine.request import SamplingParams
+from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
 __all__ = ["LlamaBackend"]

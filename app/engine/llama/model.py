@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import Adapter
 from app.engine.backend import ModelFacts
 from app.engine.embedding.embedder import Pooling
 from app.engine.llama.adapters import LlamaAdapters
@@ -25,6 +24,7 @@ from app.engine.llama.model_params import ModelParams
 from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, lib, load_error, native_log
 from app.engine.protocol.messages import EngineConfig
+from app.engine.request import Adapter
 from app.engine.speculative.vocabulary import Vocabulary
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.kv_cache import DRAFT_CELLS, n_seq_max, parse_kv_types

@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import AdapterSet
 from app.engine.backend import Chunk, DecodeStatus, ModelFacts
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.native import hidden_states, lib
+from app.engine.request import AdapterSet
 
 __all__ = ["HiddenRows", "MtpBackend", "MtpContext", "Row"]
 

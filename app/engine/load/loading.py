@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import Adapter
 from app.engine.backend import Backend
 from app.engine.cache.state_store import StateStore
 from app.engine.embedding.embedder import Embedder, pooling_of
@@ -30,6 +29,7 @@ from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import EngineConfig
+from app.engine.request import Adapter
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import (

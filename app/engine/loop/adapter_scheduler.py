@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 
-from app.engine.adapters import AdapterSet
 from app.engine.loop.sequence import Sequence
+from app.engine.request import AdapterSet
 
 __all__ = ["AdapterScheduler"]
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.engine.adapters import adapter_set
 from app.engine.backend import Backend
 from app.engine.loop.sequence import Sequence
-from app.engine.request import Request
+from app.engine.request import Request, adapter_set
 from app.engine.speculative.acceptance import Acceptance
 from quantizer.errors import ContextOverflowError, RequestError
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.engine.adapters import NO_ADAPTERS, AdapterSet
 from app.engine.backend import Chunk, Sampler
 from app.engine.loop.context_shift import ContextShift, plan_shift
 from app.engine.loop.detokenizer import IncrementalDetokenizer
 from app.engine.loop.echo import Echo
 from app.engine.loop.logprobs import LogprobBuffer
 from app.engine.loop.scheduler import TokenDemand
-from app.engine.request import FinishReason, Request, Timings, Usage
+from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, Timings, Usage
 from app.engine.speculative.acceptance import Acceptance
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
 

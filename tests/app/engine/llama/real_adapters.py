@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.adapters import NO_ADAPTERS, Adapter, AdapterSet
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
-from app.engine.request import Request, SamplingParams
+from app.engine.request import NO_ADAPTERS, Adapter, AdapterSet, Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.adapter import validate_adapter

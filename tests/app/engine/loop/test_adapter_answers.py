@@ -7,13 +7,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.adapters import Adapter, adapter_set
 from app.engine.backend import Chunk
 from app.engine.cache.state_store import StateStore
 from app.engine.fake.backend import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import Failed, Finished, Output
-from app.engine.request import Request, SamplingParams, Usage
+from app.engine.request import Adapter, Request, SamplingParams, Usage, adapter_set
 from quantizer.errors import ErrorInfo
 
 KNOWN = (Adapter("style", "k2"), Adapter("facts", "k1"))

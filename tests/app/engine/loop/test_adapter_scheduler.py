@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine.adapters import AdapterSet
 from app.engine.fake.backend import FakeBackend
 from app.engine.loop.adapter_scheduler import TURN_S, AdapterScheduler
 from app.engine.loop.sequence import Sequence
-from app.engine.request import Request, SamplingParams
+from app.engine.request import AdapterSet, Request, SamplingParams
 from app.engine.speculative.acceptance import Acceptance
 
 STYLE: AdapterSet = (("style", 1.0),)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.engine.adapters import NO_ADAPTERS, Adapter, adapter_set
+from app.engine.request import NO_ADAPTERS, Adapter, adapter_set
 from quantizer.errors import RequestError
 
 KNOWN = (Adapter("style", "k2"), Adapter("facts", "k1"))
