@@ -23,7 +23,7 @@ from offload.speed.cost_model import Rates
 
 __all__ = [
     "DryRun",
-    "Plan",
+    "PlacementPlan",
     "PlanConstraints",
     "best_assessment",
     "complete_plan",
@@ -51,7 +51,7 @@ class PlanConstraints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PlacementPlan:
     """The best plan: the placement with its assessment (`found`), warnings, and remedies ranked by speed.
 
     Speeds may be off by `uncertainty`, a share of them.
@@ -66,7 +66,7 @@ class Plan:
 
 def plan(
     model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, *, wants_remedies: bool = True
-) -> Plan:
+) -> PlacementPlan:
     """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that it cannot have, and for
     layers on GPUs that are not there."""
     found = best_assessment(model, constraints, machine, rates)
@@ -89,11 +89,11 @@ def complete_plan(
     rates: Rates,
     *,
     wants_remedies: bool = True,
-) -> Plan:
+) -> PlacementPlan:
     """Return the plan of an assessment with its warnings and remedies. Remedies take the longest: interactive callers
     leave them out.
     """
-    return Plan(
+    return PlacementPlan(
         setting=found.profile.setting,
         found=found,
         uncertainty=rates.uncertainty,
@@ -123,7 +123,7 @@ _MAX_ROUNDS = 3
 
 def dry_plan(
     model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, dry_run: DryRun
-) -> Plan:
+) -> PlacementPlan:
     """Plan as `plan` does, and compare each placement with a dry run of it; where that takes more, plan again.
 
     Raises UsageError for a cache that the model cannot have, and what `dry_run` raises.

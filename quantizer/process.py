@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from quantizer.errors import EngineError, UserError, redact_paths
-from quantizer.write.events import Failed, decode_event, encode_event
+from quantizer.write.events import JobFailed, decode_event, encode_event
 
 __all__ = [
     *("ChildProcess", "Message", "OwnedProcess", "StderrTail"),
@@ -351,12 +351,12 @@ def decode_message(line: bytes) -> Message:
     """Return the JSON object in a line. Raises the UserError that it reports, EngineError for anything else."""
     try:
         message: Message = json.loads(line)
-        is_failure = message.get("event") == Failed.kind
+        is_failure = message.get("event") == JobFailed.kind
     except (ValueError, AttributeError) as error:
         raise EngineError("The worker sent invalid JSON.", "Report this with the command used.") from error
     if is_failure:
         failed = decode_event(message)
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, JobFailed)
         raise failed.error.error()
     return message
 
@@ -382,7 +382,7 @@ def serve_request(
     try:
         work(request, send)
     except UserError as error:
-        send(encode_event(Failed.of(error)))
+        send(encode_event(JobFailed.of(error)))
         return 1
     return 0
 

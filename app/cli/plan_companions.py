@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from app.settings.settings import Settings
     from offload.footprint.auxiliary_models import AuxiliaryModels
-    from offload.plan import Plan
+    from offload.plan import PlacementPlan
     from quantizer.gguf.header import Header
 
 __all__ = ["attached_to", "told_of_projectors"]
@@ -44,7 +44,7 @@ def attached_to(
     )
 
 
-def told_of_projectors(found: Plan, model: Path, auxiliary: AuxiliaryModels) -> Plan:
+def told_of_projectors(found: PlacementPlan, model: Path, auxiliary: AuxiliaryModels) -> PlacementPlan:
     """Return `found` with a sentence for a projector that lies beside the model and is not counted."""
     beside = find_projectors(model)
     if auxiliary.projector is not None or not beside:

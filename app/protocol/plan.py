@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from app.protocol.library import DeviceKindName, VerdictName
 
 if TYPE_CHECKING:
-    from offload import plan as offload
+    from offload.plan import PlacementPlan
 
 __all__ = [
     "DevicePlan",
@@ -222,7 +222,7 @@ class PlanReport(Plan):
         )
 
 
-def describe_plan(plan: offload.Plan) -> Plan:
+def describe_plan(plan: PlacementPlan) -> Plan:
     """Return the planner's `plan` as it crosses processes."""
     found, setting, speed = plan.found, plan.setting, plan.found.speed
     return Plan(

@@ -24,7 +24,7 @@ from quantizer.gguf.header_encoder import Entry
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.recipe_rules import ModelShape
 from quantizer.mix.tensor_categories import allows_quantization
-from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
+from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary, vocabulary_entries
 
 __all__ = ["open_checkpoint"]
 
@@ -77,7 +77,7 @@ def _entries(
     folder: Path,
     config: Config,
     architecture: Architecture,
-    vocabulary: Vocabulary,
+    vocabulary: TokenizerVocabulary,
     tensors: Collection[SourceTensor],
 ) -> Iterable[Entry]:
     from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import

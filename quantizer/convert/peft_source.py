@@ -20,10 +20,10 @@ from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError, UsageError
-from quantizer.gguf.adapter import fits
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.header_encoder import Entry, encode_entry
+from quantizer.gguf.lora_adapter import fits
 from quantizer.gguf.validation import shard_paths, validate_gguf
 from quantizer.mix.recipe_rules import ModelShape
 

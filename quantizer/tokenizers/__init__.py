@@ -20,20 +20,20 @@ from quantizer.tokenizers.special_ids import read_additions, read_frame, read_sp
 from quantizer.tokenizers.vocabulary import (
     Alphabet,
     Token,
+    TokenizerVocabulary,
     TokenType,
-    Vocabulary,
     bounded_size,
     token_list,
     vocabulary_entries,
 )
 from quantizer.tokenizers.wordpiece import read_word_list, read_wordpiece
 
-__all__ = ["Token", "TokenType", "Vocabulary", "read_vocabulary", "vocabulary_entries"]
+__all__ = ["Token", "TokenType", "TokenizerVocabulary", "read_vocabulary", "vocabulary_entries"]
 
 _READERS = {"BPE": read_byte_level, "Unigram": unigram.read_unigram, "WordPiece": read_wordpiece}
 
 
-def read_vocabulary(folder: Path, config: Config) -> Vocabulary:
+def read_vocabulary(folder: Path, config: Config) -> TokenizerVocabulary:
     """Read the tokenizer in `folder`; `config` is the model's, whose vocab_size is the number of tokens.
 
     Raises CheckpointError for kinds that llama.cpp has not, and for anything inconsistent.
@@ -45,7 +45,7 @@ def read_vocabulary(folder: Path, config: Config) -> Vocabulary:
     ids = {token.text: i for i, token in enumerate(tokens) if token.type is not TokenType.UNUSED}
     frame = read_frame(files.tokenizer.get("post_processor"))
     special_ids = read_special_ids(files, config, alphabet.special_ids, frame, ids)
-    return Vocabulary(
+    return TokenizerVocabulary(
         alphabet=alphabet,
         tokens=tuple(tokens),
         special_ids=special_ids,

@@ -19,7 +19,7 @@ __all__ = [
     "Alphabet",
     "Token",
     "TokenType",
-    "Vocabulary",
+    "TokenizerVocabulary",
     "bounded_size",
     "token_list",
     "vocabulary_entries",
@@ -74,7 +74,7 @@ class Alphabet:
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class TokenizerVocabulary:
     """A whole vocabulary: `tokens` by id, as many as the embedding has rows.
 
     `special_ids` by role, such as `bos` or `fim_pre`; `additions` has by role what is put around a text, and no entry
@@ -136,7 +136,7 @@ _CHAT_TEMPLATE = "tokenizer.chat_template"
 _ROLE_KEYS = {"unk": "unknown", "pad": "padding", "sep": "seperator"}
 
 
-def vocabulary_entries(vocabulary: Vocabulary) -> Iterator[Entry]:
+def vocabulary_entries(vocabulary: TokenizerVocabulary) -> Iterator[Entry]:
     """Yield every entry that describes `vocabulary`, the long lists first."""
     alphabet = vocabulary.alphabet
     yield encode_entry(f"{_PREFIX}.model", alphabet.model, "str")
@@ -160,7 +160,7 @@ def vocabulary_entries(vocabulary: Vocabulary) -> Iterator[Entry]:
     yield from _chat_templates(vocabulary)
 
 
-def _chat_templates(vocabulary: Vocabulary) -> Iterator[Entry]:
+def _chat_templates(vocabulary: TokenizerVocabulary) -> Iterator[Entry]:
     named = {re.sub(r"[^A-Za-z0-9]", "_", name): text for name, text in vocabulary.chat_templates.items()}
     if DEFAULT in named:
         yield encode_entry(_CHAT_TEMPLATE, named.pop(DEFAULT), "str")

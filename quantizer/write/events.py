@@ -9,13 +9,23 @@ from typing import Any, ClassVar, TypeAlias
 from quantizer.errors import EngineError, ErrorInfo, UserError
 
 __all__ = [
-    *("WaitingForShard", "Done", "Event", "Failed", "Planned", "Progress", "ShardOrder", "Resumed", "Warned"),
+    *(
+        "WaitingForShard",
+        "OutputDone",
+        "Event",
+        "JobFailed",
+        "JobPlanned",
+        "TensorWritten",
+        "ShardOrder",
+        "JobResumed",
+        "JobWarning",
+    ),
     *("decode_event", "encode_event"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class JobPlanned:
     """The size of all files together, which is the disk space that the job takes, and the number of tensors.
 
     `output` is the first of `n_files`.
@@ -31,7 +41,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class JobResumed:
     """A killed run wrote the first `n_tensors`, `n_bytes` of the output; this run continues from there."""
 
     kind: ClassVar[str] = "resumed"
@@ -57,7 +67,7 @@ class WaitingForShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TensorWritten:
     """A tensor was written; `n_written` of the planned bytes exist."""
 
     kind: ClassVar[str] = "progress"
@@ -69,7 +79,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class JobWarning:
     """A warning; the job goes on."""
 
     kind: ClassVar[str] = "warning"
@@ -77,7 +87,7 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class OutputDone:
     """The output is complete under its name."""
 
     kind: ClassVar[str] = "done"
@@ -87,21 +97,24 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class JobFailed:
     """The job ended without an output."""
 
     kind: ClassVar[str] = "failed"
     error: ErrorInfo
 
     @classmethod
-    def of(cls, error: UserError) -> Failed:
+    def of(cls, error: UserError) -> JobFailed:
         """Describe `error` for the other process."""
         return cls(ErrorInfo.of(error))
 
 
-Event: TypeAlias = Planned | Resumed | ShardOrder | WaitingForShard | Progress | Warned | Done | Failed
+Event: TypeAlias = (
+    JobPlanned | JobResumed | ShardOrder | WaitingForShard | TensorWritten | JobWarning | OutputDone | JobFailed
+)
 _KINDS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (Planned, Resumed, ShardOrder, WaitingForShard, Progress, Warned, Done, Failed)
+    kind.kind: kind
+    for kind in (JobPlanned, JobResumed, ShardOrder, WaitingForShard, TensorWritten, JobWarning, OutputDone, JobFailed)
 }
 
 
@@ -114,6 +127,10 @@ def decode_event(line: Mapping[str, Any]) -> Event:
     """Return the event in a JSON object. Raises EngineError for anything else."""
     try:
         fields = {name: value for name, value in line.items() if name != "event"}
-        return Failed(ErrorInfo(**fields["error"])) if line["event"] == Failed.kind else _KINDS[line["event"]](**fields)
+        return (
+            JobFailed(ErrorInfo(**fields["error"]))
+            if line["event"] == JobFailed.kind
+            else _KINDS[line["event"]](**fields)
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise EngineError("The job sent an unknown event.", "Report this with the command used.") from error

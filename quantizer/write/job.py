@@ -20,7 +20,15 @@ from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.gguf.file_types import file_type_named
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
 from quantizer.process import ChildProcess, Message, decode_message, python_command, run_child, serve_request
-from quantizer.write.events import Done, Event, Planned, WaitingForShard, Warned, decode_event, encode_event
+from quantizer.write.events import (
+    Event,
+    JobPlanned,
+    JobWarning,
+    OutputDone,
+    WaitingForShard,
+    decode_event,
+    encode_event,
+)
 from quantizer.write.partial_output import discard_partial
 
 if TYPE_CHECKING:
@@ -147,11 +155,11 @@ def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], N
     plan = request.plan(arrivals)
 
     paths = [str(shard.path) for shard in plan.shards]
-    report(Planned(paths[0], plan.file_type.name, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths)))
+    report(JobPlanned(paths[0], plan.file_type.name, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths)))
     for text in plan.warnings:
-        report(Warned(text))
+        report(JobWarning(text))
     execute(plan, request.n_threads, request.is_overwriting, report, request.allows_nan)
-    report(Done(paths[0], plan.n_bytes, time.monotonic() - started))
+    report(OutputDone(paths[0], plan.n_bytes, time.monotonic() - started))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from quantizer.checkpoint.packed.computed_rows import RowFile
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.gguf.header_encoder import OutputTensor, padding
-from quantizer.write.events import Event, Progress, Resumed, ShardOrder, Warned
+from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
 from quantizer.write.partial_output import PartialOutput, check_output
 from quantizer.write.pipeline import PlannedTensor, convert_tensors
 from quantizer.write.quantize_plan import QuantizePlan
@@ -32,11 +32,11 @@ def execute(
     report: Callable[[Event], None],
     allows_nan: bool = False,
 ) -> None:
-    """Write the planned files; `report` gets Progress after each tensor, and before the first one Resumed where a
-    killed run got further, and ShardOrder where files are pending.
+    """Write the planned files; `report` gets TensorWritten after each tensor, and before the first one JobResumed where
+    a killed run got further, and ShardOrder where files are pending.
 
     Raises UsageError when an importance matrix is missing, CheckpointError for weights that are not finite (unless
-    `allows_nan`, which reports them as Warned), StorageError when the disk stands in the way.
+    `allows_nan`, which reports them as JobWarning), StorageError when the disk stands in the way.
     """
     if plan.missing_imatrix:
         raise UsageError(
@@ -56,7 +56,7 @@ def _write(
     """Write the tensors that are missing."""
     index = partial.n_done
     if index:
-        report(Resumed(index, partial.n_written))
+        report(JobResumed(index, partial.n_written))
     if plan.identities:
         report(shard_order([tensor.source for tensor in plan.tensors], index))
     headers = {shard.tensors[0].output.name: shard.header for shard in plan.shards}
@@ -78,18 +78,18 @@ def _write(
                 index += 1
 
 
-def _progress(index: int, tensor: PlannedTensor, n_written: int) -> Progress:
+def _progress(index: int, tensor: PlannedTensor, n_written: int) -> TensorWritten:
     output = tensor.output
-    return Progress(index, output.name, tensor.source.stored.name, output.kind.name, n_written)
+    return TensorWritten(index, output.name, tensor.source.stored.name, output.kind.name, n_written)
 
 
-def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> Warned:
+def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> JobWarning:
     text = f"The tensor {output.name} holds NaN or infinite weights, {n_bad:,} of them"
     if not allows_nan:
         raise CheckpointError(
             f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it all the same."
         )
-    return Warned(f"{text}; they count as 0." if output.kind.is_quantized else f"{text}, and stay so.")
+    return JobWarning(f"{text}; they count as 0." if output.kind.is_quantized else f"{text}, and stay so.")
 
 
 def fingerprint(plan: QuantizePlan) -> str:

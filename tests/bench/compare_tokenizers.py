@@ -16,7 +16,7 @@ from pathlib import Path
 
 from quantizer.checkpoint.config import Config
 from quantizer.gguf.header_encoder import encode_entry, encode_header
-from quantizer.tokenizers import Vocabulary, read_vocabulary, vocabulary_entries
+from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary, vocabulary_entries
 from tests.bench.tokenizer_zoo import ZOO, Resident
 from tests.bench.tricky_texts import tricky_texts
 
@@ -61,7 +61,7 @@ def has_frame(folder: Path) -> bool:
     return (folder / "tokenizer.json").exists()
 
 
-def write_vocabulary(path: Path, vocabulary: Vocabulary) -> Path:
+def write_vocabulary(path: Path, vocabulary: TokenizerVocabulary) -> Path:
     """A GGUF with a vocabulary and nothing else."""
     architecture = encode_entry("general.architecture", "llama", "str")
     path.write_bytes(encode_header([architecture, *vocabulary_entries(vocabulary)], []))
@@ -80,7 +80,7 @@ def ask(model: Path, texts: list[str], is_framed: bool) -> list[list[int]]:
     return answers
 
 
-def named(vocabulary: Vocabulary, ids: list[int]) -> str:
+def named(vocabulary: TokenizerVocabulary, ids: list[int]) -> str:
     """Ids as their tokens."""
     return " ".join(repr(vocabulary.tokens[i].text) for i in ids)[:400]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantizer.errors import UserError
-from quantizer.write.events import Failed, Planned, Progress, Resumed, decode_event
+from quantizer.write.events import JobFailed, JobPlanned, JobResumed, TensorWritten, decode_event
 from quantizer.write.job import JobRequest, run_job
 
 __all__ = ["Trial", "cut_short", "killed"]
@@ -60,9 +60,9 @@ class Trial:
         if any(found[name] != self.expected[name] for name in found.keys() & self.expected.keys()):
             return "a file stands under its final name and is not whole"
         events = [] if found == self.expected else list(run_job(self.request))
-        resumed = sum(event.n_tensors for event in events if isinstance(event, Resumed))
-        n_tensors = sum(event.n_tensors for event in events if isinstance(event, Planned))
-        n_done = sum(isinstance(event, Progress) for event in events)
+        resumed = sum(event.n_tensors for event in events if isinstance(event, JobResumed))
+        n_tensors = sum(event.n_tensors for event in events if isinstance(event, JobPlanned))
+        n_done = sum(isinstance(event, TensorWritten) for event in events)
         found = self._found()
         for name in found:
             Path(self.request.output).with_name(name).unlink()
@@ -87,7 +87,7 @@ def killed(trial: Trial, after_s: float, n_events: int = 0) -> str:
         time.sleep(after_s)
         job.kill()
         lines += [line for line in job.stdout if line.endswith(b"\n")]
-    return trial.fault(sum(isinstance(decode_event(json.loads(line)), Progress) for line in lines))
+    return trial.fault(sum(isinstance(decode_event(json.loads(line)), TensorWritten) for line in lines))
 
 
 def cut_short(trial: Trial, n_bytes: int) -> str:
@@ -100,7 +100,7 @@ def cut_short(trial: Trial, n_bytes: int) -> str:
         job.stdin.write(trial.asked)
         job.stdin.flush()
         last = decode_event(json.loads(job.stdout.readlines()[-1]))
-    if not isinstance(last, Failed) or last.error.kind != "StorageError":
+    if not isinstance(last, JobFailed) or last.error.kind != "StorageError":
         return f"the full disk was reported as {last}"
     if left := sorted(path.name for path in Path(trial.request.output).parent.iterdir()):
         return f"the full disk left {left}"

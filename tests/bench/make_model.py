@@ -18,7 +18,7 @@ from quantizer.convert.source_model import SourceModel
 from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.mix.recipe_rules import ModelShape
-from quantizer.write.events import Event, Progress
+from quantizer.write.events import Event, TensorWritten
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import QuantizePlan, plan_model
 from tests.bench.layers import Shape, metadata, tensors
@@ -59,7 +59,7 @@ def _vocabulary_entries(shape: Shape) -> Iterator[Entry]:
 
 
 def _show(event: Event, n_bytes: int) -> None:
-    if isinstance(event, Progress):
+    if isinstance(event, TensorWritten):
         print(f"\r{event.n_written / n_bytes:4.0%}  {event.name} {event.target:8}\x1b[K", end="", flush=True)
 
 

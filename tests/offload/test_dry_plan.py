@@ -12,7 +12,7 @@ from offload.footprint.profile import RunConfig
 from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.placement.search import margin_bytes
-from offload.plan import Plan, PlanConstraints, dry_plan, parameters_of, plan
+from offload.plan import PlacementPlan, PlanConstraints, dry_plan, parameters_of, plan
 from offload.speed.cost_model import expected_rates
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
@@ -27,7 +27,7 @@ def with_free(machine: Machine, *free_gib: float) -> Machine:
     return Machine(machine.host, tuple(replace(gpu, free_bytes=int(gib * GIB)) for gpu, gib in cards))
 
 
-def planned(machine: Machine, compute_gib: float) -> tuple[Plan, list[LoadParameters]]:
+def planned(machine: Machine, compute_gib: float) -> tuple[PlacementPlan, list[LoadParameters]]:
     """Plan where every device turns out to compute in so much."""
     asked: list[LoadParameters] = []
 

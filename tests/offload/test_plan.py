@@ -18,7 +18,7 @@ from offload.footprint.model import PlannedModel
 from offload.footprint.profile import DEFAULT_N_UBATCH
 from offload.format import format_memory, format_speed
 from offload.placement.assessment import FitLevel
-from offload.plan import Plan, PlanConstraints, plan
+from offload.plan import PlacementPlan, PlanConstraints, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
@@ -42,12 +42,12 @@ def model(name: str, file_type: str) -> PlannedModel:
     return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
 
-def planned(name: str, file_type: str, machine: Machine, question: PlanConstraints = QUESTION) -> Plan:
+def planned(name: str, file_type: str, machine: Machine, question: PlanConstraints = QUESTION) -> PlacementPlan:
     question = replace(question, is_fused=bool(machine.gpus))
     return plan(model(name, file_type), question, machine, expected_rates(machine))
 
 
-def told(found: Plan) -> list[str]:
+def told(found: PlacementPlan) -> list[str]:
     """A plan on a few lines."""
     pace = found.found.speed
     tps = f"{format_speed(pace.decode_tps)} tok/s, prompt {format_speed(pace.prefill_tps)}" if pace else "speed unknown"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.checkpoint.config import Config
-from quantizer.tokenizers import Vocabulary, read_vocabulary
+from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary
 from tests.quantizer.checkpoints import tokenizer, tokenizer_config
 
 __all__ = [
@@ -53,7 +53,7 @@ def write(folder: Path, parsed: dict[str, Any], settings: dict[str, Any], *edits
     return folder
 
 
-def vocabulary_of(folder: Path, *edits: Edit, config: dict[str, Any] | None = None) -> Vocabulary:
+def vocabulary_of(folder: Path, *edits: Edit, config: dict[str, Any] | None = None) -> TokenizerVocabulary:
     """The byte-level tokenizer of the tiny Llama, edited, written and read."""
     write(folder, tokenizer(), tokenizer_config(), *edits)
     return read_vocabulary(folder, Config(config or {"vocab_size": 272, "eos_token_id": [258, 260]}))

@@ -105,7 +105,9 @@ def _keep_file() -> None:
 def _machine_with_a_problem() -> ScriptedClient:
     client = client_with_models()
     rows = (("memory", "20 GiB of 24 GiB free"), ("processor", "8 cores with AVX2"))
-    client.library.machine_report = MachineReport(rows, (MachineProblem("Memory is swapped.", "Close other programs."),))
+    client.library.machine_report = MachineReport(
+        rows, (MachineProblem("Memory is swapped.", "Close other programs."),)
+    )
     return client
 
 

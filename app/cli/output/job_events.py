@@ -16,7 +16,7 @@ import click
 
 from app.library.download.rates import Speedometer
 from quantizer.errors import UserError
-from quantizer.write.events import Failed, encode_event
+from quantizer.write.events import JobFailed, encode_event
 
 __all__ = ["EventBar", "JobEvents"]
 
@@ -35,7 +35,7 @@ class JobEvents:
 
     def failed(self, error: UserError) -> None:
         """Say how the verb failed."""
-        self.emit(**encode_event(Failed.of(error)))
+        self.emit(**encode_event(JobFailed.of(error)))
 
 
 @dataclass(slots=True)

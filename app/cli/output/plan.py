@@ -19,7 +19,7 @@ from offload.footprint.profile import DEFAULT_N_UBATCH
 from offload.format import format_memory, format_speed, format_tokens
 from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
-from offload.plan import Plan
+from offload.plan import PlacementPlan
 
 __all__ = ["align_columns", "format_fit", "gains_json", "gains_lines", "kv_table_json", "kv_table_lines", "plan_lines"]
 
@@ -32,7 +32,7 @@ _VERDICTS = {
 _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 
-def plan_lines(plan: Plan, *, with_curve: bool = False) -> Iterator[str]:
+def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str]:
     """Yield the lines of a plan."""
     found, setting = plan.found, plan.setting
     yield _VERDICTS[found.verdict]
@@ -73,7 +73,7 @@ def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
     )
 
 
-def _curve_lines(plan: Plan) -> Iterator[str]:
+def _curve_lines(plan: PlacementPlan) -> Iterator[str]:
     """Yield tok/s against layers on the fastest GPU as bars; at most a dozen of them, the plan's own among them."""
     found = plan.found
     if len(found.curve) < 2 or found.placement is None:
@@ -93,7 +93,7 @@ def _sampled(n_points: int, here: int) -> Sequence[int]:
     return sorted({*range(0, n_points, step), here, n_points - 1})
 
 
-def _table(plan: Plan) -> Iterator[str]:
+def _table(plan: PlacementPlan) -> Iterator[str]:
     columns: dict[str, Callable[[Share], int]] = {
         "weights": lambda share: share.weight_bytes,
         "cache": lambda share: share.cache_bytes,
@@ -109,7 +109,7 @@ def _table(plan: Plan) -> Iterator[str]:
     yield from align_columns([["device", "layers", *columns], *rows])
 
 
-def _batches(plan: Plan) -> str:
+def _batches(plan: PlacementPlan) -> str:
     """Say what was chosen against the usual."""
     n_ubatch = plan.setting.n_ubatch
     return f", in micro-batches of {n_ubatch} tokens" if n_ubatch != DEFAULT_N_UBATCH else ""
@@ -123,7 +123,7 @@ def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([name.ljust(widths[0]), *cells])
 
 
-def _remedies(plan: Plan) -> Iterator[str]:
+def _remedies(plan: PlacementPlan) -> Iterator[str]:
     width = max((len(remedy.what) for remedy in plan.remedies if len(remedy.what) <= _COMMAND_COLUMNS), default=0)
     for remedy in plan.remedies:
         gained = f"{format_speed(remedy.decode_tps)} tok/s" if remedy.decode_tps is not None else "speed unknown"

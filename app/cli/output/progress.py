@@ -28,8 +28,7 @@ from app.cli.output.job_events import EventBar, JobEvents
 from app.engine.model_task import TaskProgress
 from app.library.download import events as download
 from app.terminal import printable
-from quantizer.write.events import Event, Planned
-from quantizer.write.events import Progress as TensorProgress
+from quantizer.write.events import Event, JobPlanned, TensorWritten
 
 __all__ = ["Bar", "DownloadProgress", "JobProgress", "Meter", "open_bar", "with_progress"]
 
@@ -149,9 +148,9 @@ class JobProgress(_Shown):
 
     def show(self, event: Event) -> None:
         """Bring the line up to date; other events than the plan and tensors change nothing."""
-        if isinstance(event, Planned):
+        if isinstance(event, JobPlanned):
             self.bar.update(n_total=event.n_bytes)
-        elif isinstance(event, TensorProgress):
+        elif isinstance(event, TensorWritten):
             self.bar.update(n_done=event.n_written, title=f"{event.name} {event.stored} → {event.target}")
 
 

@@ -116,7 +116,7 @@ def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -
     Says on stderr what it takes, with its `purpose`. Raises UserError.
     """
     from app.settings.settings import load_settings
-    from quantizer.write.events import Planned
+    from quantizer.write.events import JobPlanned
     from quantizer.write.job import run_job
 
     folder = load_settings().cache_dir / "run"
@@ -125,7 +125,7 @@ def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -
     with JobProgress() as progress:
         for event in run_job(replace(request, output=str(output))):
             progress.show(event)
-            if isinstance(event, Planned):
+            if isinstance(event, JobPlanned):
                 # not click.echo: that writes past the bar, into its line
                 print(f"Takes {format_bytes(event.n_bytes)} of disk meanwhile, {purpose}.", file=sys.stderr)
     return output

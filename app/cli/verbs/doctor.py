@@ -98,10 +98,6 @@ def model_lines(model: str, examination: ModelDiagnosis) -> Iterator[str]:
     yield f"First: {found.first_step}"
 
 
-if TYPE_CHECKING:
-    pass
-
-
 @click.command(epilog="Example: localllm doctor guide")
 @click.argument("model", required=False, shell_complete=complete_model)
 @setting_options("rpc")

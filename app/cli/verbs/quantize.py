@@ -24,7 +24,7 @@ from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
 from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.gguf.shards import unsplit_name
-from quantizer.write.events import Done, Event, Planned, Resumed, Warned
+from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
 
 __all__ = ["list_types", "note", "quantize", "written"]
 
@@ -203,7 +203,7 @@ def _planned(request: JobRequest) -> dict[str, object]:
     if plan.missing_imatrix:
         _warn(f"{request.file_type} needs an importance matrix; without one it will be refused.")
     paths = [str(shard.path) for shard in plan.shards]
-    planned = Planned(paths[0], request.file_type, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths))
+    planned = JobPlanned(paths[0], request.file_type, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths))
     return {**_result(planned), "dry_run": True}
 
 
@@ -217,7 +217,7 @@ def written(request: JobRequest) -> dict[str, object]:
         for event in run_job(request):
             progress.show(event)
             note(event, result)
-            if isinstance(event, Planned):
+            if isinstance(event, JobPlanned):
                 _tell(f"Takes {format_bytes(event.n_bytes)} of disk, all of it beside {event.output}.")
     return result
 
@@ -225,18 +225,18 @@ def written(request: JobRequest) -> dict[str, object]:
 def note(event: Event, result: dict[str, object]) -> None:
     """Add to `result` what a job's `event` tells of its output, and tell people what they should know."""
     match event:
-        case Planned():
+        case JobPlanned():
             result |= {**_result(event), "dry_run": False}
-        case Resumed():
+        case JobResumed():
             result["resumed_tensors"] = event.n_tensors
             _tell(f"Goes on after {event.n_tensors} tensors that a killed run wrote.")
-        case Warned():
+        case JobWarning():
             _warn(event.text)
-        case Done():
+        case OutputDone():
             result["elapsed_s"] = round(event.elapsed_s, 2)
 
 
-def _result(planned: Planned) -> dict[str, object]:
+def _result(planned: JobPlanned) -> dict[str, object]:
     return {
         "output": planned.output,
         "files": planned.n_files,

@@ -14,9 +14,9 @@ from pathlib import Path
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from offload.footprint.kv_cache import supports_truncation
 from quantizer.errors import ModelFileError
-from quantizer.gguf.adapter import validate_adapter
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import layer_caches_of
+from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
 __all__ = ["MtpLayer", "find_projectors", "has_mtp_layers", "mtp_layer", "read_auxiliary_models"]

@@ -22,7 +22,7 @@ from offload.format import format_memory, format_tokens
 from offload.placement.actual_usage import ExcessUsage, with_reserved
 from offload.placement.allocation import Share
 from offload.placement.load_parameters import LoadParameters
-from offload.plan import DryRun, Plan, PlanConstraints, dry_plan, parameters_of, plan
+from offload.plan import DryRun, PlacementPlan, PlanConstraints, dry_plan, parameters_of, plan
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.errors import EngineError
 
@@ -38,7 +38,7 @@ class LoadAttempt:
 
     config: EngineConfig
     setting: RuntimeSettings
-    plan: Plan
+    plan: PlacementPlan
 
     @property
     def parameters(self) -> LoadParameters:

@@ -17,7 +17,7 @@ from offload.footprint.context import ContextRequest, plan_context
 from offload.footprint.kv_cache import bytes_per_cell, check_kv_types, parse_kv_types
 from offload.format import format_speed
 from offload.placement.assessment import FitLevel
-from offload.plan import Plan, PlanConstraints
+from offload.plan import PlacementPlan, PlanConstraints
 from quantizer.errors import EngineError, UnfitError
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import kv_shape_of
@@ -49,7 +49,7 @@ def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> t
     return replace(config, n_ctx=plan.n_ctx, n_cells=plan.n_cells, kv_type=str(types)), plan.notice
 
 
-def check_fit(plan: Plan, when_unfit: UnfitPolicy) -> str:
+def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
     """Return the warning to give before `plan` is loaded, "" when the whole model fits.
 
     Raises UnfitError when the user has to agree first, EngineError when nobody can be asked and it is too large.
@@ -66,7 +66,7 @@ def check_fit(plan: Plan, when_unfit: UnfitPolicy) -> str:
     return cause
 
 
-def _exceeds_memory(plan: Plan) -> bool:
+def _exceeds_memory(plan: PlacementPlan) -> bool:
     """Return whether the model takes more than all free memory, so that it is read from disk again and again."""
     profile = plan.found.profile
     return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.found.machine.host.free_bytes

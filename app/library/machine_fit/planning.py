@@ -19,7 +19,7 @@ from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.assessment import Assessment, FitLevel
 from offload.placement.load_parameters import ON_HOST, LoadParameters
-from offload.plan import Plan, PlanConstraints, best_assessment, dry_plan, plan
+from offload.plan import PlacementPlan, PlanConstraints, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
 
 __all__ = ["Fit", "PlanningContext", "local_planning_context", "plan_of", "plan_of_absent", "planning_context"]
@@ -70,7 +70,7 @@ class PlanningContext:
             n_ctx=found.profile.setting.n_ctx,
         )
 
-    def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> Plan:
+    def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
         """Return the plan of `model`: shares, warnings, remedies. Raises as `best_assessment` does."""
         return plan(model, self.question, self.machine, self.rates, wants_remedies=wants_remedies)
 
@@ -91,7 +91,7 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     )
 
 
-def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *, is_here: bool) -> Plan:
+def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *, is_here: bool) -> PlacementPlan:
     """Plan with compute buffers from llama.cpp's dry run; those of devices not present are estimated on the CPU."""
 
     def dry_run(setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
@@ -107,7 +107,7 @@ def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *,
     return wanted.plan(model.measured(setting, n_bytes))
 
 
-def plan_of_absent(model: PlannedModel, notice: str, wanted: PlanningContext) -> Plan:
+def plan_of_absent(model: PlannedModel, notice: str, wanted: PlanningContext) -> PlacementPlan:
     """Plan a model of which only the header was fetched, as `notice` says; compute buffers come from a formula."""
     found = wanted.plan(model)
     formula = "Its compute buffers are estimated by a formula, within 15 %."

@@ -15,7 +15,7 @@ from pathlib import Path
 from app.library.download.events import Converting, Report
 from app.library.pulling.checkpoint_store import CheckpointStore
 from quantizer.errors import StorageError
-from quantizer.write.events import Event, Planned, Progress, Resumed, ShardOrder, WaitingForShard
+from quantizer.write.events import Event, JobPlanned, JobResumed, ShardOrder, TensorWritten, WaitingForShard
 from quantizer.write.job import JobRequest, RunningQuantization, open_job
 
 __all__ = ["ShardStream", "ShardUse", "ShardWindow"]
@@ -118,9 +118,9 @@ class ShardStream:
 
     def _apply(self, event: Event) -> None:
         match event:
-            case Planned():
+            case JobPlanned():
                 self._n_planned_bytes = event.n_bytes
-            case Resumed():
+            case JobResumed():
                 self._n_tensors, self._n_written_bytes = event.n_tensors, event.n_bytes
             case WaitingForShard() if self._window is None and event.name not in self._here:
                 self._urgent.append(event.name)  # the job needs it for planning
@@ -129,7 +129,7 @@ class ShardStream:
                 self._window = ShardWindow.of(event.files, n_bytes)
                 self._check_space(self._window)
                 self._release(self._window)
-            case Progress() if self._window:
+            case TensorWritten() if self._window:
                 self._n_tensors, self._n_written_bytes = event.index + 1, event.n_written
                 self._report_progress()
                 self._release(self._window)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from app.library.download import events as download
 from app.protocol.job import Job, JobState
 from quantizer.errors import EngineError, ErrorInfo
-from quantizer.write.events import Failed
+from quantizer.write.events import JobFailed
 
 __all__ = ["Line", "RunningJob"]
 
@@ -126,7 +126,7 @@ def _download(running: RunningJob, line: Line) -> RunningJob:
 _HANDLERS: dict[str, Callable[[RunningJob, Line], RunningJob]] = {
     "step": _step,
     "note": _note,
-    Failed.kind: _failed,
+    JobFailed.kind: _failed,
     "quantized": _result,
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from app.library.local.resolve import absolute, resolve
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
-from quantizer.gguf.adapter import validate_adapter
+from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import validate_gguf
 
 __all__ = ["NOTHING_ATTACHED", "Attachments", "read_attachments"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext
     from offload.devices.machine import Machine
     from offload.footprint.model import PlannedModel
-    from offload.plan import Plan
+    from offload.plan import PlacementPlan
 
 __all__ = ["PlanService"]
 
@@ -156,7 +156,7 @@ def _settings_for(request: PlanRequest, settings: Settings) -> Settings:
     )
 
 
-def _planned(request: PlanRequest, settings: Settings, known: _CachedModel, context: PlanningContext) -> Plan:
+def _planned(request: PlanRequest, settings: Settings, known: _CachedModel, context: PlanningContext) -> PlacementPlan:
     from app.library.machine_fit.planning import plan_of, plan_of_absent
 
     if not request.is_full:

@@ -13,7 +13,7 @@ from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.placement.allocation import overfull
 from offload.placement.assessment import FitLevel
-from offload.plan import Plan, PlanConstraints, dry_plan, plan
+from offload.plan import PlacementPlan, PlanConstraints, dry_plan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
@@ -28,7 +28,7 @@ QUESTION = PlanConstraints(n_ctx=8192, kv_types=KvTypes(), n_sequences=1)
 N_LAYERS = 33
 
 
-def pinned(machine: Machine, question: PlanConstraints = QUESTION, **gpu_layers: int) -> Plan:
+def pinned(machine: Machine, question: PlanConstraints = QUESTION, **gpu_layers: int) -> PlacementPlan:
     return plan(SMALL, replace(question, gpu_layers=gpu_layers), machine, expected_rates(machine))
 
 

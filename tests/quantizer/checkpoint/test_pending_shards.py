@@ -10,7 +10,7 @@ import pytest
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.errors import CheckpointError
 from quantizer.gguf.byte_source import open_local
-from quantizer.write.events import Done, Event, Planned, Progress, Resumed, ShardOrder, WaitingForShard
+from quantizer.write.events import Event, JobPlanned, JobResumed, OutputDone, ShardOrder, TensorWritten, WaitingForShard
 from quantizer.write.job import JobRequest, open_job, run_job
 from tests.quantizer.checkpoints import TinyLlama
 
@@ -61,11 +61,11 @@ async def test_a_job_asks_for_each_shard_when_it_needs_it_and_writes_the_same_by
                 coming.put(event.name)
                 await job.mark_arrived(event.name)
     assert (tmp_path / "m.gguf").read_bytes() == expected(tmp_path)
-    kinds = [event.kind for event in said if not isinstance(event, Progress)]
+    kinds = [event.kind for event in said if not isinstance(event, TensorWritten)]
     assert kinds == ["planned", "reads", "awaiting", "awaiting", "awaiting", "done"]
     [reads] = [event for event in said if isinstance(event, ShardOrder)]
     assert [name for name, _, _ in reads.files] == [event.name for event in said if isinstance(event, WaitingForShard)]
-    n_tensors = next(event.n_tensors for event in said if isinstance(event, Planned))
+    n_tensors = next(event.n_tensors for event in said if isinstance(event, JobPlanned))
     assert max(last for _, _, last in reads.files) == n_tensors - 1
 
 
@@ -77,18 +77,18 @@ async def test_a_job_that_was_left_goes_on_without_the_shards_that_it_is_through
             if isinstance(event, WaitingForShard):
                 coming.put(event.name)
                 await job.mark_arrived(event.name)
-            if isinstance(event, Progress) and event.index == 3:
+            if isinstance(event, TensorWritten) and event.index == 3:
                 break
     assert not (tmp_path / "m.gguf").exists()
     said = []
     async with open_job(request) as job:
         await job.mark_arrived(coming.shards[0].name)
         said = [event async for event in job.events()]
-    [resumed] = [event for event in said if isinstance(event, Resumed)]
+    [resumed] = [event for event in said if isinstance(event, JobResumed)]
     assert resumed.n_tensors >= 4
     [reads] = [event for event in said if isinstance(event, ShardOrder)]
     assert reads.files[0][1] == resumed.n_tensors
-    assert isinstance(said[-1], Done)
+    assert isinstance(said[-1], OutputDone)
 
 
 async def test_a_shard_that_differs_from_its_header_is_refused(coming: Coming, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from quantizer.errors import CheckpointError, UsageError, UserError
-from quantizer.gguf.adapter import validate_adapter
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header
+from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, open_source, plan
 from tests.quantizer.checkpoints import TinyLlama, write_checkpoint

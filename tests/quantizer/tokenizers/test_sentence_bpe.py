@@ -7,7 +7,7 @@ import pytest
 
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
-from quantizer.tokenizers import Token, TokenType, Vocabulary, read_vocabulary
+from quantizer.tokenizers import Token, TokenizerVocabulary, TokenType, read_vocabulary
 from tests.quantizer.tokenizer_files import BYTES, piece_model, sentence_bpe, write
 
 CONFIG = Config({"vocab_size": 280})
@@ -16,13 +16,13 @@ WORDS = [("▁a", -1.0, 1), ("▁▁", 0.0, 4), ("a", -2.0, 1)]
 KEEPING = [(3, 1), (4, 0)]
 
 
-def from_json(folder: Path, *edits: Any) -> Vocabulary:
+def from_json(folder: Path, *edits: Any) -> TokenizerVocabulary:
     return read_vocabulary(write(folder, *sentence_bpe(), *edits), CONFIG)
 
 
 def from_model(
     folder: Path, *, normalizer: list[tuple[int, int]] = KEEPING, pieces: Any = (*PIECES, *WORDS)
-) -> Vocabulary:
+) -> TokenizerVocabulary:
     (folder / "tokenizer.model").write_bytes(piece_model(pieces, [(3, 2)], normalizer))
     return read_vocabulary(folder, CONFIG)
 

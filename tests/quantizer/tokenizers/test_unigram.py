@@ -8,7 +8,7 @@ import pytest
 
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
-from quantizer.tokenizers import Token, TokenType, Vocabulary, read_vocabulary
+from quantizer.tokenizers import Token, TokenizerVocabulary, TokenType, read_vocabulary
 from tests.quantizer.tokenizer_files import piece_model, unigram, write
 
 CONFIG = Config({"vocab_size": 16, "type_vocab_size": 1})
@@ -16,7 +16,7 @@ CHARSMAP = (4).to_bytes(4, "little") + bytes(4) + b"a\0"
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
-def read(folder: Path, *edits: Any) -> Vocabulary:
+def read(folder: Path, *edits: Any) -> TokenizerVocabulary:
     return read_vocabulary(write(folder, *unigram(), *edits), CONFIG)
 
 

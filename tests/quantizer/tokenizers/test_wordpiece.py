@@ -8,17 +8,17 @@ import pytest
 
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
-from quantizer.tokenizers import Token, TokenType, Vocabulary, read_vocabulary
+from quantizer.tokenizers import Token, TokenizerVocabulary, TokenType, read_vocabulary
 from tests.quantizer.tokenizer_files import word_pieces, write
 
 CONFIG = Config({"vocab_size": 20, "type_vocab_size": 2, "pad_token_id": 0})
 
 
-def read(folder: Path, *edits: Any) -> Vocabulary:
+def read(folder: Path, *edits: Any) -> TokenizerVocabulary:
     return read_vocabulary(write(folder, *word_pieces(), *edits), CONFIG)
 
 
-def from_list(folder: Path, words: str, **settings: Any) -> Vocabulary:
+def from_list(folder: Path, words: str, **settings: Any) -> TokenizerVocabulary:
     (folder / "vocab.txt").write_text(words)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return read_vocabulary(folder, CONFIG)

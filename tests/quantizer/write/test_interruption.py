@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from quantizer.errors import StorageError
-from quantizer.write.events import Event, Progress, Resumed
+from quantizer.write.events import Event, JobResumed, TensorWritten
 from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import Journal, journal_path, partial_path
 from quantizer.write.quantize import fingerprint
@@ -80,12 +80,12 @@ def claim(asked: JobRequest, blocks: list[int]) -> None:
 
 
 def n_resumed(events: list[Event]) -> int:
-    return sum(event.n_tensors for event in events if isinstance(event, Resumed))
+    return sum(event.n_tensors for event in events if isinstance(event, JobResumed))
 
 
 def test_only_missing_tensors_are_written(interrupted: JobRequest) -> None:
     events = list(run_job(interrupted))
-    assert sum(isinstance(event, Progress) for event in events) == 1
+    assert sum(isinstance(event, TensorWritten) for event in events) == 1
     assert n_resumed(events) == len(interrupted.plan().tensors) - 1
 
 

@@ -17,7 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.errors import EngineError, ErrorInfo, StorageError
-from quantizer.write.events import Done, Event, Failed, Planned, Progress, Resumed, Warned, decode_event, encode_event
+from quantizer.write.events import (
+    Event,
+    JobFailed,
+    JobPlanned,
+    JobResumed,
+    JobWarning,
+    OutputDone,
+    TensorWritten,
+    decode_event,
+    encode_event,
+)
 from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import journal_path, partial_path
 from tests.quantizer.checkpoints import TinyLlama
@@ -43,10 +53,10 @@ def test_a_job_reports_its_plan_progress_and_end(tmp_path: Path, checkpoint: Pat
     output = tmp_path / "m.gguf"
     events = list(run_job(request(checkpoint, output)))
     planned, done = events[0], events[-1]
-    assert isinstance(planned, Planned)
-    assert isinstance(done, Done)
+    assert isinstance(planned, JobPlanned)
+    assert isinstance(done, OutputDone)
     assert planned.n_bytes == done.n_bytes == output.stat().st_size
-    assert sum(isinstance(event, Progress) for event in events) == planned.n_tensors
+    assert sum(isinstance(event, TensorWritten) for event in events) == planned.n_tensors
 
 
 def test_a_job_that_fails_raises_its_own_error_here(tmp_path: Path, checkpoint: Path) -> None:
@@ -58,8 +68,8 @@ def test_a_job_that_fails_raises_its_own_error_here(tmp_path: Path, checkpoint: 
 
 def test_leaving_the_events_cancels_the_job_and_leaves_nothing(tmp_path: Path, slow_checkpoint: Path) -> None:
     events = run_job(request(slow_checkpoint, tmp_path / "m.gguf", "IQ4_XS"))
-    assert isinstance(next(events), Planned)
-    assert isinstance(next(events), Progress)
+    assert isinstance(next(events), JobPlanned)
+    assert isinstance(next(events), TensorWritten)
     events.close()
     assert not list(tmp_path.iterdir())
 
@@ -133,12 +143,12 @@ def test_two_jobs_never_write_the_same_output(tmp_path: Path, slow_checkpoint: P
 
 
 EVENTS = st.one_of(
-    st.builds(Planned, st.text(), st.text(), st.integers(0), st.integers(0), st.integers(0), st.integers(1)),
-    st.builds(Resumed, st.integers(0), st.integers(0)),
-    st.builds(Progress, st.integers(0), st.text(), st.text(), st.text(), st.integers(0)),
-    st.builds(Warned, st.text()),
-    st.builds(Done, st.text(), st.integers(0), st.floats(0, 1e6)),
-    st.builds(Failed, st.builds(ErrorInfo, st.text(), st.text(), st.text())),
+    st.builds(JobPlanned, st.text(), st.text(), st.integers(0), st.integers(0), st.integers(0), st.integers(1)),
+    st.builds(JobResumed, st.integers(0), st.integers(0)),
+    st.builds(TensorWritten, st.integers(0), st.text(), st.text(), st.text(), st.integers(0)),
+    st.builds(JobWarning, st.text()),
+    st.builds(OutputDone, st.text(), st.integers(0), st.floats(0, 1e6)),
+    st.builds(JobFailed, st.builds(ErrorInfo, st.text(), st.text(), st.text())),
 )
 
 

@@ -18,7 +18,7 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
 from quantizer.gguf.validation import validate_gguf
 from quantizer.write import ggml
-from quantizer.write.events import Event, Progress, Warned
+from quantizer.write.events import Event, JobWarning, TensorWritten
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import QuantizePlan, plan
 from tests.quantizer.checkpoints import TinyLlama
@@ -100,9 +100,9 @@ def test_every_tensor_is_reported_with_the_bytes_that_stand(tmp_path: Path, chec
     reports: list[Event] = []
     planned = plan(checkpoint, file_type_named("F16"), tmp_path / "m.gguf")
     execute(planned, 2, False, reports.append)
-    done = [report.name for report in reports if isinstance(report, Progress)]
+    done = [report.name for report in reports if isinstance(report, TensorWritten)]
     assert done == [tensor.output.name for tensor in planned.tensors]
-    assert isinstance(reports[-1], Progress)
+    assert isinstance(reports[-1], TensorWritten)
     assert reports[-1].n_written == planned.n_bytes
 
 
@@ -240,7 +240,7 @@ def test_weights_that_are_not_finite_are_written_with_a_warning_when_allowed(tmp
     source = tiny_llama(tmp_path / "m.gguf", tensors=broken_weights())
     events: list[Event] = []
     execute(plan(source, file_type_named("Q8_0"), tmp_path / "out.gguf"), 1, False, events.append, allows_nan=True)
-    assert [event.text for event in events if isinstance(event, Warned)] == [
+    assert [event.text for event in events if isinstance(event, JobWarning)] == [
         "The tensor blk.0.ffn_up.weight holds NaN or infinite weights, 3 of them; they count as 0."
     ]
     assert validate_gguf(tmp_path / "out.gguf").file_bytes == (tmp_path / "out.gguf").stat().st_size

@@ -4,11 +4,11 @@ import pytest
 
 from app.cli.output.progress import JobProgress, with_progress
 from app.engine.model_task import TaskProgress
-from quantizer.write.events import Event, Planned, Progress
+from quantizer.write.events import Event, JobPlanned, TensorWritten
 
 JOB: list[Event] = [
-    Planned("m.gguf", "Q4_0", 2_000_000, 2, 10, 1),
-    Progress(0, "blk.0[red]\x1b]52;c;evil", "BF16", "Q4_0", 1_000_000),
+    JobPlanned("m.gguf", "Q4_0", 2_000_000, 2, 10, 1),
+    TensorWritten(0, "blk.0[red]\x1b]52;c;evil", "BF16", "Q4_0", 1_000_000),
 ]
 
 

@@ -10,7 +10,7 @@ from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.placement.assessment import FitLevel
-from offload.plan import Plan, PlanConstraints, plan
+from offload.plan import PlacementPlan, PlanConstraints, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.errors import EngineError, UnfitError
 from tests.offload.machines import MACHINES
@@ -20,7 +20,7 @@ GIB = 1 << 30
 CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
 
 
-def planned(free_gib: float, on_card_gib: float | None = None) -> Plan:
+def planned(free_gib: float, on_card_gib: float | None = None) -> PlacementPlan:
     """A plan of an 8B in Q8_0 (8 GiB) on a machine with so much free."""
     cards = () if on_card_gib is None else (replace(CARD.gpus[0], free_bytes=int(on_card_gib * GIB)),)
     machine = Machine(replace(CARD.host, free_bytes=int(free_gib * GIB)), cards)

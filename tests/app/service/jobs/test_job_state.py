@@ -8,7 +8,7 @@ from app.library.download.events import Chosen, Discarded, Done, Fetching, Progr
 from app.protocol.job import Job
 from app.service.jobs.job_state import RunningJob
 from quantizer.errors import EngineError, ErrorInfo, StorageError
-from quantizer.write.events import Failed
+from quantizer.write.events import JobFailed
 from quantizer.write.events import encode_event as encode_job_event
 
 JOB = Job(id="1", kind="pull", title="Fetch org/repo", arguments={}, created_s=1.0)
@@ -78,7 +78,7 @@ def test_an_event_without_its_fields_raises() -> None:
 
 
 def test_a_verb_reports_its_error_and_a_dead_one_gets_one() -> None:
-    said = job_after(encode_job_event(Failed.of(StorageError("The disk is full.", "Free 2 GB."))))
+    said = job_after(encode_job_event(JobFailed.of(StorageError("The disk is full.", "Free 2 GB."))))
     assert said.died(1, "whatever").ended("failed", 3.0).error == ErrorInfo(
         "StorageError", "The disk is full.", "Free 2 GB."
     )
