@@ -26,6 +26,7 @@ from app.engine.loop.core import Engine, Event
 from app.engine.protocol import codec, messages
 from app.engine.protocol.messages import WorkerMessage
 from app.engine.request import Request
+from app.engine.tuning.tune_results import Workload
 from app.settings.settings import load_settings
 from quantizer.errors import ErrorInfo, RequestError, UserError
 
@@ -123,8 +124,10 @@ class Worker:
             self._engine.close()
             self._flush_events()
             self._speed_sampler.flush()
-            if work := self._engine.counters.work():
-                loaded.record_use(work, loaded.step_cost.ratios)
+            counters = self._engine.counters
+            if n_decode := counters.n_decode_tokens:
+                workload = Workload(counters.n_prefill_tokens, n_decode, counters.depth_sum // n_decode)
+                loaded.record_use(workload, loaded.step_cost.ratios)
             self._save_all(self._engine)
 
     def _emit(self, event: Event) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from app.engine.request import Timings, Usage
-from app.engine.tuning.tune_results import Workload
 
 __all__ = ["BOUNDS", "Counters", "DraftCounts", "Histogram"]
 
@@ -96,12 +95,6 @@ class Counters:
     drafts: dict[str, DraftCounts] = field(default_factory=dict)
     first_token_s: Histogram = field(default_factory=Histogram)
     inter_token_s: Histogram = field(default_factory=Histogram)
-
-    def work(self) -> Workload | None:
-        """Return the workload so far, None before the first answer."""
-        if not self.n_decode_tokens:
-            return None
-        return Workload(self.n_prefill_tokens, self.n_decode_tokens, self.depth_sum // self.n_decode_tokens)
 
     def begin(self, usage: Usage, timings: Timings) -> None:
         """Count an answer at its first token."""
