@@ -1,1 +1,1 @@
-"""Conversations: kept, branched, searched, exported and imported. Knows neither engine nor service nor screen."""
+"""Conversations in SQLite: branches, search, import and export. Independent of engine, service and screens."""

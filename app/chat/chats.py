@@ -1,6 +1,6 @@
-"""The chats that are kept: made, listed, named, pinned, archived, deleted and brought back.
+"""The table of chats: creating, listing, renaming, pinning, archiving, deleting and restoring them.
 
-Owns the table of chats. What is said in them belongs to `app.chat.messages`.
+Messages are in `app.chat.messages`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from quantizer.errors import UserError
 __all__ = ["PAGE_SIZE", "PURGE_AFTER_MS", "Chats", "UnknownChatError", "now_ms"]
 
 PAGE_SIZE = 50
-PURGE_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be brought back
+PURGE_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be restored
 _PLACE = ("pinned", "updated", "id")
-_BEFORE_ALL = (2, 0, 0)  # a place in the order below: no chat is pinned twice
+_BEFORE_ALL = (2, 0, 0)  # a position in the order below, before every chat
 _ORDER = "is_pinned DESC, updated_ms DESC, id DESC"
 
 
 class UnknownChatError(UserError):
-    """An id that is no chat's, or that of a deleted one."""
+    """An id without a chat, or of a deleted one."""
 
     def __init__(self, chat_id: int) -> None:
-        super().__init__(f"There is no chat {chat_id}.", "`localllm chats list` shows those that are there.")
+        super().__init__(f"There is no chat {chat_id}.", "`localllm chats list` shows all chats.")
 
 
 def now_ms() -> int:
@@ -37,13 +37,13 @@ def now_ms() -> int:
 
 
 class Chats:
-    """The table of chats. Methods that take the id of a chat raise UnknownChatError when there is none."""
+    """The table of chats. Methods that take the id of a chat raise UnknownChatError for an unknown one."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def create(self, *, title: str = "", model: str = "", settings: ChatSettings | None = None) -> Chat:
-        """Begin a chat."""
+        """Create a chat."""
         now = now_ms()
         columns = {
             "title": storable(title),
@@ -70,7 +70,7 @@ class Chats:
         chat_filter: ChatFilter = ANYTHING,
         limit: int = PAGE_SIZE,
     ) -> list[Chat]:
-        """Return up to `limit` chats that follow `after` in the list: pinned ones first, then what is newest."""
+        """Return up to `limit` chats that follow `after` in the list: pinned ones first, then the newest."""
         place = (after.is_pinned, after.updated_ms, after.id) if after else _BEFORE_ALL
         conditions, values = chat_filter.conditions("chats.updated_ms")
         values |= {"archived": archived, "limit": limit} | dict(zip(_PLACE, place, strict=True))
@@ -87,48 +87,48 @@ class Chats:
             return [str(row["model"]) for row in connection.execute(statement)]
 
     def latest(self) -> Chat | None:
-        """Return the chat in which something was said last, None where there is none."""
+        """Return the chat with the latest message, None without any."""
         newest = "deleted_ms IS NULL AND is_archived = 0 ORDER BY updated_ms DESC, id DESC LIMIT 1"
         return next(iter(self._select(newest, {})), None)
 
     def rename(self, chat_id: int, title: str) -> None:
-        """Give a chat another title."""
+        """Change the title of a chat."""
         self._set(chat_id, "title", storable(title))
 
     def set_title(self, chat_id: int, title: str, *, former: str) -> None:
-        """Give a chat another title if it is still called `former`: one that a person gave is left alone."""
+        """Change the title of a chat if it is still `former`: the user's own title is kept."""
         statement = "UPDATE chats SET title = ? WHERE id = ? AND title = ? AND deleted_ms IS NULL"
         with self._database.writing() as connection:
             connection.execute(statement, (storable(title), chat_id, storable(former)))
 
     def pin(self, chat_id: int, is_pinned: bool) -> None:
-        """Keep a chat at the top of the list, or no longer."""
+        """Pin a chat to the top of the list, or unpin it."""
         self._set(chat_id, "is_pinned", is_pinned)
 
     def archive(self, chat_id: int, is_archived: bool) -> None:
-        """Put a chat out of the list and out of the way, or back."""
+        """Move a chat to the archive, or back."""
         self._set(chat_id, "is_archived", is_archived)
 
     def use_model(self, chat_id: int, model: str) -> None:
-        """Remember which model answers in a chat."""
+        """Store which model answers in a chat."""
         self._set(chat_id, "model", storable(model))
 
     def configure(self, chat_id: int, settings: ChatSettings) -> None:
-        """Change how a chat is answered."""
+        """Change the settings of a chat."""
         self._set(chat_id, "settings", settings_json(settings))
 
     def delete(self, chat_id: int) -> None:
-        """Take a chat out of every list and search. `restore` brings it back until it is swept."""
+        """Remove a chat from every list and search; `restore` brings it back until it is purged."""
         self._set(chat_id, "deleted_ms", now_ms())
 
     def restore(self, chat_id: int) -> Chat:
-        """Bring a deleted chat back; one that is there stays as it is."""
+        """Restore a deleted chat; another stays unchanged."""
         with self._database.writing() as connection:
             connection.execute("UPDATE chats SET deleted_ms = NULL WHERE id = ?", (chat_id,))
             return self.get(chat_id)
 
     def purge_deleted(self, deleted_before_ms: int) -> int:
-        """Forget for good what was deleted before a moment, in milliseconds since 1970; return how many chats."""
+        """Purge chats that were deleted before a time, in milliseconds since 1970; return how many."""
         doomed = "SELECT id FROM chats WHERE deleted_ms < ?"
         with self._database.writing() as connection:
             connection.execute(f"UPDATE chats SET leaf_id = NULL WHERE id IN ({doomed})", (deleted_before_ms,))  # noqa: S608
@@ -141,7 +141,7 @@ class Chats:
             return [chat_of(row) for row in connection.execute(statement, values)]
 
     def _set(self, chat_id: int, column: str, value: object) -> None:
-        """Set one column alone, so that two windows with one chat do not undo what the other did."""
+        """Set only one column, so that two windows with one chat do not overwrite each other's changes."""
         statement = f"UPDATE chats SET {column} = ? WHERE id = ? AND deleted_ms IS NULL"  # noqa: S608  (a name of ours)
         with self._database.writing() as connection:
             if not connection.execute(statement, (value, chat_id)).rowcount:

@@ -1,14 +1,6 @@
-"""What somebody said in a chat, and its place in the tree of branches.
+"""The values of a conversation: messages, the tree of their branches, chats and transcripts. Pure.
 
-Pure values: they know nothing of how they are kept.
-
-The tree of a chat's branches: what is shown, what lies beside it, where a step to the left or right leads.
-
-Pure. An edited question is a sibling of the question, an answer made again a sibling of the answer.
-
-A chat, and a chat with everything that was said in it.
-
-Pure values: they know nothing of how they are kept.
+An edited question is a sibling of the question, a regenerated answer a sibling of the answer. Does not store anything.
 """
 
 from __future__ import annotations
@@ -39,7 +31,7 @@ Scalar = str | int | float | bool
 
 
 class MessageState(Enum):
-    """Whether a message is all that its author meant to say."""
+    """Whether a message is complete."""
 
     FINISHED = "finished"
     PARTIAL = "partial"  # being written, stopped, or cut off when its process died
@@ -47,7 +39,7 @@ class MessageState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text that goes with a message: a file, or something long that was pasted."""
+    """A text attached to a message: a file, or a long paste."""
 
     name: str
     content: str
@@ -56,7 +48,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is typed and not yet sent, and what is to go with it."""
+    """The text and attachments of a message that is not sent yet."""
 
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
@@ -67,9 +59,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageContent:
-    """What was said: by whom, when (`created_ms` since 1970, UTC), by which model and at what cost.
+    """A message without its place in a chat. `created_ms` is since 1970, UTC; 0 is unknown.
 
-    `stats` are the figures of an answer by the names that the client gives them.
+    `stats` are the statistics of an answer under the client's names.
     """
 
     role: Role
@@ -84,14 +76,14 @@ class MessageContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(MessageContent):
-    """An utterance in a chat. Messages with one parent are siblings: the versions of one turn, in the order of ids."""
+    """A message of a chat. Messages with one parent are siblings: the versions of one turn, in the order of ids."""
 
     id: int
     parent_id: int | None
 
 
 class MessageTree:
-    """The messages of one chat by their ids. Raises KeyError for an id that is none of them."""
+    """The messages of one chat by their ids. Raises KeyError for an unknown id."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self._messages = {message.id: message for message in sorted(messages, key=lambda message: message.id)}
@@ -108,7 +100,7 @@ class MessageTree:
         return tuple(reversed(path))
 
     def siblings(self, message_id: int) -> tuple[int, ...]:
-        """Return the ids of all versions of a message, itself among them, oldest first."""
+        """Return the ids of all versions of a message, including itself, oldest first."""
         return tuple(self._children[self._messages[message_id].parent_id])
 
     def leaf_below(self, message_id: int) -> int:
@@ -118,15 +110,14 @@ class MessageTree:
         return message_id
 
     def below(self, message_id: int) -> tuple[int, ...]:
-        """Return the ids of a message and of all that was said after it, in every branch."""
+        """Return the ids of a message and of all its descendants."""
         found = [self._messages[message_id].id]
         for parent_id in found:
             found += self._children.get(parent_id, ())
         return tuple(found)
 
     def beside(self, message_id: int, n_steps: int) -> int | None:
-        """Return the leaf to show instead when a person goes `n_steps` to the right of a message (left: negative), None
-        where there is no such version."""
+        """Return the leaf of the version `n_steps` to the right of a message (left: negative), None without one."""
         versions = self.siblings(message_id)
         index = versions.index(message_id) + n_steps
         return self.leaf_below(versions[index]) if 0 <= index < len(versions) else None
@@ -134,7 +125,7 @@ class MessageTree:
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """How this chat is answered: its system prompt, and options of the sampler and the context by their names."""
+    """The settings of a chat: its system prompt, and options of the sampler and the context by name."""
 
     system: str = ""
     options: Mapping[str, Scalar] = field(default_factory=dict)
@@ -142,9 +133,9 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """One conversation. Times are milliseconds since 1970, UTC; `updated_ms` is when something was last said.
+    """One conversation. Times are milliseconds since 1970, UTC; `updated_ms` is that of the last message.
 
-    `leaf_id` is the message at the end of the branch that is shown, None while nothing is said.
+    `leaf_id` is the last message of the shown branch, None in an empty chat.
     """
 
     id: int
@@ -160,13 +151,12 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A chat and all its messages, every branch, parents before children. One that was not stored has ids of its own,
-    from 1 on."""
+    """A chat and all its messages, every branch, parents before children. Before it is stored its ids begin at 1."""
 
     chat: Chat
     messages: tuple[Message, ...]
 
     @property
     def branch(self) -> tuple[Message, ...]:
-        """The messages that are shown, from the first to the leaf."""
+        """The messages of the shown branch, from the first to the leaf."""
         return MessageTree(self.messages).path(self.chat.leaf_id)

@@ -1,11 +1,7 @@
-"""The tables of chats.db, as steps from nothing to today's.
+"""The connection to chats.db and its tables: opened on first use, every change a synced transaction.
 
-Owns the SQL that makes them and the version in `user_version`. A step that was published is never changed: what comes
-later is a step of its own.
-
-A connection to chats.db: opened when it is first needed, every change a transaction.
-
-Owns durability, waiting for other windows, and what SQLite's errors mean to a person. Knows no table.
+Owns the schema as steps of `user_version` (a published step never changes, later changes are new steps), waiting for
+other windows, and the meaning of SQLite's errors.
 """
 
 from __future__ import annotations
@@ -57,7 +53,7 @@ _CHATS = (
 
 
 def _word_index(table: str, column: str) -> tuple[str, ...]:
-    """Statements for a full-text index `<table>_words` that keeps itself up to date and holds no second copy."""
+    """Return statements for a full-text index `<table>_words` with triggers and without a second copy of the text."""
     words = f"{table}_words"
     forget = f"INSERT INTO {words} ({words}, rowid, {column}) VALUES ('delete', old.id, old.{column})"  # noqa: S608
     learn = f"INSERT INTO {words} (rowid, {column}) VALUES (new.id, new.{column})"  # noqa: S608
@@ -79,7 +75,7 @@ _DRAFTS = (
     END""",
 )
 
-# A table of its own: what is typed changes with every key, what goes with it may be megabytes and does not.
+# A separate table: the text changes with every key, attachments may be megabytes and change rarely.
 _DRAFT_ATTACHMENTS = (
     "CREATE TABLE draft_attachments (chat_id INTEGER PRIMARY KEY, attachments TEXT NOT NULL) STRICT",
     """CREATE TRIGGER draft_attachments_delete AFTER DELETE ON chats BEGIN
@@ -95,9 +91,9 @@ STEPS: tuple[tuple[str, ...], ...] = (
 
 
 def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> None:
-    """Bring the tables up to date, in one transaction; another process may do the same at the same time.
+    """Bring the tables up to date in one transaction; another process may do so at the same time.
 
-    Raises StorageError for a database that a newer localllm made.
+    Raises StorageError for the database of a newer localllm.
     """
     if _version(connection) == len(steps):
         return
@@ -113,7 +109,7 @@ def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] =
 def _take(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...]) -> None:
     version = _version(connection)
     if version > len(steps):
-        raise StorageError("The chats were kept by a newer localllm, which this one cannot read.", "Update it.")
+        raise StorageError("The chats were stored by a newer version of localllm.", "Update localllm.")
     for step in steps[version:]:
         for statement in step:
             connection.execute(statement)
@@ -126,21 +122,20 @@ def _version(connection: sqlite3.Connection) -> int:
 
 _BUSY_TIMEOUT_S = 10.0
 _PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
-_KEPT_APART = "Nothing was deleted: move it away to start anew, or restore a copy of it."
+_NOTHING_DELETED = "Nothing was deleted: move the file away to start afresh, or restore a backup of it."
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space and try again."),
-    sqlite3.SQLITE_BUSY: ("Another window holds them for too long.", "Try again."),
-    sqlite3.SQLITE_READONLY: ("They may not be written to.", "Check the permissions of the file and its folder."),
+    sqlite3.SQLITE_BUSY: ("Another window has locked them for too long.", "Try again."),
+    sqlite3.SQLITE_READONLY: ("They are read-only.", "Check the permissions of the file and its folder."),
     sqlite3.SQLITE_CANTOPEN: ("They cannot be opened.", "Check the permissions of the file and its folder."),
-    sqlite3.SQLITE_CONSTRAINT: ("What this belongs to is no longer there.", "Another window removed it."),
-    sqlite3.SQLITE_NOTADB: ("The file is no database.", _KEPT_APART),
-    sqlite3.SQLITE_CORRUPT: ("The file is damaged.", _KEPT_APART),
+    sqlite3.SQLITE_CONSTRAINT: ("The chat or message no longer exists.", "Another window removed it."),
+    sqlite3.SQLITE_NOTADB: ("The file is not a database.", _NOTHING_DELETED),
+    sqlite3.SQLITE_CORRUPT: ("The file is damaged.", _NOTHING_DELETED),
 }
 
 
 class Database:
-    """Belongs to the thread that first uses it, which must `close` it. Raises StorageError when the file cannot be
-    used."""
+    """A connection for one thread, which must `close` it. Raises StorageError if the file cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -148,13 +143,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for statements that change nothing."""
+        """Yield the connection for read-only statements."""
         with self._explained():
             yield self._connection()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for one transaction: when the block has ended well, what it did is on the disk."""
+        """Yield the connection for one transaction, which is on the disk when the block ends without an error."""
         with self._explained():
             connection = self._connection()
             connection.execute("BEGIN IMMEDIATE")
@@ -162,12 +157,12 @@ class Database:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:  # some faults have ended it already
+                if connection.in_transaction:  # some errors have ended it already
                     connection.execute("ROLLBACK")
                 raise
 
     def close(self) -> None:
-        """Close the connection, if there is one; the next use opens it again."""
+        """Close the connection; the next use opens it again."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
@@ -182,11 +177,11 @@ class Database:
         try:
             yield
         except OSError as error:
-            cause = f"The chats cannot be kept in {self._path}: {error.strerror}."
-            remedy = "Check its permissions and its disk, or set LOCALLLM_DATA_DIR to a folder of yours."
+            cause = f"Chats cannot be stored in {self._path}: {error.strerror}."
+            remedy = "Check its permissions and its disk, or set LOCALLLM_DATA_DIR to your own folder."
             raise StorageError(cause, remedy) from error
         except sqlite3.DatabaseError as error:
-            cause, remedy = _FAULTS.get(_primary_code(error), (f"SQLite says: {error}.", ""))
+            cause, remedy = _FAULTS.get(_primary_code(error), (f"SQLite reports: {error}.", ""))
             raise StorageError(f"The chats in {self._path} cannot be used. {cause}", remedy) from error
 
 
@@ -206,12 +201,12 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _make(path: Path) -> None:
-    """Make the file, which is nobody else's to read. One that is there is not opened: closing it would give up the
-    locks of every other connection of this process, and another process would take its journal away."""
+    """Create the file, readable only by its owner. An existing one is not opened: closing it would release the locks
+    of every other connection of this process, and another process could remove its journal."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _primary_code(error: sqlite3.DatabaseError) -> int:
-    """SQLite's error without what it adds in the higher bytes; 0 where Python's module itself complains."""
+    """Return SQLite's primary error code; 0 for an error of Python's module itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,6 +1,6 @@
-"""Chats -> a file in one of the formats for export.
+"""Export of chats to a file.
 
-Owns the table of formats, and that a file stands under its name only when it is whole.
+Owns the table of formats. A file appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _ENDINGS = {".md": "markdown", ".json": "json", ".html": "html"}
 
 
 def export_of(path: Path) -> Export:
-    """Return the format that the ending of a file name asks for. Raises UsageError for any other."""
+    """Return the format for a file name's extension. Raises UsageError for an unknown one."""
     if name := _ENDINGS.get(path.suffix.lower()):
         return EXPORTS[name]
-    raise UsageError(f"{path.name} does not end as an export does.", f"End it with {', '.join(_ENDINGS)}.")
+    raise UsageError(f"{path.name} has no known extension.", f"End it with {', '.join(_ENDINGS)}.")
 
 
 def export_to(path: Path, pieces: Iterable[str]) -> None:
-    """Write `pieces` to `path`. Raises StorageError when something is there already, or the disk refuses."""
+    """Write `pieces` to `path`. Raises StorageError if it exists already, or the disk fails."""
     if os.path.lexists(path):
-        raise StorageError(f"{path} is there already.", "Name another file.")
+        raise StorageError(f"{path} exists already.", "Name another file.")
     try:
         write_atomically(path, pieces, sync=True)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""A file of chats, from localllm or another app -> transcripts, one after the other, and into the store.
+"""Import of chats from a file of localllm or another app.
 
-Owns how much of a file is read, which format a chat is of, and what is told of chats that do not fit. Nothing in the
-file is trusted: what fits is taken in, and what does not is told.
+Owns the limit on a file's size, the recognition of formats, and the report of what was skipped. Files are untrusted:
+valid chats are imported, the rest is reported.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class _Format:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What came of a file: the ids of the chats that are kept now, and what was left out."""
+    """The ids of the imported chats, and what was skipped."""
 
     ids: tuple[int, ...]
-    left_out: tuple[SkippedItem, ...]
+    skipped: tuple[SkippedItem, ...]
 
 
 _FORMATS = (
@@ -50,23 +50,22 @@ _FORMATS = (
 
 
 def import_file(path: Path, store: ChatStore) -> ImportResult:
-    """Keep the chats of a file, each as it is read. Raises what `read_chats` and the store do."""
+    """Store the chats of a file, each as it is read. Raises as `read_chats` and the store do."""
     ids: list[int] = []
-    left_out: list[SkippedItem] = []
+    skipped: list[SkippedItem] = []
     for item in read_chats(path):
         if isinstance(item, SkippedItem):
-            left_out.append(item)
+            skipped.append(item)
         else:
             ids.append(store.transcripts.insert(item.transcript).id)
-            left_out += item.left_out
-    return ImportResult(tuple(ids), tuple(left_out))
+            skipped += item.skipped
+    return ImportResult(tuple(ids), tuple(skipped))
 
 
 def read_chats(path: Path) -> Iterator[ImportedChat | SkippedItem]:
-    """Yield each chat of a file as it is read, and what could not be read.
+    """Yield each chat of a file as it is read, and each item that could not be read.
 
-    Where the file breaks off, the chats before that place were yielded. Raises UserError for a file that cannot be
-    read or holds no chat at all.
+    The chats before an invalid place are yielded. Raises UserError for a file that cannot be read or has no chat.
     """
     faults: list[SkippedItem] = []
     has_chats = False
@@ -78,7 +77,7 @@ def read_chats(path: Path) -> Iterator[ImportedChat | SkippedItem]:
         yield item
     if not has_chats:
         first = f": {faults[0].place} {faults[0].why}" if faults else ""
-        raise UserError(f"{path.name} holds no chat that could be read{first}.", f"Give a JSON file of {_KNOWN}.")
+        raise UserError(f"{path.name} contains no readable chat{first}.", f"Give a JSON file of {_KNOWN}.")
 
 
 def _read(path: Path) -> str:
@@ -94,11 +93,11 @@ def _read(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path.name} is no UTF-8 text: byte {error.start:,} is wrong.", "Save it as UTF-8.") from error
+        raise UserError(f"{path.name} is not UTF-8: byte {error.start:,} is invalid.", "Save it as UTF-8.") from error
 
 
 def _values(text: str) -> Iterator[JsonField | SkippedItem]:
-    """Yield the items of the list that `text` is, or the values in it one after the other, up to where it breaks."""
+    """Yield the items of the JSON list `text`, or its concatenated values, up to the first invalid one."""
     decoder = json.JSONDecoder(parse_constant=_refuse)
     position, index = _after(text, 0, _SPACE), 0
     if text.startswith("[", position):
@@ -108,21 +107,21 @@ def _values(text: str) -> Iterator[JsonField | SkippedItem]:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             at = getattr(error, "pos", position)
-            yield SkippedItem(f"chat {index}", f"and what follows is not JSON from character {at:,} on")
+            yield SkippedItem(f"chat {index}", f"and the rest are not JSON from character {at:,} on")
             return
         yield JsonField(value, f"chat {index}")
         index += 1
 
 
 def _after(text: str, position: int, skipped: str) -> int:
-    """The next position whose character is none of `skipped`."""
+    """Return the next position whose character is not in `skipped`."""
     while position < len(text) and text[position] in skipped:
         position += 1
     return position
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _chat(value: JsonField) -> ImportedChat | SkippedItem:
@@ -132,4 +131,4 @@ def _chat(value: JsonField) -> ImportedChat | SkippedItem:
                 return known.read(value)
             except FormatError as error:
                 return SkippedItem(error.place, error.fault)
-    return SkippedItem(value.place, f"is no chat of {_KNOWN}")
+    return SkippedItem(value.place, f"is not a chat of {_KNOWN}")

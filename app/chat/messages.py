@@ -1,6 +1,6 @@
-"""The messages of chats as they are kept: added, written on, finished, removed.
+"""The table of messages: adding, updating, finishing and removing them.
 
-Owns the table of messages and where each chat's leaf is. What the tree means is decided in `app.chat.conversation`.
+Owns the table and each chat's leaf. The meaning of the tree is `app.chat.conversation`'s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BELOW = """WITH RECURSIVE below (id) AS (
 
 
 class Messages:
-    """The table of messages. Raises StorageError for a chat or parent that is not there."""
+    """The table of messages. Raises StorageError for a missing chat or parent."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -37,27 +37,27 @@ class Messages:
             return tuple(message_of(row) for row in rows)
 
     def recent_prompts(self, limit: int) -> list[str]:
-        """Return what was recent_prompts last, at most `limit` times, in any chat that is there: the latest last, each once."""
+        """Return the last `limit` messages of the user in any chat, each once, the latest last."""
         statement = """SELECT content FROM messages JOIN chats ON chats.id = chat_id
             WHERE role = 'user' AND deleted_ms IS NULL ORDER BY messages.id DESC LIMIT ?"""
         with self._database.reading() as connection:
             latest_first = [str(row["content"]) for row in connection.execute(statement, (limit,))]
         return list(dict.fromkeys(latest_first))[::-1]
 
-    def add(self, chat_id: int, parent_id: int | None, said: MessageContent) -> Message:
-        """Add what was said after `parent_id` (None: at the beginning) and show the branch that ends with it.
+    def add(self, chat_id: int, parent_id: int | None, message: MessageContent) -> Message:
+        """Add a message after `parent_id` (None: at the beginning) and show the branch that ends with it.
 
-        Without a time of its own it was said now. When this returns it is on the disk.
+        Without a time it is of now. When this returns it is on the disk.
         """
-        said = said if said.created_ms else replace(said, created_ms=now_ms())
+        message = message if message.created_ms else replace(message, created_ms=now_ms())
         with self._database.writing() as connection:
-            message_id = insert_message(connection, chat_id, parent_id, said)
+            message_id = insert_message(connection, chat_id, parent_id, message)
             _show(connection, chat_id, message_id)
             connection.execute("UPDATE chats SET updated_ms = ? WHERE id = ?", (now_ms(), chat_id))
             return message_of(connection.execute("SELECT * FROM messages WHERE id = ?", (message_id,)).fetchone())
 
     def write(self, message_id: int, content: str, reasoning: str = "") -> None:
-        """Keep how far a message has come; it stays partial."""
+        """Store the text of a message so far; it stays partial."""
         values = (storable(content), storable(reasoning), message_id)
         with self._database.writing() as connection:
             connection.execute("UPDATE messages SET content = ?, reasoning = ? WHERE id = ?", values)
@@ -65,14 +65,14 @@ class Messages:
     def finish(
         self, message_id: int, content: str, reasoning: str, state: MessageState, stats: Mapping[str, Scalar]
     ) -> None:
-        """Keep a message as its author left it. When this returns it is on the disk."""
-        said = MessageContent(role="assistant", content=content, reasoning=reasoning, state=state, stats=stats)
-        kept = message_columns(said)
+        """Store the final text of a message. When this returns it is on the disk."""
+        message = MessageContent(role="assistant", content=content, reasoning=reasoning, state=state, stats=stats)
+        columns = message_columns(message)
         names = ("content", "reasoning", "state", "stats")
         statement = f"UPDATE messages SET {', '.join(f'{name} = :{name}' for name in names)} WHERE id = :id"  # noqa: S608
         touched = "UPDATE chats SET updated_ms = ? WHERE id = (SELECT chat_id FROM messages WHERE id = ?)"
         with self._database.writing() as connection:
-            connection.execute(statement, {**kept, "id": message_id})
+            connection.execute(statement, {**columns, "id": message_id})
             connection.execute(touched, (now_ms(), message_id))
 
     def show(self, chat_id: int, leaf_id: int | None) -> None:
@@ -81,7 +81,7 @@ class Messages:
             _show(connection, chat_id, leaf_id)
 
     def remove(self, chat_id: int, message_id: int) -> None:
-        """Forget a message and all that was said after it; where it was shown, the branch ends before it."""
+        """Delete a message and its descendants; if it was shown, the branch ends before it."""
         place = {"chat_id": chat_id, "id": message_id}
         before = "(SELECT parent_id FROM messages WHERE id = :id)"
         with self._database.writing() as connection:
@@ -92,8 +92,7 @@ class Messages:
             connection.execute(f"{_BELOW} DELETE FROM messages WHERE id IN below", place)  # noqa: S608
 
     def put_back(self, chat_id: int, removed: Iterable[Message], leaf_id: int | None) -> None:
-        """Keep messages that were removed again, under the ids that they had, and show the branch that ends with
-        `leaf_id`. Parents come before children."""
+        """Restore removed messages (parents before children) with their ids, and show the branch to `leaf_id`."""
         with self._database.writing() as connection:
             for message in removed:
                 place = {"id": message.id, "chat_id": chat_id, "parent_id": message.parent_id}
@@ -101,10 +100,10 @@ class Messages:
             _show(connection, chat_id, leaf_id)
 
 
-def insert_message(connection: sqlite3.Connection, chat_id: int, parent_id: int | None, said: MessageContent) -> int:
+def insert_message(connection: sqlite3.Connection, chat_id: int, parent_id: int | None, message: MessageContent) -> int:
     """Insert a message within the caller's transaction and return its id."""
     place = {"chat_id": chat_id, "parent_id": parent_id}
-    return insert(connection, "messages", {**place, **message_columns(said)})
+    return insert(connection, "messages", {**place, **message_columns(message)})
 
 
 def _show(connection: sqlite3.Connection, chat_id: int, leaf_id: int | None) -> None:

@@ -1,6 +1,6 @@
-"""Named ways to be answered: `<data>/presets.toml`, a table each, for a person to edit too.
+"""Presets: named chat settings in `<data>/presets.toml`, a table each, which the user may edit.
 
-Owns the file. What a chat does with a preset is decided by whoever shows the chat.
+Owns the file. Applying a preset to a chat is the caller's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import ChatSettings
-from app.chat.sampling_options import SAMPLER_OPTIONS, sampler_of
+from app.chat.sampling_options import SAMPLER_OPTIONS, valid_options
 from app.chat.text import storable
 from quantizer.errors import StorageError, UsageError
 from quantizer.files import write_atomically
@@ -24,8 +24,8 @@ _SYSTEM = "system"
 
 
 class Presets:
-    """The presets of one data folder. Every method raises StorageError where the file cannot be used, and UsageError
-    where it is no TOML or sets what there is not."""
+    """The presets of one data folder. Every method raises StorageError if the file cannot be used, and UsageError if
+    it is invalid."""
 
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / _FILE_NAME
@@ -39,30 +39,30 @@ class Presets:
         except OSError as error:
             raise StorageError(f"{self._path} cannot be read: {error.strerror}.", "Check its permissions.") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise UsageError(f"{self._path} is no TOML: {error}.", "Mend it, or move it away.") from error
+            raise UsageError(f"{self._path} is not valid TOML: {error}.", "Fix it, or move it away.") from error
         return {name: self._settings(name, table) for name, table in tables.items()}
 
     def get(self, name: str) -> ChatSettings:
-        """Return a preset. Raises UsageError, with the names that there are, for one that is not there."""
+        """Return a preset. Raises UsageError that lists all for an unknown one."""
         presets = self.all()
         if name not in presets:
-            there = f"There are: {', '.join(presets)}." if presets else "/options in the full screen saves the first."
-            raise UsageError(f"There is no preset {name}.", there)
+            remedy = f"Presets: {', '.join(presets)}." if presets else "/options in the full screen saves the first."
+            raise UsageError(f"There is no preset {name}.", remedy)
         return presets[name]
 
     def save(self, name: str, settings: ChatSettings) -> None:
-        """Keep `settings` under `name`, in place of what was. The file is written anew, without its comments."""
+        """Save `settings` as `name`, replacing an earlier preset. The file is rewritten without its comments."""
         name = storable(name.strip())
         if not name:
-            raise UsageError("A preset needs a name.", "Give it one.")
+            raise UsageError("A preset needs a name.", "Enter one.")
         presets = {**self.all(), name: settings}
         _write(self._path, "\n".join(_toml(each, presets[each]) for each in presets))
 
     def _settings(self, name: str, table: Any) -> ChatSettings:
         if not isinstance(table, dict):
-            raise UsageError(f"{self._path}: {name} is no table.", f"Write [{name}] above what it sets.")
+            raise UsageError(f"{self._path}: {name} is not a table.", f"Write [{name}] above its settings.")
         options = {key: value for key, value in table.items() if key != _SYSTEM}
-        allowed = sampler_of(options)
+        allowed = valid_options(options)
         for key in options:
             if key not in allowed:
                 names = ", ".join(option.name for option in SAMPLER_OPTIONS)
@@ -71,14 +71,14 @@ class Presets:
                 )
         system = table.get(_SYSTEM, "")
         if not isinstance(system, str):
-            raise UsageError(f"{self._path}: {_SYSTEM} of {name} is no text.", "Put it in quotes.")
+            raise UsageError(f"{self._path}: {_SYSTEM} of {name} is not a text.", "Put it in quotes.")
         return ChatSettings(system=system, options=allowed)
 
 
 def _toml(name: str, settings: ChatSettings) -> str:
     values: Mapping[str, object] = {
         **({_SYSTEM: storable(settings.system)} if settings.system else {}),
-        **sampler_of(settings.options),
+        **valid_options(settings.options),
     }
     lines = [f"[{_quoted(name)}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
@@ -89,7 +89,7 @@ def _value(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """JSON's escapes are TOML's, but for DEL."""
+    """Quote a text for TOML, whose escapes are JSON's except for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,6 +1,6 @@
-"""Rows of the tables <-> values.
+"""Conversion between rows of the tables and values.
 
-Owns the columns and the JSON in them. A row is ours, so what does not fit in it is a bug and not a person's fault.
+Owns the columns and the JSON in them. Only localllm writes rows, so an invalid one is a bug.
 """
 
 from __future__ import annotations
@@ -75,26 +75,26 @@ def attachments_of(text: str) -> tuple[Attachment, ...]:
 
 
 def attachments_json(attachments: Iterable[Attachment]) -> str:
-    """Return what a column of attachments keeps."""
+    """Return attachments as a column stores them."""
     return _json([asdict(attachment) for attachment in attachments])
 
 
 def settings_json(settings: ChatSettings) -> str:
-    """Return what the column of settings keeps."""
+    """Return settings as a column stores them."""
     return _json({"system": settings.system, "options": dict(settings.options)})
 
 
-def message_columns(said: MessageContent) -> Mapping[str, str | int]:
-    """Return what the columns of a message keep of what was said."""
+def message_columns(message: MessageContent) -> Mapping[str, str | int]:
+    """Return the columns of a message."""
     return {
-        "role": said.role,
-        "content": storable(said.content),
-        "reasoning": storable(said.reasoning),
-        "attachments": attachments_json(said.attachments),
-        "model": storable(said.model),
-        "stats": _json(dict(said.stats)),
-        "state": said.state.value,
-        "created_ms": said.created_ms,
+        "role": message.role,
+        "content": storable(message.content),
+        "reasoning": storable(message.reasoning),
+        "attachments": attachments_json(message.attachments),
+        "model": storable(message.model),
+        "stats": _json(dict(message.stats)),
+        "state": message.state.value,
+        "created_ms": message.created_ms,
     }
 
 

@@ -1,6 +1,6 @@
-"""The options of the sampler that a chat may have: which there are, what each may be, and text to values.
+"""The sampling options of a chat: their names, bounds and parsing. Pure.
 
-Pure. What was kept or imported may hold anything under these names: `sampler_of` lets pass only what will do.
+Stored and imported chats may have anything under these names: `valid_options` returns only what is valid.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from app.chat.conversation import Scalar
 from app.protocol.sampling import NUMBER_RANGES, NUMBER_TYPES
 from quantizer.errors import UsageError
 
-__all__ = ["SAMPLER_OPTIONS", "SamplerOption", "changed", "checked", "parsed", "sampler_of"]
+__all__ = ["SAMPLER_OPTIONS", "SamplerOption", "change_options", "parse_options", "valid_options", "validate_options"]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerOption:
-    """One option, under the name that the service gives it; both bounds are allowed."""
+    """One option under the service's name; the bounds are inclusive."""
 
     name: str
     kind: type[int] | type[float]
@@ -27,7 +27,7 @@ class SamplerOption:
     meaning: str
 
     def allows(self, value: Scalar) -> bool:
-        """Whether `value` is a number of this kind within the bounds."""
+        """Return whether `value` is a number of this kind within the bounds."""
         if isinstance(value, bool) or not isinstance(value, (int, self.kind)):
             return False
         return self.lowest <= value <= self.highest
@@ -48,11 +48,8 @@ SAMPLER_OPTIONS = (
 _NAMES = tuple(option.name for option in SAMPLER_OPTIONS)
 
 
-def parsed(texts: Mapping[str, str]) -> dict[str, int | float]:
-    """Return the options that are written in `texts` by their names; a blank text leaves the choice to the model.
-
-    Raises UsageError for what will not do.
-    """
+def parse_options(texts: Mapping[str, str]) -> dict[str, int | float]:
+    """Parse `texts` by option name; a blank text is the model's default. Raises UsageError for an invalid value."""
     return {
         option.name: _number(option, texts[option.name].strip())
         for option in SAMPLER_OPTIONS
@@ -60,21 +57,23 @@ def parsed(texts: Mapping[str, str]) -> dict[str, int | float]:
     }
 
 
-def changed(options: Mapping[str, Scalar], text: str) -> dict[str, int | float]:
-    """Return `options` as the words of `text` change them, such as temperature=0.2; temperature= leaves the choice to
-    the model. Raises UsageError for what will not do."""
+def change_options(options: Mapping[str, Scalar], text: str) -> dict[str, int | float]:
+    """Return `options` with changes such as "temperature=0.2"; "temperature=" resets to the model's default.
+
+    Raises UsageError for an invalid change.
+    """
     texts = {}
     for word in text.split():
         name, equals, value = word.partition("=")
         if not equals or name not in _NAMES:
-            raise UsageError(f"{word} sets no option.", f"Write NAME=VALUE, NAME one of {', '.join(_NAMES)}.")
+            raise UsageError(f"{word} is not an option.", f"Write NAME=VALUE, NAME one of {', '.join(_NAMES)}.")
         texts[name] = value
-    kept = {name: value for name, value in sampler_of(options).items() if name not in texts}
-    return kept | parsed(texts)
+    kept = {name: value for name, value in valid_options(options).items() if name not in texts}
+    return kept | parse_options(texts)
 
 
-def checked(options: Mapping[str, int | float | None]) -> dict[str, int | float]:
-    """Return those of `options` that are given, not None. Raises UsageError for what will not do."""
+def validate_options(options: Mapping[str, int | float | None]) -> dict[str, int | float]:
+    """Return the `options` that are not None. Raises UsageError for an invalid value."""
     given = {name: value for name, value in options.items() if value is not None}
     for option in SAMPLER_OPTIONS:
         if option.name in given and not option.allows(given[option.name]):
@@ -82,8 +81,8 @@ def checked(options: Mapping[str, int | float | None]) -> dict[str, int | float]
     return given
 
 
-def sampler_of(options: Mapping[str, Scalar]) -> dict[str, int | float]:
-    """Return those of `options` that the sampler has and that are allowed."""
+def valid_options(options: Mapping[str, Scalar]) -> dict[str, int | float]:
+    """Return the `options` that are known and valid."""
     return {
         option.name: option.kind(options[option.name])
         for option in SAMPLER_OPTIONS

@@ -1,14 +1,7 @@
-"""What a person types to search -> an expression for SQLite's full-text index.
+"""Full-text search over all titles and messages.
 
-Pure. What is typed is data: every word is quoted, so nothing in it is an operator.
-
-Which chats are wanted, by model and time, as a value and as conditions for SQLite.
-
-Pure. Knows no query that they narrow.
-
-Full-text search over every title and every message.
-
-Owns the two queries, their order and the snippets. What a person types becomes an expression in `app.chat.search`.
+Owns the FTS5 expression of what the user types (every word quoted, so that nothing is an operator), the filter by model
+and time, the two queries, and the snippets.
 """
 
 from __future__ import annotations
@@ -28,13 +21,14 @@ __all__ = ["ANYTHING", "MAX_QUERY_CHARACTERS", "ChatFilter", "ChatMatch", "Searc
 
 MAX_QUERY_CHARACTERS = 500
 _PHRASE_OR_WORD = re.compile(r'"([^"]*)"?|([^\s"]+)')
+_SNIPPET_TOKENS = 16
 
 
 def match_expression(typed: str) -> str:
-    """Return an expression that finds what has all words of `typed`; empty where there is none to look for.
+    """Return the FTS5 expression for texts with all words of `typed`; empty without a word.
 
-    "Words in quotes" are found side by side. The last word, while it is being typed, is found by its beginning.
-    What comes after 500 characters is not looked for.
+    "Words in quotes" match as a phrase. The last word, while it is being typed, matches as a prefix. Only the first
+    500 characters count.
     """
     typed = storable(typed)[:MAX_QUERY_CHARACTERS]
     parts = [match.group(1) or match.group(2) or "" for match in _PHRASE_OR_WORD.finditer(typed)]
@@ -54,10 +48,10 @@ def _quoted(part: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFilter:
-    """Which chats and moments are wanted. None: all.
+    """A filter by model and time; None is no restriction.
 
-    `model` is the one that answered last in a chat. Moments are milliseconds since 1970, UTC; `until_ms` is the first
-    that is too late. A chat, and its title, is as old as what was last said in it.
+    `model` is the last one that answered in a chat. Times are milliseconds since 1970, UTC; `until_ms` is exclusive. A
+    chat and its title have the time of the last message.
     """
 
     model: str | None = None
@@ -65,8 +59,7 @@ class ChatFilter:
     until_ms: int | None = None
 
     def conditions(self, moment: str) -> tuple[str, dict[str, object]]:
-        """Return the conditions for chats that are not deleted, `moment` being the column of times, and their values by
-        name."""
+        """Return SQL conditions for undeleted chats, with times in the column `moment`, and their values by name."""
         wanted = {
             "chats.model = :model": ("model", self.model),
             f"{moment} >= :since_ms": ("since_ms", self.since_ms),
@@ -79,12 +72,9 @@ class ChatFilter:
 ANYTHING = ChatFilter()
 
 
-_SNIPPET_TOKENS = 16
-
-
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A stretch of a text and where in it the words were found: pairs of offsets, begin and end, in characters."""
+    """A part of a text, and the matches in it as pairs of offsets, begin and end, in characters."""
 
     text: str
     matches: tuple[tuple[int, int], ...]
@@ -92,7 +82,7 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class ChatMatch:
-    """A chat in which the words were found: in its title (`message_id` None), else in the newest message with them."""
+    """A chat that matches: in its title (`message_id` None), else in the newest message that does."""
 
     chat: Chat
     message_id: int | None
@@ -100,7 +90,7 @@ class ChatMatch:
 
 
 class Search:
-    """Finds chats by words."""
+    """The full-text search of a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -113,8 +103,10 @@ class Search:
         limit: int = 50,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[ChatMatch]:
-        """Return up to `limit` chats with all the words of `typed`: titles first, then messages, the newest first. Once
-        it is no longer wanted, what was found by then."""
+        """Return up to `limit` chats with all words of `typed`: titles first, then messages, newest first.
+
+        Once `is_wanted` returns False, it returns what was found by then.
+        """
         expression = match_expression(typed)
         if not expression:
             return []
@@ -125,7 +117,7 @@ class Search:
 
 
 def _hits(connection: sqlite3.Connection, chat_filter: ChatFilter, values: Mapping[str, object]) -> Iterator[ChatMatch]:
-    """One hit a chat. Rows come in the order of the index, so the first ones are there without sorting all."""
+    """Yield one match per chat. Rows come in the order of the index, so that the first need no sorting."""
     seen = set()
     for statement, moment in ((_titles, "chats.updated_ms"), (_contents, "messages.created_ms")):
         conditions, limits = chat_filter.conditions(moment)
@@ -154,7 +146,7 @@ def _contents(conditions: str) -> str:
 
 
 def snippet_of(marked: str) -> Snippet:
-    """Return the snippet that SQLite marked."""
+    """Parse the snippet that SQLite marked."""
     text, matches, begin = "", [], 0
     for piece in marked.replace(MATCH_END, MATCH_BEGIN).split(MATCH_BEGIN):
         matches.append((begin, begin + len(piece)))

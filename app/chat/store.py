@@ -1,18 +1,7 @@
-"""Whole chats as they are kept: read at once, copied, taken in from elsewhere.
+"""The chat store: all tables over one database, whole transcripts, drafts, and the thread for an event loop.
 
-Owns the way between the ids of a transcript and those of the store.
-
-What was typed and not yet sent, and what was to go with it, chat by chat: there again after a kill.
-
-Owns the tables of drafts. When one is worth keeping is decided by whoever shows the prompt.
-
-Everything that is kept of chats, in one place: what a thread holds.
-
-Owns how the parts share one database, and the sweeping of what was deleted.
-
-The store behind an event loop: one thread owns it, and nobody waits for the disk but who asked.
-
-Owns the thread and the order of what is done in it. What is done it does not know.
+Owns the mapping between the ids of a transcript and those of the store, the tables of drafts, the purge of deleted
+chats, and the order of actions in the thread.
 """
 
 from __future__ import annotations
@@ -37,6 +26,12 @@ from app.chat.text import storable
 __all__ = ["ChatStore", "Drafts", "StoreThread", "Transcripts"]
 
 
+FILE_NAME = "chats.db"
+_NO_CHAT = 0  # the row of the draft of a new chat: ids begin with 1
+_NO_DRAFT = Draft()
+_Result = TypeVar("_Result")
+
+
 class Transcripts:
     """Reads and writes chats with all their messages."""
 
@@ -50,7 +45,7 @@ class Transcripts:
         return Transcript(self._chats.get(chat_id), self._messages.of(chat_id))
 
     def insert(self, transcript: Transcript) -> Chat:
-        """Keep a whole chat under new ids, all of it or nothing, and return it. One without a time is of now."""
+        """Store a whole chat with new ids, all of it or nothing, and return it. Without a time it is of now."""
         with self._database.writing() as connection:
             chat_id = _insert_chat(connection, transcript.chat)
             new_ids: dict[int | None, int | None] = {None: None}
@@ -80,28 +75,23 @@ def _insert_chat(connection: sqlite3.Connection, chat: Chat) -> int:
     return insert(connection, "chats", columns)
 
 
-_OF_NO_CHAT = 0  # ids begin with 1: this is the draft of a chat in which nothing was said yet
-_NOTHING = Draft()
-
-
 class Drafts:
-    """The tables of drafts; None is the chat that has not begun."""
+    """The drafts of chats; None is a new chat."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def get(self, chat_id: int | None) -> Draft:
-        """Return what is typed in a chat; an empty draft where there is nothing."""
-        values = (chat_id or _OF_NO_CHAT,)
+        """Return the draft of a chat, which may be empty."""
+        values = (chat_id or _NO_CHAT,)
         with self._database.reading() as connection:
             text = connection.execute("SELECT content FROM drafts WHERE chat_id = ?", values).fetchone()
             attachments = _attachments(connection, values[0])
         return Draft(str(text["content"]) if text else "", attachments_of(attachments) if attachments else ())
 
-    def keep(self, chat_id: int | None, draft: Draft = _NOTHING) -> None:
-        """Keep what is typed in a chat, in place of what was; an empty draft forgets it. What goes with it is written
-        only where that is another than before."""
-        row_id = chat_id or _OF_NO_CHAT
+    def save(self, chat_id: int | None, draft: Draft = _NO_DRAFT) -> None:
+        """Store the draft of a chat, or delete it if it is empty. Attachments are written only if they changed."""
+        row_id = chat_id or _NO_CHAT
         attachments = attachments_json(draft.attachments) if draft.attachments else ""
         with self._database.writing() as connection:
             connection.execute("DELETE FROM drafts WHERE chat_id = ?", (row_id,))
@@ -116,18 +106,15 @@ class Drafts:
 
 
 def _attachments(connection: sqlite3.Connection, row_id: int) -> str:
-    """The column of a draft's attachments; an empty text where there are none."""
+    """Return the column of a draft's attachments; empty for none."""
     row = connection.execute("SELECT attachments FROM draft_attachments WHERE chat_id = ?", (row_id,)).fetchone()
     return str(row["attachments"]) if row else ""
 
 
-FILE_NAME = "chats.db"
-
-
 class ChatStore:
-    """A context manager over the chats of one data folder, for one thread. The file is opened at its first use.
+    """A context manager over the chats of one data folder, for one thread. The file is opened on first use.
 
-    Any number of windows and processes may hold one each. Every method of its parts raises StorageError when the file
+    Any number of windows and processes may have one each. Every method of its parts raises StorageError if the file
     cannot be used.
     """
 
@@ -148,7 +135,7 @@ class ChatStore:
         self.close()
 
     def purge_deleted(self) -> int:
-        """Forget for good what was deleted a week ago or earlier; return how many chats."""
+        """Purge chats that were deleted at least a week ago; return how many."""
         return self.chats.purge_deleted(now_ms() - PURGE_AFTER_MS)
 
     def close(self) -> None:
@@ -156,22 +143,19 @@ class ChatStore:
         self._database.close()
 
 
-_Result = TypeVar("_Result")
-
-
 class StoreThread:
-    """An async context manager around a ChatStore. What is asked of it is done in order, one at a time."""
+    """An async context manager that runs actions on a ChatStore in its own thread, in order."""
 
     def __init__(self, data_dir: Path) -> None:
         self._store = ChatStore(data_dir)
         self._thread = ThreadPoolExecutor(1, "chats")
 
     async def do(self, action: Callable[[ChatStore], _Result]) -> _Result:
-        """Return what `action` does with the store. Once begun it ends, even if nobody waits for it any more."""
+        """Run `action` with the store and return its result. A started action completes even if its caller leaves."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, action, self._store)
 
     async def close(self) -> None:
-        """Finish what was asked, then close the file."""
+        """Finish pending actions, then close the file."""
         await self.do(ChatStore.close)
         self._thread.shutdown()
 

@@ -1,13 +1,13 @@
-"""Text as the store keeps it.
+"""Text for the store.
 
-Owns which characters cannot be kept. What a terminal may be shown is decided in `app.terminal`.
+Owns which characters cannot be stored. Which a terminal may show is `app.terminal`'s.
 """
 
 from __future__ import annotations
 
 __all__ = ["MATCH_BEGIN", "MATCH_END", "provisional_title", "storable"]
 
-# Characters that Unicode keeps for a program's own use: they mark matches, so no stored text has them.
+# Noncharacters of Unicode, for internal use: they mark matches, so no stored text contains them.
 MATCH_BEGIN = "\ufdd0"
 MATCH_END = "\ufdd1"
 _REPLACEMENT = 0xFFFD
@@ -21,6 +21,6 @@ def storable(text: str) -> str:
 
 
 def provisional_title(text: str) -> str:
-    """Return what a chat that begins with `text` is called until it gets a better title: at most 60 characters."""
+    """Return the first title of a chat that begins with `text`: at most 60 characters."""
     words = " ".join(text.split())
     return words if len(words) <= _TITLE_CHARACTERS else f"{words[: _TITLE_CHARACTERS - 1].rstrip()}…"

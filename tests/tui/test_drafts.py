@@ -125,7 +125,7 @@ async def test_a_question_of_another_day_is_recalled(open_app, tmp_path):
 
 async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_recalled(open_app, tmp_path, monkeypatch):
     with ChatStore(tmp_path) as store:
-        store.drafts.keep(None, Draft("from yesterday", (Attachment("notes.md", "Buy milk."),)))
+        store.drafts.save(None, Draft("from yesterday", (Attachment("notes.md", "Buy milk."),)))
     async with SqliteChatRepository(tmp_path) as repository:
         read, has_typed = repository.draft, asyncio.Event()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from app.chat.conversation import ChatSettings
-from app.chat.sampling_options import sampler_of
+from app.chat.sampling_options import valid_options
 from tui.chat.answer_stream import AnswerTimer
 from tui.connection.connection import ConnectionState
 
@@ -21,7 +21,7 @@ __all__ = ["Status", "advice", "presets_text", "settings_line", "status_of"]
 
 def settings_line(settings: ChatSettings) -> str:
     """Return one line: the sampling options that are set, and the system prompt if there is one."""
-    set_here = [f"{name} {value}" for name, value in sampler_of(settings.options).items()]
+    set_here = [f"{name} {value}" for name, value in valid_options(settings.options).items()]
     sampler = ", ".join(set_here) or "the model's default sampling"
     return f"{sampler}; system prompt: {settings.system}" if settings.system else sampler
 

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Scalar
-from app.chat.sampling_options import SAMPLER_OPTIONS, parsed
+from app.chat.sampling_options import SAMPLER_OPTIONS, parse_options
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 
@@ -69,7 +69,7 @@ class OptionsScreen(ModalScreen[None]):
     @work(exclusive=True)
     async def _offer(self, texts: Mapping[str, str]) -> None:
         try:
-            await self._take(parsed(texts), texts[_PRESET].strip())
+            await self._take(parse_options(texts), texts[_PRESET].strip())
         except UserError as error:
             self.query_one("#fault", Static).update(printable(str(error)))
         else:

@@ -213,7 +213,7 @@ class SqliteChatRepository:
     async def save_draft(self, draft: Draft) -> None:
         async with self._prepare_lock:
             chat_id = self._chat_id
-            await self._thread.do(lambda store: store.drafts.keep(chat_id, draft))
+            await self._thread.do(lambda store: store.drafts.save(chat_id, draft))
 
     async def recent_questions(self) -> Sequence[str]:
         return await self._thread.do(lambda store: store.messages.recent_prompts(_N_RECENT_QUESTIONS))
@@ -240,7 +240,7 @@ def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
 def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> int:
     """Return the chat's id, created if there was none, with the model and settings of this exchange."""
     if chat_id is None:
-        store.drafts.keep(None)  # the draft is the question now
+        store.drafts.save(None)  # the draft is the question now
         return store.chats.create(title=provisional_title(question), model=model, settings=settings).id
     chat = store.chats.get(chat_id)
     if chat.settings != settings:

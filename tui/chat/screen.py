@@ -20,7 +20,7 @@ from textual.worker import Worker
 
 from app.chat.conversation import Attachment, MessageContent
 from app.chat.presets import Presets
-from app.chat.sampling_options import changed
+from app.chat.sampling_options import change_options
 from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.composer import AttachmentBar, Composer
@@ -61,7 +61,7 @@ class ChatSettingsMixin(ConversationScreen):
             self.app.push_screen(OptionsScreen(options, self._take_options))
             return
         try:
-            await self._take_options(changed(options, text), preset="")
+            await self._take_options(change_options(options, text), preset="")
         except UserError as error:
             self.warn(str(error))
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol
 
 from app.chat.conversation import Message, MessageContent, MessageState
-from app.chat.sampling_options import sampler_of
+from app.chat.sampling_options import valid_options
 from quantizer.errors import StorageError, UserError
 from tui.chat.answer_stream import AnswerTimer, Clock, StreamChunk, stream_answer
 from tui.chat.conversation import UNSAVED_ID, Conversation, Ending, RemovedMessages, Role, TranscriptEntry
@@ -199,7 +199,7 @@ class ChatSession:
     async def _stream(
         self, turns: Sequence[tuple[Role, str]], timer: AnswerTimer, writer: AnswerWriter, view: ChatView
     ) -> None:
-        sampler = sampler_of(self.conversation.settings.options)
+        sampler = valid_options(self.conversation.settings.options)
         async with aclosing(stream_answer(self._connection, turns, sampler)) as events:
             async for event in events:
                 message = writer.message

@@ -195,9 +195,9 @@ class HistoryScreen(FeatureScreen):
     async def _import(self, line: str) -> None:
         taken: ImportResult = await self._thread.do(partial(import_file, _path(line)))
         self.inform(f"Imported chats: {len(taken.ids)}.")
-        if taken.left_out:
-            first = taken.left_out[0]
-            note = f"Skipped: {len(taken.left_out)}. First: {first.place} {first.why}. "
+        if taken.skipped:
+            first = taken.skipped[0]
+            note = f"Skipped: {len(taken.skipped)}. First: {first.place} {first.why}. "
             self.warn(f"{note}`localllm chats import` lists them all.")
         self._reload()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.chat.presets import Presets
-from app.chat.sampling_options import changed
+from app.chat.sampling_options import change_options
 from app.cli.output.answer import stats_line
 from quantizer.errors import UserError
 from tui.chat.composer.attachments import mentioned_files, mentions, missing_mentions, read_text_file
@@ -169,7 +169,7 @@ class InlineChat:
         """Set sampling options from `text`, or print them."""
         conversation = self._session.conversation
         try:
-            options = changed(conversation.settings.options, text)
+            options = change_options(conversation.settings.options, text)
         except UserError as error:
             self._scrollback.print_line(str(error))
             return

@@ -1,1 +1,1 @@
-"""The shapes in which chats come and go: one module each. All are pure; none knows the store."""
+"""The file formats of chats, one module each. All are pure and independent of the store."""

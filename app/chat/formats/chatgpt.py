@@ -1,14 +1,14 @@
-"""A chat of ChatGPT's export, conversations.json.
+"""ChatGPT's export, conversations.json.
 
-Owns what its kinds of content mean. Its nodes hold machinery too (hidden system messages, browsing): that is passed
-over; pictures and files are not in the export, and are told as left out.
+Owns the meaning of its content types. Internal nodes (hidden system messages, browsing) are dropped; pictures and
+files, which the export does not contain, are reported as skipped.
 """
 
 from __future__ import annotations
 
 from app.chat.conversation import MessageContent, Role
 from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ChatInfo, ImportedChat, JsonField, SkippedItem, reading
+from app.chat.formats.json_reader import ChatInfo, ImportedChat, JsonField, SkippedItem, build_chat
 
 __all__ = ["is_chatgpt", "read_chatgpt"]
 
@@ -16,16 +16,16 @@ _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "to
 
 
 def is_chatgpt(chat: JsonField) -> bool:
-    """Whether this is one chat of such an export."""
+    """Return whether this is a chat of such an export."""
     return chat.at("mapping").is_given
 
 
 def read_chatgpt(chat: JsonField) -> ImportedChat:
-    """Return the chat. Raises UnfitError that names what does not fit."""
-    left_out: list[SkippedItem] = []
-    nodes = {key: _node(node, left_out) for key, node in chat.at("mapping").entries()}
-    grafted = import_tree(nodes, chat.at("current_node").text())
-    left_out += [SkippedItem(f"{chat.place}.mapping.{key}", "belongs to no branch") for key in grafted.unreached]
+    """Return the chat. Raises FormatError for an invalid value."""
+    skipped: list[SkippedItem] = []
+    nodes = {key: _node(node, skipped) for key, node in chat.at("mapping").entries()}
+    imported = import_tree(nodes, chat.at("current_node").text())
+    skipped += [SkippedItem(f"{chat.place}.mapping.{key}", "belongs to no branch") for key in imported.unreached]
     header = ChatInfo(
         title=chat.at("title").text(),
         model=chat.at("default_model_slug").text(),
@@ -33,10 +33,10 @@ def read_chatgpt(chat: JsonField) -> ImportedChat:
         updated_ms=chat.at("update_time").moment_ms(),
         is_archived=chat.at("is_archived").flag(),
     )
-    return reading(header, grafted.messages, grafted.leaf_id, chat.place, left_out)
+    return build_chat(header, imported.messages, imported.leaf_id, chat.place, skipped)
 
 
-def _node(node: JsonField, left_out: list[SkippedItem]) -> TreeNode:
+def _node(node: JsonField, skipped: list[SkippedItem]) -> TreeNode:
     parent = node.at("parent").text() or None
     message = node.at("message")
     metadata, content = message.at("metadata"), message.at("content")
@@ -47,31 +47,31 @@ def _node(node: JsonField, left_out: list[SkippedItem]) -> TreeNode:
         return TreeNode(
             parent, None, "".join(f"{item.at('content').text()}\n\n" for item in content.at("thoughts").items())
         )
-    text = _text(content, left_out)
+    text = _text(content, skipped)
     if not text.strip():
         return TreeNode(parent, None)
     model = metadata.at("model_slug").text() if role == "assistant" else ""
-    said = MessageContent(role=role, content=text, model=model, created_ms=message.at("create_time").moment_ms())
-    return TreeNode(parent, said)
+    created_ms = message.at("create_time").moment_ms()
+    return TreeNode(parent, MessageContent(role=role, content=text, model=model, created_ms=created_ms))
 
 
-def _text(content: JsonField, left_out: list[SkippedItem]) -> str:
+def _text(content: JsonField, skipped: list[SkippedItem]) -> str:
     kind = content.at("content_type").text()
     if kind == "code":
         return f"```{content.at('language').text()}\n{content.at('text').text()}\n```"
     if kind == "execution_output":
         return content.at("text").text()
     if kind in ("text", "multimodal_text"):
-        return "\n".join(filter(None, (_part(part, left_out) for part in content.at("parts").items())))
+        return "\n".join(filter(None, (_part(part, skipped) for part in content.at("parts").items())))
     if kind not in ("", "reasoning_recap", "model_editable_context", "user_editable_context"):
-        left_out.append(SkippedItem(content.place, f"is of a kind that is not known: {kind}"))
+        skipped.append(SkippedItem(content.place, f"has an unknown content type: {kind}"))
     return ""
 
 
-def _part(part: JsonField, left_out: list[SkippedItem]) -> str:
+def _part(part: JsonField, skipped: list[SkippedItem]) -> str:
     if isinstance(part.value, dict):
         if part.at("content_type").text() == "audio_transcription":
             return part.at("text").text()
-        left_out.append(SkippedItem(part.place, "is a picture, a sound or a file, which the export does not hold"))
+        skipped.append(SkippedItem(part.place, "is a picture, a sound or a file, which the export does not contain"))
         return ""
     return part.text()

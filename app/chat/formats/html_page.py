@@ -1,6 +1,6 @@
-"""Chats as one web page: the branch that is shown, nothing loaded from anywhere, nothing that runs.
+"""Chats as one web page: the shown branch, without external resources and scripts.
 
-Owns the page. Every text is escaped; Markdown becomes markup of ours, without raw HTML and without pictures.
+Owns the page. Every text is escaped; Markdown is rendered without raw HTML and pictures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ table { border-collapse: collapse; } td, th { border: 1px solid #8886; padding: 
 
 
 def page(transcripts: Iterable[Transcript]) -> Iterator[str]:
-    """Yield, in pieces, an HTML page with one article a chat."""
+    """Yield, in pieces, an HTML page with one article per chat."""
     renderer = _renderer()
     yield _HEAD
     for transcript in transcripts:
@@ -64,7 +64,7 @@ def _folded(title: str, text: str) -> str:
 
 
 def _renderer() -> MarkdownIt:
-    """Markdown without what could load or run: raw HTML is shown as text, a picture as its link."""
-    from markdown_it import MarkdownIt  # which nothing but a page needs
+    """Return a renderer that shows raw HTML as text and a picture as its link."""
+    from markdown_it import MarkdownIt  # only needed here
 
     return MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")

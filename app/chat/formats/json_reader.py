@@ -1,10 +1,6 @@
-"""A value of a JSON file and its place in it: what every reader of a foreign format asks.
+"""Readers for untrusted JSON, and the chat that an importer makes of it. Pure.
 
-Owns the types that are expected and the words for what is not as expected.
-
-What came of reading one chat of a file.
-
-Pure values, shared by every reader.
+Owns the expected types, the errors about a value at its place, and the result of reading one chat.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from dataclasses import dataclass
 from app.chat.conversation import Chat, ChatSettings, Message, Transcript
 from app.chat.text import provisional_title
 
-__all__ = ["ChatInfo", "FormatError", "ImportedChat", "JsonField", "SkippedItem", "reading"]
+__all__ = ["ChatInfo", "FormatError", "ImportedChat", "JsonField", "SkippedItem", "build_chat"]
 
 _LAST_MS = 253_402_300_800_000  # the year 10000
 _LEAST_MS = 10**11  # as seconds that would be the year 5138
@@ -23,7 +19,7 @@ _SHOWN_CHARACTERS = 40
 
 
 class FormatError(Exception):
-    """A value that is not what its place asks for."""
+    """A value of the wrong type at its place."""
 
     def __init__(self, place: str, fault: str) -> None:
         super().__init__(f"{place} {fault}")
@@ -33,7 +29,7 @@ class FormatError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JsonField:
-    """A value and where it lies. What is missing or null is a field too: it is `not given`."""
+    """A value and its place. A missing or null value is a field too, with `is_given` False."""
 
     value: object
     place: str
@@ -43,44 +39,46 @@ class JsonField:
         return self.value is not None
 
     def at(self, key: str) -> JsonField:
-        """Return the field of an object; not given where this is no object or has no such field."""
+        """Return a field of an object; not given if this is not an object or has no such field."""
         value = self.value.get(key) if isinstance(self.value, dict) else None
         return JsonField(value, f"{self.place}.{_short(key)}")
 
     def text(self) -> str:
-        """Return a text, empty where none is given. Raises FormatError for anything else."""
+        """Return a text, empty if not given. Raises FormatError for another type."""
         if isinstance(self.value, str):
             return self.value
         if self.value is None:
             return ""
-        raise FormatError(self.place, "is no text")
+        raise FormatError(self.place, "is not a text")
 
     def flag(self) -> bool:
-        """Return a truth value, False where none is given. Raises FormatError for anything else."""
+        """Return a boolean, False if not given. Raises FormatError for another type."""
         if isinstance(self.value, bool | None):
             return bool(self.value)
-        raise FormatError(self.place, "is neither true nor false")
+        raise FormatError(self.place, "is not a boolean")
 
     def moment_ms(self) -> int:
-        """Return a moment in milliseconds since 1970, 0 where none is given: seconds and milliseconds are told apart by
-        their size. Raises FormatError for what is no moment."""
+        """Return a time in milliseconds since 1970, 0 if not given; the size tells seconds from milliseconds.
+
+        Raises FormatError for another type or a time out of range.
+        """
         if self.value is None:
             return 0
         if isinstance(self.value, int | float) and not isinstance(self.value, bool) and 0 <= self.value < _LAST_MS:
             return int(self.value if self.value >= _LEAST_MS else self.value * 1000)
-        raise FormatError(self.place, "is no moment")
+        raise FormatError(self.place, "is not a time")
 
     def items(self) -> Iterator[JsonField]:
-        """Yield the items of a list, none where it is not given. Raises FormatError for anything else."""
+        """Yield the items of a list, none if not given. Raises FormatError for another type."""
         if not isinstance(self.value, list | None):
-            raise FormatError(self.place, "is no list")
+            raise FormatError(self.place, "is not a list")
         for index, item in enumerate(self.value or ()):
             yield JsonField(item, f"{self.place}[{index}]")
 
     def entries(self) -> Iterator[tuple[str, JsonField]]:
-        """Yield the fields of an object by name, none where it is not given. Raises FormatError for anything else."""
+        """Yield the fields of an object by name, none if not given. Raises FormatError for another type."""
         if not isinstance(self.value, dict | None):
-            raise FormatError(self.place, "is no object")
+            raise FormatError(self.place, "is not an object")
         for key in self.value or ():
             yield key, self.at(key)
 
@@ -91,7 +89,7 @@ def _short(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SkippedItem:
-    """Something in a file that was not taken in: where it is, and why."""
+    """Something in a file that was not imported: its place, and why."""
 
     place: str
     why: str
@@ -99,15 +97,15 @@ class SkippedItem:
 
 @dataclass(frozen=True, slots=True)
 class ImportedChat:
-    """A chat that can be kept, and what was left out of it."""
+    """A chat to store, and what was skipped in it."""
 
     transcript: Transcript
-    left_out: tuple[SkippedItem, ...]
+    skipped: tuple[SkippedItem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatInfo:
-    """What a file says of a chat beside its messages. Moments may be 0 and texts empty: unknown."""
+    """The metadata of a chat in a file. A time of 0 and an empty text are unknown."""
 
     title: str = ""
     model: str = ""
@@ -118,15 +116,15 @@ class ChatInfo:
     is_archived: bool = False
 
 
-def reading(
-    header: ChatInfo, messages: tuple[Message, ...], leaf_id: int | None, place: str, left_out: list[SkippedItem]
+def build_chat(
+    header: ChatInfo, messages: tuple[Message, ...], leaf_id: int | None, place: str, skipped: list[SkippedItem]
 ) -> ImportedChat:
-    """Return the chat of `header` and `messages`, what is unknown of it taken from the messages.
+    """Build the chat of `header` and `messages`; unknown metadata is derived from the messages.
 
-    Raises FormatError where there is no message at all.
+    Raises FormatError if there is no message.
     """
     if not messages:
-        raise FormatError(place, "has no message that could be kept")
+        raise FormatError(place, "has no message that could be imported")
     moments = [message.created_ms for message in messages if message.created_ms]
     created_ms = header.created_ms or min(moments, default=0)
     chat = Chat(
@@ -140,4 +138,4 @@ def reading(
         settings=ChatSettings(header.system),
         leaf_id=leaf_id,
     )
-    return ImportedChat(Transcript(chat, messages), tuple(left_out))
+    return ImportedChat(Transcript(chat, messages), tuple(skipped))

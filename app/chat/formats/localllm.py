@@ -1,6 +1,6 @@
-"""A chat as localllm exports it, to be read again without loss: an object of JSON that says its format and version.
+"""localllm's own format, which imports without loss: a JSON object with format and version.
 
-Owns the names in it. Every branch, figure and setting is kept; what a newer version adds is not guessed.
+Owns its keys. Every branch, statistic and setting is kept; newer versions are rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.chat.conversation import (
     Transcript,
 )
 from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ChatInfo, FormatError, ImportedChat, JsonField, SkippedItem, reading
+from app.chat.formats.json_reader import ChatInfo, FormatError, ImportedChat, JsonField, SkippedItem, build_chat
 
 __all__ = ["is_localllm", "localllm_json", "read_localllm"]
 
@@ -29,7 +29,7 @@ _VERSION = 1
 
 
 def localllm_json(transcripts: Iterable[Transcript]) -> Iterator[str]:
-    """Yield, in pieces, a JSON list of whole chats, one a line; ASCII, so that a terminal may show it."""
+    """Yield, in pieces, a JSON list of whole chats, one per line; ASCII, so that it is safe in a terminal."""
     separator = "[\n"
     for transcript in transcripts:
         yield separator + json.dumps(_exported(transcript))
@@ -38,18 +38,18 @@ def localllm_json(transcripts: Iterable[Transcript]) -> Iterator[str]:
 
 
 def is_localllm(chat: JsonField) -> bool:
-    """Whether this is a chat that localllm exported."""
+    """Return whether localllm exported this chat."""
     return chat.at("format").value == _FORMAT
 
 
 def read_localllm(chat: JsonField) -> ImportedChat:
-    """Return the chat. Raises FormatError for a newer version, and for what does not fit."""
+    """Return the chat. Raises FormatError for a newer version or an invalid value."""
     if chat.at("version").value != _VERSION:
-        raise FormatError(chat.at("version").place, "is none that this localllm reads: update it")
-    left_out: list[SkippedItem] = []
+        raise FormatError(chat.at("version").place, "is not supported: update localllm")
+    skipped: list[SkippedItem] = []
     nodes = {_key(message.at("id")): _node(message) for message in chat.at("messages").items()}
-    grafted = import_tree(nodes, _key(chat.at("leaf_id")))
-    left_out += [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in grafted.unreached]
+    imported = import_tree(nodes, _key(chat.at("leaf_id")))
+    skipped += [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in imported.unreached]
     header = ChatInfo(
         title=chat.at("title").text(),
         model=chat.at("model").text(),
@@ -58,7 +58,7 @@ def read_localllm(chat: JsonField) -> ImportedChat:
         is_pinned=chat.at("is_pinned").flag(),
         is_archived=chat.at("is_archived").flag(),
     )
-    found = reading(header, grafted.messages, grafted.leaf_id, chat.place, left_out)
+    found = build_chat(header, imported.messages, imported.leaf_id, chat.place, skipped)
     settings = ChatSettings(chat.at("settings").at("system").text(), _scalars(chat.at("settings").at("options")))
     with_settings = replace(found.transcript.chat, settings=settings)
     return replace(found, transcript=replace(found.transcript, chat=with_settings))
@@ -75,17 +75,17 @@ def _exported_message(message: Message) -> dict[str, object]:
 
 
 def _key(number: JsonField) -> str:
-    """An id as a node's key; empty where none is given."""
+    """Return an id as a node's key; empty if not given."""
     if isinstance(number.value, int | None):
         return "" if number.value is None else str(number.value)
-    raise FormatError(number.place, "is no id")
+    raise FormatError(number.place, "is not an id")
 
 
 def _node(message: JsonField) -> TreeNode:
     role, state = message.at("role").text(), message.at("state").text()
     if role not in ROLES:
         raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(ROLES))}")
-    said = MessageContent(
+    content = MessageContent(
         role=role,  # type: ignore[arg-type]  # one of ROLES
         content=message.at("content").text(),
         reasoning=message.at("reasoning").text(),
@@ -95,7 +95,7 @@ def _node(message: JsonField) -> TreeNode:
         state=MessageState.PARTIAL if state == MessageState.PARTIAL.value else MessageState.FINISHED,
         created_ms=message.at("created_ms").moment_ms(),
     )
-    return TreeNode(_key(message.at("parent_id")) or None, said)
+    return TreeNode(_key(message.at("parent_id")) or None, content)
 
 
 def _attachment(attachment: JsonField) -> Attachment:
@@ -107,6 +107,6 @@ def _scalars(fields: JsonField) -> dict[str, Scalar]:
     scalars: dict[str, Scalar] = {}
     for name, field in fields.entries():
         if not isinstance(field.value, Scalar):
-            raise FormatError(field.place, "is neither text, number nor truth value")
+            raise FormatError(field.place, "is neither text, number nor boolean")
         scalars[name] = field.value
     return scalars

@@ -1,6 +1,6 @@
-"""Chats as Markdown: the branch that is shown, for people to read and paste.
+"""Chats as Markdown: the shown branch, to read and paste.
 
-Owns the headings. What was said is Markdown already and stays as it is, but for a code block left open.
+Owns the headings. Messages are Markdown already; only an open code block is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SPEAKERS = {"user": "You", "system": "System", "tool": "Tool"}
 
 
 def markdown(transcripts: Iterable[Transcript]) -> Iterator[str]:
-    """Yield, in pieces, a document with one chapter a chat."""
+    """Yield, in pieces, a document with one chapter per chat."""
     for transcript in transcripts:
         chat = transcript.chat
         yield f"# {' '.join(chat.title.split()) or 'Untitled'}\n\n"
@@ -28,12 +28,12 @@ def markdown(transcripts: Iterable[Transcript]) -> Iterator[str]:
 
 
 def speaker(message: Message) -> str:
-    """Return who said it, for people."""
+    """Return the author's name."""
     return _SPEAKERS.get(message.role) or message.model or "Assistant"
 
 
 def closed(text: str) -> str:
-    """Return `text` with the end of a code block that it left open: what follows would else be part of it."""
+    """Return `text` with an open code block closed, so that it does not swallow what follows."""
     fence = ""
     for match in _FENCE.finditer(text):
         mark, rest = match.groups()

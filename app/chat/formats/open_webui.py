@@ -1,6 +1,6 @@
-"""A chat of Open WebUI's export, which people use over Ollama.
+"""Open WebUI's export.
 
-Owns where it keeps the tree, the system prompt and what a model thought.
+Owns where it stores the tree, the system prompt and the reasoning.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ import html
 
 from app.chat.conversation import ROLES, MessageContent
 from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ChatInfo, ImportedChat, JsonField, SkippedItem, reading
+from app.chat.formats.json_reader import ChatInfo, ImportedChat, JsonField, SkippedItem, build_chat
 
 __all__ = ["is_open_webui", "read_open_webui"]
 
-_THOUGHT_BEGINS = '<details type="reasoning"'
+_REASONING_BEGINS = '<details type="reasoning"'
 
 
 def is_open_webui(chat: JsonField) -> bool:
-    """Whether this is one chat of such an export: with what the list shows of it around it, or without."""
+    """Return whether this is a chat of such an export, with or without the list's wrapper."""
     return _inner(chat).at("history").at("messages").is_given
 
 
 def read_open_webui(chat: JsonField) -> ImportedChat:
-    """Return the chat. Raises UnfitError that names what does not fit."""
+    """Return the chat. Raises FormatError for an invalid value."""
     inner = _inner(chat)
     history = inner.at("history")
-    left_out: list[SkippedItem] = []
-    nodes = {key: _node(node, left_out) for key, node in history.at("messages").entries()}
-    grafted = import_tree(nodes, history.at("currentId").text())
-    left_out += [SkippedItem(f"{history.place}.messages.{key}", "belongs to no branch") for key in grafted.unreached]
+    skipped: list[SkippedItem] = []
+    nodes = {key: _node(node, skipped) for key, node in history.at("messages").entries()}
+    imported = import_tree(nodes, history.at("currentId").text())
+    skipped += [SkippedItem(f"{history.place}.messages.{key}", "belongs to no branch") for key in imported.unreached]
     header = ChatInfo(
         title=chat.at("title").text() or inner.at("title").text(),
         model=next((model.text() for model in inner.at("models").items()), ""),
@@ -38,38 +38,38 @@ def read_open_webui(chat: JsonField) -> ImportedChat:
         is_pinned=chat.at("pinned").flag(),
         is_archived=chat.at("archived").flag(),
     )
-    return reading(header, grafted.messages, grafted.leaf_id, chat.place, left_out)
+    return build_chat(header, imported.messages, imported.leaf_id, chat.place, skipped)
 
 
 def _inner(chat: JsonField) -> JsonField:
     return chat.at("chat") if chat.at("chat").is_given else chat
 
 
-def _node(node: JsonField, left_out: list[SkippedItem]) -> TreeNode:
+def _node(node: JsonField, skipped: list[SkippedItem]) -> TreeNode:
     parent = node.at("parentId").text() or None
     role = node.at("role").text()
     if role not in ROLES:
-        left_out.append(SkippedItem(node.place, f"has a role that is not known: {role}"))
+        skipped.append(SkippedItem(node.place, f"has an unknown role: {role}"))
         return TreeNode(parent, None)
-    left_out += [SkippedItem(file.place, "is a file, which is not taken in") for file in node.at("files").items()]
-    thought, content = _apart(node.at("content").text())
-    said = MessageContent(
+    skipped += [SkippedItem(file.place, "is a file, which is not imported") for file in node.at("files").items()]
+    reasoning, content = _split_reasoning(node.at("content").text())
+    message = MessageContent(
         role=role,  # type: ignore[arg-type]  # one of ROLES
         content=content,
-        reasoning=thought,
+        reasoning=reasoning,
         model=node.at("model").text(),
         created_ms=node.at("timestamp").moment_ms(),
     )
-    return TreeNode(parent, said)
+    return TreeNode(parent, message)
 
 
-def _apart(content: str) -> tuple[str, str]:
-    """What was thought and what was said: a thought stands before the answer, folded and quoted."""
-    if not content.startswith(_THOUGHT_BEGINS):
+def _split_reasoning(content: str) -> tuple[str, str]:
+    """Split reasoning and answer: reasoning comes first, in a folded quote."""
+    if not content.startswith(_REASONING_BEGINS):
         return "", content
-    folded, ends, said = content.partition("</details>")
+    folded, ends, answer = content.partition("</details>")
     _, has_summary, quoted = folded.partition("</summary>")
     if not ends or not has_summary:
         return "", content
     lines = html.unescape(quoted).strip().splitlines()
-    return "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines), said.lstrip("\n")
+    return "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines), answer.lstrip("\n")

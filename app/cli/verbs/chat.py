@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from app.chat.conversation import ChatSettings
-from app.chat.sampling_options import checked
+from app.chat.sampling_options import validate_options
 from app.cli.options import generation_options, resolve_settings, setting_options
 from app.cli.prompts import combined, piped_text
 from app.cli.user_interface import ChatOptions, current_interface
@@ -82,7 +82,7 @@ def chat(
         context.exit(face.show_app(load_settings(given), given))
     if is_new and chat_id is not None:
         raise UsageError("--new begins another chat than --chat names.", "Give one of them.")
-    options = checked({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+    options = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
     question = combined(None, piped_text())
     if not question and (sys.stdin is None or not sys.stdin.isatty()):
         raise UsageError("There is no question.", "Pipe one in, or start it at a terminal.")

@@ -123,7 +123,7 @@ def import_chats(file: Path, wants_json: bool) -> None:
         click.echo(json.dumps(asdict(taken)))
         return
     click.echo(f"Conversations taken in: {len(taken.ids)}.")
-    for fault in taken.left_out:
+    for fault in taken.skipped:
         click.echo(f"Left out: {printable(f'{fault.place} {fault.why}')}.", err=True)
 
 

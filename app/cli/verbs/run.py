@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import click
 
 from app.chat.conversation import ChatSettings
-from app.chat.sampling_options import checked
+from app.chat.sampling_options import validate_options
 from app.cli.confirm import confirm_load
 from app.cli.options import complete_model, generation_options, options, resolve_settings
 from app.cli.output.answer import Answer, AnswerPrinter, LoadingLine, as_json, ask, stats_line
@@ -98,7 +98,7 @@ async def _answer_once(job: _Job, question: str) -> None:
 
 def _chat_options(job: _Job) -> ChatOptions:
     given = {name: getattr(job.options, name) for name in ("max_tokens", "temperature", "seed")}
-    chat = ChatSettings(system=job.system or "", options=checked(given))
+    chat = ChatSettings(system=job.system or "", options=validate_options(given))
     return ChatOptions(settings=job.settings, chat=chat, shows_stats=job.shows_stats)
 
 

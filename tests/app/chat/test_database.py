@@ -80,7 +80,7 @@ def test_a_file_of_a_newer_localllm_is_left_alone(store: ChatStore, tmp_path: Pa
     store.chats.create()
     with store._database.writing() as connection:
         connection.execute("PRAGMA user_version = 99")
-    with ChatStore(tmp_path) as older, pytest.raises(StorageError, match="newer localllm"):
+    with ChatStore(tmp_path) as older, pytest.raises(StorageError, match="newer version"):
         older.chats.page()
 
 
@@ -105,14 +105,17 @@ def test_a_step_that_fails_leaves_the_version_that_was(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"my diary" * 1000)
-    with ChatStore(tmp_path) as store, pytest.raises(StorageError, match="no database"):
+    with ChatStore(tmp_path) as store, pytest.raises(StorageError, match="not a database"):
         store.chats.page()
     assert (tmp_path / FILE_NAME).read_bytes() == b"my diary" * 1000
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with ChatStore(tmp_path / "file") as store, pytest.raises(StorageError, match=r"cannot be kept.*LOCALLLM_DATA_DIR"):
+    with (
+        ChatStore(tmp_path / "file") as store,
+        pytest.raises(StorageError, match=r"cannot be stored.*LOCALLLM_DATA_DIR"),
+    ):
         store.chats.create()
 
 

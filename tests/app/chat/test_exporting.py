@@ -152,7 +152,7 @@ def test_no_chat_at_all_is_an_empty_list() -> None:
 def test_a_file_in_the_way_stays_and_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "chats.md"
     export_to(path, ["one"])
-    with pytest.raises(StorageError, match="there already"):
+    with pytest.raises(StorageError, match="exists already"):
         export_to(path, ["two"])
     assert path.read_text() == "one"
     with pytest.raises(StorageError, match="could not be written"):

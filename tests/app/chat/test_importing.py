@@ -66,7 +66,7 @@ def test_a_chat_of_chatgpt_comes_with_its_branches_thoughts_and_times(tmp_path: 
     assert sorted(message.content for message in messages) == ["How long do eggs boil?", "Six minutes.", "Ten."]
     assert next(message for message in messages if message.content == "Six minutes.").reasoning == "Eggs.\n\n"
     assert (chat.title, chat.model, chat.created_ms) == ("Eggs", "gpt-4o", 1_700_000_000_500)
-    assert found.left_out == ()
+    assert found.skipped == ()
 
 
 def test_code_output_and_speech_of_chatgpt_are_kept_and_pictures_are_told(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_code_output_and_speech_of_chatgpt_are_kept_and_pictures_are_told(tmp_pa
         ("tool", "1"),
         ("user", "thanks"),
     ]
-    assert [fault.place for fault in found.left_out] == ["chat 0.mapping.q.message.content.parts[0]"]
+    assert [fault.place for fault in found.skipped] == ["chat 0.mapping.q.message.content.parts[0]"]
 
 
 def _open_webui() -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_a_list_of_messages_as_ollama_takes_it_is_one_branch(tmp_path: Path) -> 
     assert _said(found) == [("user", "Hi"), ("assistant", "Hello")]
     assert found.transcript.messages[1].reasoning == "greet"
     assert (found.transcript.chat.settings.system, found.transcript.chat.title) == ("Be kind.", "Hi")
-    assert [fault.place for fault in found.left_out] == ["chat 0.messages[1].content[1]"]
+    assert [fault.place for fault in found.skipped] == ["chat 0.messages[1].content[1]"]
 
 
 def test_a_file_may_hold_one_chat_a_line(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_circle_of_nodes_is_told_and_the_rest_is_taken(tmp_path: Path) -> None
     chat["mapping"]["y"] = _node("x", "user", _text("and round"))
     found = _only(tmp_path, [chat])
     assert len(found.transcript.messages) == 3
-    assert [fault.why for fault in found.left_out] == ["belongs to no branch"] * 2
+    assert [fault.why for fault in found.skipped] == ["belongs to no branch"] * 2
 
 
 def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, store: ChatStore) -> None:
@@ -173,12 +173,12 @@ def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, sto
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        ("", "holds no chat"),
-        ("[]", "holds no chat"),
-        ("[{}]", "chat 0 is no chat of localllm, ChatGPT"),
+        ("", "contains no readable chat"),
+        ("[]", "contains no readable chat"),
+        ("[{}]", "chat 0 is not a chat of localllm, ChatGPT"),
         ("{", "not JSON from character"),
         ("[" * 100_000, "not JSON from character"),
-        ('[{"format": "localllm-chat", "version": 2}]', "update it"),
+        ('[{"format": "localllm-chat", "version": 2}]', "update localllm"),
         ('{"messages": [{"role": "user", "content": NaN}]}', "not JSON"),
         ('{"messages": [{"role": "wizard", "content": ""}]}', "is none of assistant"),
     ],
@@ -191,7 +191,7 @@ def test_a_file_without_a_chat_is_refused_with_the_reason(tmp_path: Path, conten
 
 def test_files_that_are_no_text_are_refused_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "export"
-    for data, cause in ((b"PK\x03\x04", "ZIP"), (b"[\xff]", "byte 1 is wrong")):
+    for data, cause in ((b"PK\x03\x04", "ZIP"), (b"[\xff]", "byte 1 is invalid")):
         path.write_bytes(data)
         with pytest.raises(UserError, match=cause):
             list(read_chats(path))

@@ -87,7 +87,7 @@ def test_removing_another_branch_leaves_the_one_that_is_shown(store: ChatStore) 
 def test_a_parent_of_another_chat_is_refused_and_nothing_is_kept(store: ChatStore) -> None:
     here, there = store.chats.create(), store.chats.create()
     message = store.messages.add(there.id, None, _said("there"))
-    with pytest.raises(StorageError, match="no longer there"):
+    with pytest.raises(StorageError, match="no longer exists"):
         store.messages.add(here.id, message.id, _said("here"))
     assert store.messages.of(here.id) == ()
     store.messages.add(here.id, None, _said("and goes on"))

@@ -33,7 +33,7 @@ def test_what_is_saved_is_there_beside_what_was_and_replaces_its_namesake(tmp_pa
 def test_a_preset_may_be_written_by_hand(tmp_path: Path) -> None:
     (tmp_path / "presets.toml").write_text('[mine]  # a comment\nsystem = "Be brief."\nmin_p = 0.05\nseed = 3\n')
     assert Presets(tmp_path).get("mine") == ChatSettings("Be brief.", {"min_p": 0.05, "seed": 3})
-    with pytest.raises(UsageError, match="There are: mine"):
+    with pytest.raises(UsageError, match="Presets: mine"):
         Presets(tmp_path).get("yours")
 
 

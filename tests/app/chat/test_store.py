@@ -10,8 +10,8 @@ from app.chat.store import FILE_NAME, ChatStore
 
 def test_each_chat_has_a_draft_of_its_own(store: ChatStore) -> None:
     first, second = store.chats.create(), store.chats.create()
-    store.drafts.keep(first.id, Draft("half a question"))
-    store.drafts.keep(None, Draft("a new chat begins with"))
+    store.drafts.save(first.id, Draft("half a question"))
+    store.drafts.save(None, Draft("a new chat begins with"))
     assert [store.drafts.get(chat_id) for chat_id in (first.id, second.id, None)] == [
         Draft("half a question"),
         Draft(),
@@ -22,7 +22,7 @@ def test_each_chat_has_a_draft_of_its_own(store: ChatStore) -> None:
 def test_a_draft_is_replaced_and_forgotten_when_it_is_empty(store: ChatStore) -> None:
     chat = store.chats.create()
     for typed in ("a", "ab", ""):
-        store.drafts.keep(chat.id, Draft(typed))
+        store.drafts.save(chat.id, Draft(typed))
         assert store.drafts.get(chat.id) == Draft(typed)
 
 
@@ -31,25 +31,25 @@ def test_what_goes_with_a_draft_is_kept_and_forgotten_with_it(store: ChatStore) 
     notes = Attachment("notes.md", "Buy \ud800 milk.\n\x1b[2J")  # as a file may hold it, a lone surrogate too
     kept = Attachment("notes.md", "Buy \ufffd milk.\n\x1b[2J")
     for draft in (Draft("read", (notes,)), Draft("read it", (notes,)), Draft("", (notes,))):
-        store.drafts.keep(chat.id, draft)
+        store.drafts.save(chat.id, draft)
         assert store.drafts.get(chat.id) == Draft(draft.text, (kept,))
-    store.drafts.keep(chat.id, Draft("alone"))
+    store.drafts.save(chat.id, Draft("alone"))
     assert store.drafts.get(chat.id) == Draft("alone")
-    store.drafts.keep(None, Draft("", (notes,)))
-    store.drafts.keep(None)
+    store.drafts.save(None, Draft("", (notes,)))
+    store.drafts.save(None)
     assert store.drafts.get(None) == Draft()
 
 
 def test_what_goes_with_a_draft_is_not_written_again_for_every_key(store: ChatStore, tmp_path: Path) -> None:
     large = Attachment("large", "x" * 1_000_000)
     for length in range(1, 20):
-        store.drafts.keep(None, Draft("y" * length, (large,)))
+        store.drafts.save(None, Draft("y" * length, (large,)))
     assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size < 2_000_000
 
 
 def test_a_draft_stays_with_a_deleted_chat_and_goes_when_that_is_swept(store: ChatStore) -> None:
     chat = store.chats.create()
-    store.drafts.keep(chat.id, Draft("typed"))
+    store.drafts.save(chat.id, Draft("typed"))
     store.chats.delete(chat.id)
     assert store.drafts.get(chat.id) == Draft("typed")
     store.chats.purge_deleted(1 << 60)
@@ -58,7 +58,7 @@ def test_a_draft_stays_with_a_deleted_chat_and_goes_when_that_is_swept(store: Ch
 
 def test_a_draft_changes_nothing_of_its_chat(store: ChatStore) -> None:
     chat = store.chats.create(title="as it was")
-    store.drafts.keep(chat.id, Draft("typed"))
+    store.drafts.save(chat.id, Draft("typed"))
     assert store.chats.get(chat.id) == chat
 
 
@@ -69,7 +69,7 @@ def test_chats_that_were_kept_before_there_were_drafts_are_brought_up_to_date(tm
     connection.close()
     with ChatStore(tmp_path) as store:
         old = store.chats.page()[0]
-        store.drafts.keep(old.id, Draft("typed"))
+        store.drafts.save(old.id, Draft("typed"))
         assert (old.title, store.drafts.get(old.id)) == ("old", Draft("typed"))
 
 

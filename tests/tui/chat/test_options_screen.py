@@ -56,7 +56,7 @@ async def test_an_option_is_set_in_the_line_itself(open_app):
         await user.asks("/options temperature=0.5 top_k=40")
         await user.sees("temperature 0.5, top_k 40")
         await user.asks("/options warmth=1")
-        await user.sees("warmth=1 sets no option.")
+        await user.sees("warmth=1 is not an option.")
         await user.asks("/options temperature=")
         await user.sees("top_k 40")
         await user.asks("hello")

@@ -136,7 +136,7 @@ async def test_the_system_prompt_comes_back_with_the_chat(open_app, tmp_path):
 async def test_a_store_that_cannot_be_used_is_told_of_and_no_question_is_lost_in_it(open_app, tmp_path):
     (tmp_path / "chats.db").write_bytes(b"my diary" * 1000)
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
-        await user.sees("The file is no database.", "Nothing was deleted")
+        await user.sees("The file is not a database.", "Nothing was deleted")
         await user.asks("hi")
         await user.sees("hi", "No answer")
 

@@ -216,7 +216,7 @@ async def test_an_export_that_cannot_be_leaves_the_line_to_be_mended(open_app, s
         await user.presses("e", "ctrl+a", "ctrl+k")
         await user.pastes("soup.docx")
         await user.presses("enter")
-        await user.sees("soup.docx does not end as an export does.")
+        await user.sees("soup.docx has no known extension.")
         await user.presses("escape")
         await user.no_longer_sees("Export the chat")
 
@@ -335,10 +335,10 @@ async def test_what_a_chat_is_called_reaches_the_terminal_as_plain_text(open_app
 
 async def test_a_damaged_store_is_told_and_the_screen_stays(open_app, tmp_path):
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "chats.db").write_bytes(b"no database" * 1000)
+    (tmp_path / "data" / "chats.db").write_bytes(b"not a database" * 1000)
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
         await user.presses("f5")
-        await user.sees("no database", "Search every chat")
+        await user.sees("not a database", "Search every chat")
 
 
 async def test_words_in_one_burst_after_the_slash_are_searched_for_and_command_nothing(open_app):

@@ -169,7 +169,7 @@ async def test_system_prompt_and_options_go_with_the_next_question(opened, tmp_p
         await chat.open(None, is_new=False, answered=ChatSettings("Be kind.", {"top_k": 40}))
         await chat.submit("/options temperature=0")
         await chat.submit("/options warmth=1")
-        assert "warmth=1 sets no option." in capsys.readouterr().err
+        assert "warmth=1 is not an option." in capsys.readouterr().err
         await chat.submit("hi")
         await chat.submit("/new")
         await chat.submit("/system Be brief.")
