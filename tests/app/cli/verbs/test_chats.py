@@ -82,7 +82,7 @@ def test_what_is_exported_can_be_imported(data_dir: Path, tmp_path: Path) -> Non
         store.chats.archive(archived, True)
     output = tmp_path / "all.json"
     _run("export", "--all", "--format", "json", "-o", str(output))
-    assert json.loads(_run("import", str(output), "--json").stdout) == {"ids": [3, 4], "left_out": []}
+    assert json.loads(_run("import", str(output), "--json").stdout) == {"ids": [3, 4], "skipped": []}
     assert [chat["title"] for chat in json.loads(_run("list", "--json").stdout)] == ["Soup", "Soup"]
 
 
@@ -91,7 +91,7 @@ def test_what_was_left_out_of_an_import_is_told(data_dir: Path, tmp_path: Path) 
     file.write_text(json.dumps([{"messages": [{"role": "user", "content": "hi"}]}, {"messages": 3}]))
     done = _run("import", str(file))
     assert done.stdout == "Conversations taken in: 1.\n"
-    assert done.stderr.startswith("Left out: chat 1 is no chat")
+    assert done.stderr.startswith("Left out: chat 1 is not a chat")
 
 
 def test_a_deleted_chat_can_be_restored(data_dir: Path) -> None:
