@@ -52,10 +52,6 @@ class KVCacheManager:
     def n_cells_used(self) -> int:
         return self._tree.n_cells
 
-    @property
-    def n_cells_free(self) -> int:
-        return self._facts.n_cells - self._tree.n_cells
-
     def n_cells_available(self) -> int:
         """Return how many cells are free or can be freed now."""
         return self._facts.n_cells - self._tree.locked_cells()
@@ -151,11 +147,9 @@ class KVCacheManager:
 
     def evict_until_free(self, n_cells: int) -> bool:
         """Evict least recently used sequences until `n_cells` are free. Return False if the rest are in use."""
-        while self.n_cells_free < n_cells:
-            oldest = self._tree.least_recently_used()
-            if oldest is None:
+        while self._facts.n_cells - self._tree.n_cells < n_cells:
+            if not self.evict_one():
                 return False
-            self._evict(oldest)
         return True
 
     def save_idle_sequence(self) -> bool:
