@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from offload.advice.bottleneck import Constraint
-from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 
 
 def doctor(environment: Mapping[str, str], *arguments: str) -> str:
-    command = python_command("app.cli.main", "doctor", *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+    done = run_localllm(environment, "doctor", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.cli.eval_options import shipped
-from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 from tests.app.interrupting import interrupt
 from tests.quantizer.gguf_files import tiny_llama, tiny_weights
 
@@ -34,13 +34,12 @@ def coarse_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("model") / "coarse.gguf", tensors=rounded)
 
 
-def judge(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "eval", *arguments, "--threads", "1")
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def evaluate(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_localllm(environment, "eval", *arguments, "--threads", "1")
 
 
-def judged(environment: Mapping[str, str], *arguments: str) -> dict[str, object]:
-    done = judge(environment, *arguments, "--json")
+def evaluated(environment: Mapping[str, str], *arguments: str) -> dict[str, object]:
+    done = evaluate(environment, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     result: dict[str, object] = json.loads(done.stdout)
     return result
@@ -50,13 +49,13 @@ def test_a_model_that_was_rounded_lost_a_little(
     environment: Mapping[str, str], tiny_model: Path, coarse_model: Path, text: Path
 ) -> None:
     arguments = ("--against", str(tiny_model), "--text", str(text), "--ctx", "64", "--chunks", "4")
-    result = judged(environment, str(coarse_model), *arguments)
+    result = evaluated(environment, str(coarse_model), *arguments)
     assert result["n_windows"] == 4
     statistics = result["statistics"]
     assert isinstance(statistics, dict)
     assert statistics["n_tokens"] == 4 * 31
     assert 1e-5 < statistics["comparison"]["mean_kld"]["value"] < 0.1
-    same = judged(environment, str(tiny_model), *arguments)["statistics"]
+    same = evaluated(environment, str(tiny_model), *arguments)["statistics"]
     assert isinstance(same, dict)
     assert same["comparison"]["mean_kld"]["value"] == 0
     assert same["perplexity"] == same["comparison"]["reference_perplexity"]
@@ -65,14 +64,14 @@ def test_a_model_that_was_rounded_lost_a_little(
 def test_the_table_has_a_column_for_each_model(
     environment: Mapping[str, str], tiny_model: Path, coarse_model: Path, text: Path
 ) -> None:
-    done = judge(environment, str(coarse_model), "--against", str(tiny_model), "--text", str(text), "--ctx", "64")
+    done = evaluate(environment, str(coarse_model), "--against", str(tiny_model), "--text", str(text), "--ctx", "64")
     assert "coarse.gguf" in done.stdout
     assert "tiny.gguf" in done.stdout
     assert "KL divergence, median" in done.stdout
 
 
 def test_the_text_that_ships_fills_windows_of_a_tiny_context(environment: Mapping[str, str], tiny_model: Path) -> None:
-    result = judged(environment, str(tiny_model), "--chunks", "1")
+    result = evaluated(environment, str(tiny_model), "--chunks", "1")
     assert result["n_windows"] == 1
     assert len(shipped("evaluation.txt").read_text(encoding="utf-8")) > 10_000
 
@@ -84,13 +83,13 @@ def test_the_text_that_ships_fills_windows_of_a_tiny_context(environment: Mappin
 def test_what_cannot_be_judged_is_wrong_use(
     environment: Mapping[str, str], tiny_model: Path, arguments: tuple[str, ...], cause: str
 ) -> None:
-    done = judge(environment, str(tiny_model), *arguments)
+    done = evaluate(environment, str(tiny_model), *arguments)
     assert done.returncode == 2
     assert cause in done.stderr
 
 
 def test_models_of_different_vocabularies_are_not_compared(environment: Mapping[str, str], tiny_model: Path) -> None:
-    done = judge(environment, str(tiny_model), "--against", "guide", "--ctx", "64")
+    done = evaluate(environment, str(tiny_model), "--against", "guide", "--ctx", "64")
     assert done.returncode == 2
     assert "different vocabularies" in done.stderr
 

@@ -10,14 +10,14 @@ import pytest
 from quantizer.gguf.header import read_header
 from quantizer.mix.imatrix import read_imatrix
 from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 from tests.quantizer.checkpoints import TinyLlama
 
 
 def imatrix(
     environment: Mapping[str, str], *arguments: str, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "imatrix", *arguments)
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=cwd)
+    return run_localllm(environment, "imatrix", *arguments, cwd=cwd)
 
 
 def test_matrices_are_gathered_added_and_merged(
@@ -82,6 +82,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_gets_its_matrix_by_itself_once(
     tmp_path: Path, environment: Mapping[str, str], checkpoint: Path
 ) -> None:

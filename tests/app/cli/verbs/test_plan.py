@@ -10,15 +10,14 @@ import pytest
 from app.library.machine_fit.machine_spec import parse_machine
 from offload.devices.machine import Device, DeviceKind, Machine
 from quantizer.errors import UsageError
-from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 
 GIB = 1 << 30
 HERE = Machine(Device(name="CPU", kind=DeviceKind.CPU, total_bytes=8 * GIB, free_bytes=6 * GIB, bytes_per_s=25e9))
 
 
 def plan(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "plan", *arguments)
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+    return run_localllm(environment, "plan", *arguments)
 
 
 def test_a_plan_is_one_object_with_the_keys_that_programs_know(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.library.remote_files import hub_file, sparse_model, sparse_shards
@@ -17,9 +17,8 @@ REPO = "someone/Llama-2-7B-GGUF"
 
 
 def plan(environment: Mapping[str, str], hub_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "plan", *arguments, *MACHINE)
     own = {**environment, "HF_ENDPOINT": hub_url, "HF_HOME": environment["LOCALLLM_CACHE_DIR"], "HF_TOKEN": ""}
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=own, check=False)
+    return run_localllm(own, "plan", *arguments, *MACHINE)
 
 
 @pytest.fixture(scope="module")

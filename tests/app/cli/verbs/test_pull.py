@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama
@@ -39,8 +40,7 @@ def own(environment: Mapping[str, str], hub: HubServer, tmp_path: Path) -> dict[
 
 
 def pull(own: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "pull", *arguments)
-    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=60)
+    return run_localllm(own, "pull", *arguments)
 
 
 def events(output: str) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import gguf
@@ -13,14 +13,14 @@ import pytest
 from app.settings.parsing import parse_byte_size
 from quantizer.gguf.file_types import FILE_TYPES
 from quantizer.gguf.header import read_header
+from tests.app.cli.in_process import run_localllm
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import write_gguf
 from tests.quantizer.peft_adapters import pair, write_peft
 
 
 def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from app.cli.main import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    return run_localllm(os.environ, *arguments, cwd=cwd)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from app.cli.quantization.mix import MixTarget
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES
-from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 from tests.app.interrupting import interrupt
 from tests.quantizer.checkpoints import TinyLlama
 
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def localllm(environment: Mapping[str, str], folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "quantize", *map(str, arguments), "--threads", "1")
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+    return run_localllm(environment, "quantize", *arguments, "--threads", "1", cwd=folder)
 
 
 def mixed(environment: Mapping[str, str], folder: Path, *arguments: object) -> dict[str, Any]:

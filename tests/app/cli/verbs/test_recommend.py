@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 from collections.abc import Mapping
 
 import pytest
@@ -12,7 +11,7 @@ from app.cli.verbs.recommend import _ROLES, recommend
 from app.library.hub.catalogue import Role
 from app.protocol.codec import decode
 from app.protocol.library import Recommended
-from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 
 MACHINE = ("--vram", "GPU0=12GiB@360GB/s", "--ram", "32GiB@45GB/s")
 
@@ -33,8 +32,7 @@ def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: 
 
 
 def test_people_are_told_what_to_pull_and_why(environment: Mapping[str, str]) -> None:
-    command = python_command("app.cli.main", "recommend", "--role", "code", *MACHINE)
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+    done = run_localllm(environment, "recommend", "--role", "code", *MACHINE)
     assert done.returncode == 0, done.stderr
     first, why, *_others, pull, _blank = done.stdout.split("\n")[:-1]
     assert first.startswith("To write code, filling in the middle: Qwen2.5 Coder 7B in Q8_0 (7.6B parameters, 8.1 GB)")

@@ -10,7 +10,7 @@ import pytest
 from app.cli.verbs.search import search as search_verb
 from app.library.hub.access import HubError
 from app.library.hub.catalogue import catalogue_model
-from quantizer.process import python_command
+from tests.app.cli.in_process import run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.library.remote_files import hub_file, sparse_model
@@ -20,9 +20,8 @@ QUANTS = ("Q8_0", "Q4_K_M", "Q2_K")
 
 
 def search(environment: Mapping[str, str], hub_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = python_command("app.cli.main", "search", *arguments, *MACHINE)
     own = {**environment, "HF_ENDPOINT": hub_url, "HF_HOME": environment["LOCALLLM_CACHE_DIR"], "HF_TOKEN": ""}
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=own, check=False)
+    return run_localllm(own, "search", *arguments, *MACHINE)
 
 
 def found(environment: Mapping[str, str], hub_url: str, *arguments: str) -> list[dict[str, Any]]:

@@ -1,0 +1,40 @@
+"""The command line run in the test's own process: its imports are paid once, its children are real."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from subprocess import CompletedProcess
+from unittest import mock
+
+from app.cli.main import main
+
+__all__ = ["run_localllm"]
+
+
+def run_localllm(environment: Mapping[str, str], *arguments: object, cwd: Path | None = None) -> CompletedProcess[str]:
+    """Return the exit status and the output of `localllm ARGUMENTS` with an empty stdin."""
+    words = list(map(str, arguments))
+    stdin, out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(3))
+    with (
+        mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch("sys.stdin", stdin),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        chdir(cwd or Path.cwd()),
+    ):
+        try:
+            main(words)
+        except SystemExit as ended:
+            status = ended.code
+    assert isinstance(status, int)
+    return CompletedProcess(words, status, _text(out), _text(err))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode("utf-8")
