@@ -81,8 +81,7 @@ def _remedies_text(remedies: tuple[Remedy, ...]) -> str:
 
 
 def plan_constraints(settings: Settings, machine: Machine) -> PlanConstraints:
-    """Return the constraints that `settings` put on a plan. Raises UsageError. Attention is fused on GPUs: it is
-    faster."""
+    """Return the constraints of `settings` on a plan, with fused attention on GPUs. Raises UsageError."""
     return PlanConstraints(
         n_ctx=settings.ctx,
         kv_types=parse_kv_types(settings.kv_type),
