@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import count
 from pathlib import Path
 
@@ -11,9 +10,8 @@ from app.engine.backend import Chunk
 from app.engine.cache.state_store import StateStore
 from app.engine.fake.backend import FakeBackend
 from app.engine.loop.core import Engine
-from app.engine.protocol.messages import Failed, Finished, Output
-from app.engine.request import Adapter, Request, SamplingParams, Usage, adapter_set
-from quantizer.errors import ErrorInfo
+from app.engine.request import Adapter, Request, SamplingParams, adapter_set
+from tests.app.engine.recording import Record, run
 
 KNOWN = (Adapter("style", "k2"), Adapter("facts", "k1"))
 SETS: list[tuple[tuple[int | str, float], ...] | None] = [(), (("style", 1.0),), ((1, 0.5),), None]
@@ -21,44 +19,26 @@ SETS: list[tuple[tuple[int | str, float], ...] | None] = [(), (("style", 1.0),),
 Lora = tuple[tuple[int | str, float], ...] | None
 
 
-class Steered:
-    """An engine over the fake model with two adapters, and its output."""
+class Steered(Record):
+    """An engine over the fake model with two adapters, and its events."""
 
     def __init__(self, store: StateStore | None = None, **limits: int | bool) -> None:
-        self.text: dict[str, str] = defaultdict(str)
-        self.usage: dict[str, Usage] = {}
-        self.failed: dict[str, ErrorInfo] = {}
-        self.order: list[str] = []
+        super().__init__()
         backend = FakeBackend(adapters=KNOWN, **limits)  # type: ignore[arg-type]
         ticks = count()
-        self.engine = Engine(backend, self._note, store, clock=lambda: next(ticks) * 0.04)
+        self.engine = Engine(backend, self, store, clock=lambda: next(ticks) * 0.04)
 
     def submit(self, name: str, prompt: str, n_tokens: int, lora: Lora) -> None:
         self.engine.submit(_request(name, prompt, n_tokens, lora))
 
     def run(self) -> None:
-        for _ in range(3000):
-            if self.engine.is_idle:
-                return
-            self.engine.step()
-            self.engine.check_integrity()
-        raise AssertionError("the engine does not come to rest")
+        run(self.engine)
 
     def ask(self, name: str, prompt: str, lora: Lora) -> int:
         """Answer one request and return how many tokens of its prompt were cached."""
         self.submit(name, prompt, 3, lora)
         self.run()
-        return self.usage[name].n_cached_tokens
-
-    def _note(self, event: Output | Finished | Failed) -> None:
-        match event:
-            case Output():
-                self.text[event.request_id] += event.text
-                self.order.append(event.request_id)
-            case Finished():
-                self.usage[event.request_id] = event.usage
-            case Failed():
-                self.failed[event.request_id] = event.error
+        return self.finished[name].usage.n_cached_tokens
 
 
 def _request(name: str, prompt: str, n_tokens: int, lora: Lora) -> Request:

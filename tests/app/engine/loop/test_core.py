@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,53 +14,19 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.cache.state_store import StateStore
 from app.engine.fake.backend import FakeBackend, FakeMtpHead
 from app.engine.loop.core import Engine
-from app.engine.protocol.messages import Failed, Finished, Output
-from app.engine.request import FinishReason, Request, SamplingParams, TokenLogprob
+from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.speculative.draft_heads import DraftHead
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
-from quantizer.errors import EngineError, ErrorInfo, RequestError
+from quantizer.errors import EngineError, RequestError
+from tests.app.engine.recording import Record, run
 
 GREEDY = SamplingParams(temperature=0.0)
 
 
-class Record:
-    """The events of an engine, by request."""
-
-    def __init__(self) -> None:
-        self.text: dict[str, str] = defaultdict(str)
-        self.logprobs: dict[str, list[TokenLogprob]] = defaultdict(list)
-        self.finished: dict[str, Finished] = {}
-        self.failed: dict[str, ErrorInfo] = {}
-
-    def __call__(self, event: Output | Finished | Failed) -> None:
-        assert event.request_id not in self.finished, "nothing follows the end of a request"
-        assert event.request_id not in self.failed, "nothing follows the failure of a request"
-        match event:
-            case Output():
-                self.text[event.request_id] += event.text
-                self.logprobs[event.request_id] += event.logprobs
-                if event.logprobs:
-                    last = event.logprobs[-1]
-                    assert last.offset <= len(self.text[event.request_id]), "no entry comes before its text"
-            case Finished():
-                self.finished[event.request_id] = event
-            case Failed():
-                self.failed[event.request_id] = event.error
-
-
 def request(name: str = "a", prompt: str = "a prompt", n_tokens: int | None = 20, **changes: object) -> Request:
     return replace(Request(request_id=name, prompt=prompt, sampling=GREEDY, max_tokens=n_tokens), **changes)
-
-
-def run(engine: Engine, max_steps: int = 5000) -> None:
-    for _ in range(max_steps):
-        if engine.is_idle:
-            return
-        engine.step()
-        engine.check_integrity()
-    raise AssertionError("the engine does not come to rest")
 
 
 def answer_alone(wanted: Request) -> tuple[str, FinishReason]:

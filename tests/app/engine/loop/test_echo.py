@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,43 +15,17 @@ from hypothesis import strategies as st
 from app.engine.backend import Chunk
 from app.engine.cache.state_store import StateStore
 from app.engine.fake.backend import END, FakeBackend
-from app.engine.loop.core import Engine, Event
+from app.engine.loop.core import Engine
 from app.engine.loop.echo import EchoedText
-from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
+from tests.app.engine.recording import Record, run
 
 TEXT = "the text of a prompt €"
-
-
-class Record:
-    """The events of an engine, by request."""
-
-    def __init__(self) -> None:
-        self.text: dict[str, str] = defaultdict(str)
-        self.logprobs: dict[str, list[TokenLogprob]] = defaultdict(list)
-        self.finished: dict[str, Finished] = {}
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Output():
-                self.text[event.request_id] += event.text
-                self.logprobs[event.request_id] += event.logprobs
-            case Finished():
-                self.finished[event.request_id] = event
 
 
 def request(name: str = "a", prompt: str | tuple[int, ...] = TEXT, n_tokens: int = 0, **changes: Any) -> Request:
     greedy = SamplingParams(temperature=0.0)
     return Request(request_id=name, prompt=prompt, sampling=greedy, max_tokens=n_tokens, **changes)
-
-
-def run(engine: Engine) -> None:
-    for _ in range(5000):
-        if engine.is_idle:
-            return
-        engine.step()
-        engine.check_integrity()
-    raise AssertionError("the engine does not come to rest")
 
 
 def _serial(text: str) -> list[float | None]:
