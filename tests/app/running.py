@@ -24,7 +24,17 @@ class RunningService:
     def model(self) -> dict[str, Any]:
         return self.http.get("/api/localllm/status").json()["models"][0]
 
-    def wait_until(self, is_so: Callable[[dict[str, Any]], bool], timeout_s: float = 10.0) -> float:
+    def n_output_tokens(self) -> int:
+        """Return how many tokens the engine of the default model has written."""
+        self.wait_until(lambda model: model["counters"] is not None)
+        return int(self.model()["counters"]["n_output_tokens"])
+
+    def wait_until_cut(self, n_before: int, n_whole: int) -> None:
+        """Wait until nothing runs, and assert that fewer than `n_whole` tokens came since there were `n_before`."""
+        self.wait_until(lambda model: model["n_running"] == 0)
+        assert self.n_output_tokens() - n_before < n_whole
+
+    def wait_until(self, is_so: Callable[[dict[str, Any]], bool], timeout_s: float = 60.0) -> float:
         """Return how many seconds it took until the default model's status was so."""
         started_s = time.monotonic()
         while not is_so(self.model()):

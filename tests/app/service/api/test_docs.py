@@ -11,7 +11,7 @@ def _document(service: RunningService) -> dict[str, Any]:
     return dict(service.http.get("/openapi.json").json())
 
 
-def test_every_route_that_takes_a_body_says_which(service: RunningService) -> None:
+def test_every_body_is_in_the_document(service: RunningService) -> None:
     told = _document(service)
     jobs = "/api/localllm/jobs/{job_id}"
     without = {"/api/push", f"{jobs}/cancel", f"{jobs}/retry"}  # the first is refused, the others say all in the path
@@ -41,7 +41,7 @@ def test_the_page_loads_nothing(service: RunningService) -> None:
     assert "Refuses with <code>400</code>, <code>401</code>" in response.text
 
 
-def test_what_the_document_says_is_text_on_the_page() -> None:
+def test_the_page_escapes_the_document() -> None:
     operation = {"summary": "<script>", "responses": {}}
     told = {"info": {"title": "a", "version": "1"}, "paths": {"/<b>": {"get": operation}}, "components": {}}
     assert "<script>" not in page(told)

@@ -28,7 +28,7 @@ def filling(start_service: Callable[..., RunningService], tmp_path_factory: pyte
     return start_service(model=str(path))
 
 
-def test_a_gap_is_filled_as_llama_server_does(filling: RunningService) -> None:
+def test_a_middle_is_filled_as_llama_server_does(filling: RunningService) -> None:
     answer = filling.http.post("/infill", json=ASK)
     assert f'"content":{json.dumps(CODE)}' in answer.text, "llama.vim looks for it without a blank"
     told = answer.json()
@@ -37,7 +37,7 @@ def test_a_gap_is_filled_as_llama_server_does(filling: RunningService) -> None:
     assert told["timings"]["predicted_n"] == len(CODE)
 
 
-def test_what_was_typed_counts_as_the_end_of_the_prefix(filling: RunningService) -> None:
+def test_typed_text_counts_as_the_end_of_the_prefix(filling: RunningService) -> None:
     body = {"input_prefix": "def f():\n", "prompt": "    <say>x</say>", "input_suffix": "\n"}
     assert filling.http.post("/infill", json=body).json()["content"] == "x"
 
@@ -54,7 +54,7 @@ def test_a_text_cannot_write_special_tokens_into_the_prompt(filling: RunningServ
     assert told["tokens_evaluated"] == len("<|im_start|>") + 3
 
 
-def test_a_warm_up_says_nothing_and_the_request_after_it_finds_its_prompt(filling: RunningService) -> None:
+def test_a_warm_up_returns_no_text_and_the_next_request_finds_its_prompt(filling: RunningService) -> None:
     body = {"input_prefix": "z" * 300, "input_suffix": "y" * 50}
     warm = {"n_predict": 0, "samplers": [], "t_max_prompt_ms": 1, "response_fields": [""], "id_slot": 10**9}
     assert filling.http.post("/infill", json=body | warm).text == "{}"
@@ -62,7 +62,7 @@ def test_a_warm_up_says_nothing_and_the_request_after_it_finds_its_prompt(fillin
     assert told["timings"]["cache_n"] >= 300
 
 
-def test_only_the_wanted_fields_are_told_under_their_paths(filling: RunningService) -> None:
+def test_only_selected_fields_are_returned_under_their_paths(filling: RunningService) -> None:
     fields = ["content", "timings/prompt_n", "timings/nothing", "generation_settings/n_predict"]
     told = filling.http.post("/infill", json=ASK | {"response_fields": fields}).json()
     assert set(told) == {"content", "timings/prompt_n", "generation_settings/n_predict"}
@@ -88,7 +88,7 @@ def test_a_filling_streams(filling: RunningService) -> None:
     assert end["stop"] is True
 
 
-def test_mistrals_route_tells_it_like_a_chat(filling: RunningService) -> None:
+def test_mistrals_route_answers_like_a_chat(filling: RunningService) -> None:
     body = {"prompt": ASK["input_prefix"], "suffix": "\n", "max_tokens": 40, "model": "coder"}
     (choice,) = filling.http.post("/v1/fim/completions", json=body).json()["choices"]
     assert choice["message"] == {"role": "assistant", "content": CODE}
@@ -117,7 +117,7 @@ def test_ollamas_clients_see_that_it_can(filling: RunningService) -> None:
         ("/api/generate", {"prompt": "a", "suffix": "b"}),
     ],
 )
-def test_a_model_without_the_tokens_says_so(service: RunningService, path: str, body: dict[str, Any]) -> None:
+def test_a_model_without_the_tokens_is_refused(service: RunningService, path: str, body: dict[str, Any]) -> None:
     response = service.http.post(path, json=body)
     assert response.status_code == 501
     assert "cannot fill in the middle" in response.text
@@ -134,7 +134,7 @@ def test_a_model_without_the_tokens_says_so(service: RunningService, path: str, 
         ({"json_schema": {"pattern": "a"}}, "pattern"),
     ],
 )
-def test_what_cannot_be_served_is_refused(filling: RunningService, change: dict[str, Any], word: str) -> None:
+def test_unsupported_requests_are_refused(filling: RunningService, change: dict[str, Any], word: str) -> None:
     response = filling.http.post("/infill", json=ASK | change)
     assert response.status_code == response.json()["error"]["code"] == 400
     assert word in response.json()["error"]["message"]

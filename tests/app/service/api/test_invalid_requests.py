@@ -52,7 +52,7 @@ SHAPES: dict[str, Callable[[Any], str]] = {
 
 @pytest.mark.parametrize("path", SHAPES)
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_request_is_refused_in_the_dialects_shape(service: RunningService, path: str, case: str) -> None:
+def test_invalid_requests_are_refused_in_the_dialects_form(service: RunningService, path: str, case: str) -> None:
     response = service.http.post(path, content=REFUSED[case])
     assert response.status_code == 400
     assert SHAPES[path](response.json())

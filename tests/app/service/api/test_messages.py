@@ -29,7 +29,7 @@ def test_the_system_is_first_and_nothing_is_lost(given_messages: list[dict[str, 
 
 
 @given(messages)
-def test_nobody_speaks_twice_in_a_row_but_tools_and_who_has_called(given_messages: list[dict[str, Any]]) -> None:
+def test_no_role_comes_twice_in_a_row_but_tools_and_calls(given_messages: list[dict[str, Any]]) -> None:
     ordered = alternate_roles(given_messages)
     for one, other in pairwise(ordered):
         assert one["role"] != other["role"] or one["role"] == "tool" or "tool_calls" in one

@@ -206,7 +206,7 @@ def _check(value: object, schema: Mapping[str, Any]) -> None:
     Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)
 
 
-def test_the_service_gives_this_document(own: RunningService) -> None:
+def test_the_service_serves_this_document(own: RunningService) -> None:
     assert own.http.get("/openapi.json").json() == DOCUMENT
 
 
@@ -229,7 +229,7 @@ def test_no_answer_is_left_open() -> None:
 
 @pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - NO_ANSWER - {"GET /api/localllm/jobs/events"}))
 @pytest.mark.usefixtures("gone")
-def test_each_answers_as_the_document_says(own: RunningService, operation: str, coder: Path) -> None:
+def test_each_answer_matches_the_document(own: RunningService, operation: str, coder: Path) -> None:
     method, path = operation.split()
     job_id = failed_job_id(own) if "{job_id}" in path else ""
     url = path.replace("{model_id}", "coder").replace("{job_id}", job_id) + ASKED.get(operation, "")
@@ -242,13 +242,13 @@ def test_each_answers_as_the_document_says(own: RunningService, operation: str, 
 
 
 @pytest.mark.parametrize("returns_documents", [False, True])
-def test_ranks_are_told_as_the_document_says(returns_documents: bool) -> None:
+def test_ranks_match_the_document(returns_documents: bool) -> None:
     body = RerankBody(query="a", documents=["b", "c"], return_documents=returns_documents)
     told = DOCUMENT["paths"]["/v1/rerank"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
     _check(_ranking(Reranked("call", (0.5, 1.5), 7), body, "coder"), told)
 
 
-def test_jobs_are_watched_as_the_document_says(own: RunningService) -> None:
+def test_job_events_match_the_document(own: RunningService) -> None:
     failed_job_id(own)
     told = DOCUMENT["paths"]["/api/localllm/jobs/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
     with own.http.stream("GET", "/api/localllm/jobs/events") as response:
@@ -257,7 +257,7 @@ def test_jobs_are_watched_as_the_document_says(own: RunningService) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_each_refuses_a_web_page_as_the_document_says(own: RunningService, operation: str) -> None:
+def test_each_refusal_of_a_web_page_matches_the_document(own: RunningService, operation: str) -> None:
     method, path = operation.split()
     response = own.http.request(method, path, headers={"origin": "https://example.org"})
     assert response.status_code == 403
@@ -265,7 +265,7 @@ def test_each_refuses_a_web_page_as_the_document_says(own: RunningService, opera
 
 
 @pytest.mark.parametrize("operation", sorted(ANSWERED))
-def test_each_refuses_what_is_no_object_as_the_document_says(own: RunningService, operation: str) -> None:
+def test_each_refusal_of_invalid_json_matches_the_document(own: RunningService, operation: str) -> None:
     method, path = operation.split()
     response = own.http.request(method, path, content=b"[")
     assert response.status_code == 400
@@ -292,7 +292,7 @@ def test_each_refuses_what_is_no_object_as_the_document_says(own: RunningService
         ("GET /api/localllm/search", {}, 400),
     ],
 )
-def test_what_cannot_be_had_is_refused_as_the_document_says(
+def test_each_error_matches_the_document(
     own: RunningService, operation: str, asked: dict[str, Any], status: int
 ) -> None:
     method, path = operation.split()
@@ -301,7 +301,7 @@ def test_what_cannot_be_had_is_refused_as_the_document_says(
     holds(operation, response)
 
 
-def test_health_says_that_the_model_is_loading_as_the_document_says(own: RunningService) -> None:
+def test_health_while_loading_matches_the_document(own: RunningService) -> None:
     own.http.post("/api/localllm/reload", json={})
     for path in ("/health", "/v1/health"):
         response = own.http.get(path)

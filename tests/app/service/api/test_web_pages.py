@@ -150,7 +150,7 @@ def test_a_request_of_a_page_is_refused(refuses: Callable[[bytes], None], case: 
 
 
 @pytest.mark.parametrize("case", SIMPLE_POSTS)
-def test_a_post_that_a_browser_sends_unasked_is_refused(refuses: Callable[[bytes], None], case: str) -> None:
+def test_a_post_that_a_browser_sends_by_itself_is_refused(refuses: Callable[[bytes], None], case: str) -> None:
     content_type, body, headers = SIMPLE_POSTS[case]
     for path in WRITING:
         refuses(_post(path, content_type, body, HERE, *headers))

@@ -88,7 +88,7 @@ def test_the_stop_sequence_that_came_is_named(service: RunningService) -> None:
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", ";")
 
 
-def test_what_was_cached_is_told_apart(service: RunningService) -> None:
+def test_cached_tokens_are_counted_separately(service: RunningService) -> None:
     body = ASK | {"system": "A system text of some length, which every request begins with."}
     for _ in range(2):
         usage = service.http.post("/v1/messages", json=body).json()["usage"]
@@ -103,7 +103,7 @@ def test_a_billing_line_that_changes_leaves_the_prompt_as_it_is(service: Running
     assert one[0] == {"role": "system", "content": "Be kind."}
 
 
-def test_results_of_calls_are_messages_before_what_the_user_says() -> None:
+def test_results_of_calls_are_messages_before_the_users_text() -> None:
     use = {"type": "tool_use", "id": "toolu_abcdefghi", "name": "get_weather", "input": {"city": "Åre"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_abcdefghi", "content": [{"type": "text", "text": "snow"}]}
     thought = {"type": "thinking", "thinking": "hm", "signature": ""}
@@ -155,7 +155,7 @@ def test_a_choice_of_tools(choice: dict[str, Any], must_call: bool, only: str, i
     ("thinking", "is_on"),
     [(None, False), ({"type": "disabled"}, False), ({"type": "enabled", "budget_tokens": 2000}, True)],
 )
-def test_templates_are_told_whether_to_think(thinking: dict[str, Any] | None, is_on: bool) -> None:
+def test_templates_receive_whether_to_think(thinking: dict[str, Any] | None, is_on: bool) -> None:
     assert MessagesBody.model_validate(ASK | {"thinking": thinking}).turn().variables == {"enable_thinking": is_on}
 
 
@@ -165,7 +165,7 @@ def test_tokens_are_counted_as_the_prompt_has_them(service: RunningService) -> N
     assert counted == {"input_tokens": len("<system>Be kind.\n<user>hello\n<assistant>")}
 
 
-def test_fields_that_mean_nothing_here_are_ignored(service: RunningService) -> None:
+def test_unknown_fields_are_ignored(service: RunningService) -> None:
     extra = {"metadata": {"user_id": "x"}, "context_management": {"edits": []}, "output_config": {"effort": "high"}}
     assert service.http.post("/v1/messages", json=ASK | extra).status_code == 200
 
@@ -195,7 +195,7 @@ def test_a_form_of_the_answer_is_a_grammar() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_served_is_refused_in_anthropics_shape(
+def test_unsupported_requests_are_refused_in_anthropics_form(
     service: RunningService, change: dict[str, Any], status: int, kind: str, word: str, stream: bool
 ) -> None:
     response = service.http.post("/v1/messages", json=ASK | change | {"stream": stream})

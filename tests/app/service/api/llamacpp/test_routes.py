@@ -10,7 +10,7 @@ ASK = {"prompt": "hello", "n_predict": 5, "temperature": 0, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("path", ["/completion", "/completions"])
-def test_a_completion_is_told_as_llama_server_does(service: RunningService, path: str) -> None:
+def test_a_completion_has_llama_servers_fields(service: RunningService, path: str) -> None:
     told = service.http.post(path, json=ASK).json()
     assert len(told["content"]) == 5
     assert (told["stop"], told["stop_type"], told["stopping_word"]) == (True, "limit", "")
@@ -34,7 +34,7 @@ def test_the_stopping_word_is_named(service: RunningService) -> None:
     assert (told["content"], told["stop_type"], told["stopping_word"]) == ("one", "word", ",")
 
 
-def test_probabilities_come_where_they_are_asked_for(service: RunningService) -> None:
+def test_probabilities_come_on_request(service: RunningService) -> None:
     told = service.http.post("/completion", json=ASK | {"n_probs": 2}).json()
     entries = told["completion_probabilities"]
     assert "".join(entry["token"] for entry in entries) == told["content"]

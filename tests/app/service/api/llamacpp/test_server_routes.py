@@ -24,7 +24,7 @@ def test_half_a_surrogate_pair_is_refused(service: RunningService) -> None:
     assert response.status_code == 400
 
 
-def test_what_the_model_is_like_is_told_without_its_folder(service: RunningService) -> None:
+def test_props_have_the_models_facts_without_its_folder(service: RunningService) -> None:
     props = service.http.get("/props").json()
     assert props["default_generation_settings"]["n_ctx"] == 4096
     assert props["model_path"] == "tiny.gguf"

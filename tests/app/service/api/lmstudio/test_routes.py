@@ -10,7 +10,7 @@ from tests.app.running import RunningService
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
 
 
-def test_models_say_what_they_are_and_whether_they_are_loaded(service: RunningService) -> None:
+def test_models_are_listed_with_their_facts_and_state(service: RunningService) -> None:
     listed = service.http.get("/api/v0/models").json()["data"]
     (entry,) = [entry for entry in listed if entry["id"] == "tiny"]
     assert entry == service.http.get("/api/v0/models/tiny").json()
@@ -40,18 +40,22 @@ def test_errors_are_openais_too(service: RunningService) -> None:
         assert response.json()["error"]["message"]
 
 
+@pytest.fixture(scope="module")
+def own(start_service: Callable[..., RunningService]) -> RunningService:
+    return start_service()
+
+
 @pytest.mark.parametrize("path", ["/api/v0/chat/completions", "/v1/chat/completions"])
-def test_a_model_stays_for_the_ttl_that_a_request_says(start_service: Callable[..., RunningService], path: str) -> None:
-    service = start_service()
-    assert service.http.post(path, json=CHAT | {"ttl": 300}).status_code == 200
-    assert _state(service) == "loaded"
-    assert service.http.post(path, json=CHAT | {"ttl": 0}).status_code == 200
-    service.wait_until(lambda model: model["state"] == "unloaded")
-    assert _state(service) == "not-loaded"
-    assert service.http.post("/v1/embeddings", json={"input": "a", "ttl": 300}).status_code == 200
-    assert _state(service) == "loaded"
+def test_a_model_stays_for_the_ttl_of_a_request(own: RunningService, path: str) -> None:
+    assert own.http.post(path, json=CHAT | {"ttl": 300}).status_code == 200
+    assert _state(own) == "loaded"
+    assert own.http.post(path, json=CHAT | {"ttl": 0}).status_code == 200
+    own.wait_until(lambda model: model["state"] == "unloaded")
+    assert _state(own) == "not-loaded"
+    assert own.http.post("/v1/embeddings", json={"input": "a", "ttl": 300}).status_code == 200
+    assert _state(own) == "loaded"
     for strange in (-1, "x", 10**30):
-        assert service.http.post(path, json=CHAT | {"ttl": strange}).status_code == 400
+        assert own.http.post(path, json=CHAT | {"ttl": strange}).status_code == 400
 
 
 def _state(service: RunningService) -> str:

@@ -66,7 +66,7 @@ async def end_of(client: ServiceClient, job: Job) -> Job:
     return await until(client, job, lambda seen: seen.has_ended)
 
 
-async def test_a_model_is_fetched_and_the_one_who_watches_sees_it_come(own: RunningService) -> None:
+async def test_a_download_reports_its_progress(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         job = await client.start_job("pull", {"reference": "org/large-a"})
         assert (job.kind, job.title, job.arguments) == ("pull", "Fetch org/large-a", {"reference": "org/large-a"})
@@ -84,7 +84,7 @@ async def test_a_model_is_fetched_and_the_one_who_watches_sees_it_come(own: Runn
         assert "localllm pull" in await client.job_log(job.id)
 
 
-async def test_a_watcher_that_leaves_stops_nothing_and_two_see_the_same_end(own: RunningService) -> None:
+async def test_closing_a_stream_stops_no_job_and_two_watchers_see_the_same_end(own: RunningService) -> None:
     async with ServiceClient(own.url) as client, ServiceClient(own.url) as other:
         job = await client.start_job("pull", {"reference": "org/large-b"})
         leaving = client.watch_job(job.id)
@@ -102,7 +102,8 @@ async def test_a_watcher_that_leaves_stops_nothing_and_two_see_the_same_end(own:
         assert ends[0] == ends[1] == ends[2]
 
 
-async def test_a_cancelled_download_keeps_what_came_and_goes_on_from_there(own: RunningService, hub: HubServer) -> None:
+@pytest.mark.slow
+async def test_a_cancelled_download_resumes(own: RunningService, hub: HubServer) -> None:
     async with ServiceClient(own.url) as client:
         job = await client.start_job("pull", {"reference": "org/large-c"})
         before = hub.n_sent()
@@ -115,7 +116,7 @@ async def test_a_cancelled_download_keeps_what_came_and_goes_on_from_there(own: 
         assert hub.n_sent() - before <= LARGE + MIB
 
 
-async def test_what_fails_says_why_as_the_verb_does(own: RunningService) -> None:
+async def test_a_failed_job_has_the_error_of_the_verb(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         job = await end_of(client, await client.start_job("pull", {"reference": "org/nothing:Q4_0"}))
         assert job.state == "failed"
@@ -132,7 +133,7 @@ async def test_a_model_is_quantized_into_the_library_and_a_request_may_name_it(o
         assert await client.load("guide-Q8_0") == "guide:q8_0"
 
 
-async def test_what_is_no_job_is_refused_in_words(own: RunningService) -> None:
+async def test_an_invalid_job_is_refused(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         with pytest.raises(RequestError, match="reference"):
             await client.start_job("pull", {})
@@ -149,15 +150,16 @@ async def test_what_is_no_job_is_refused_in_words(own: RunningService) -> None:
     )
 
 
-async def test_an_ended_job_is_forgotten_when_somebody_says_so(own: RunningService) -> None:
+async def test_an_ended_job_is_forgotten_on_request(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         job = await end_of(client, await client.start_job("pull", {"reference": "no-such-name"}))
         await client.forget_job(job.id)
         assert job.id not in [each.id for each in await client.jobs()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
-async def test_after_a_kill_in_mid_job_it_is_interrupted_and_a_retry_fetches_little_again(
+async def test_a_job_killed_in_the_middle_is_interrupted_and_a_retry_resumes(
     start: Callable[[], RunningService], hub: HubServer
 ) -> None:
     killed = start()
@@ -177,7 +179,7 @@ async def test_after_a_kill_in_mid_job_it_is_interrupted_and_a_retry_fetches_lit
     assert hub.n_sent() - before <= LARGE + MIB
 
 
-def test_a_stream_begins_with_what_stands_and_ends_with_the_job(own: RunningService) -> None:
+def test_a_stream_begins_with_all_jobs_and_ends_with_the_job(own: RunningService) -> None:
     body = {"kind": "pull", "arguments": {"reference": "org/small-0"}}
     started = own.http.post("/api/localllm/jobs", json=body)
     assert started.status_code == 201
@@ -191,7 +193,8 @@ def test_a_stream_begins_with_what_stands_and_ends_with_the_job(own: RunningServ
     assert states == sorted(states, key=["queued", "running", "done"].index)
 
 
-async def test_a_service_that_is_told_to_stay_outlives_its_owner_until_its_jobs_have_ended(
+@pytest.mark.slow
+async def test_a_service_that_stays_outlives_its_owner_until_its_jobs_have_ended(
     start: Callable[[], RunningService],
 ) -> None:
     staying = start()

@@ -69,7 +69,7 @@ async def test_models_are_listed_with_a_verdict_and_whether_they_are_loaded(own:
         assert loaded.state in ("loading", "ready")
 
 
-async def test_a_damaged_file_is_listed_with_what_is_wrong(own: RunningService, placed: Path) -> None:
+async def test_a_damaged_file_is_listed_with_its_fault(own: RunningService, placed: Path) -> None:
     (placed.parent / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
     async with ServiceClient(own.url) as client:
         models = {model.id: model for model in (await _whole(client)).models}
@@ -77,9 +77,7 @@ async def test_a_damaged_file_is_listed_with_what_is_wrong(own: RunningService, 
     assert models["broken"].fit is None
 
 
-async def test_the_catalogue_is_recommended_from_without_anyone_being_asked(
-    own: RunningService, hub: HubServer
-) -> None:
+async def test_recommendations_need_no_network(own: RunningService, hub: HubServer) -> None:
     n_before = len(hub.log)
     async with ServiceClient(own.url) as client:
         found = await client.library.recommend()
@@ -88,7 +86,7 @@ async def test_the_catalogue_is_recommended_from_without_anyone_being_asked(
     assert len(hub.log) == n_before
 
 
-async def test_a_search_tells_every_quant_and_what_it_comes_to(own: RunningService) -> None:
+async def test_a_search_returns_every_quant_with_its_verdict(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         (repo,) = await client.library.search("tiny", 3)
         assert (await client.library.search("nobody-has-this")) == ()
@@ -96,7 +94,7 @@ async def test_a_search_tells_every_quant_and_what_it_comes_to(own: RunningServi
     assert [quant.name for model in repo.models for quant in model.quants] == ["Q4_K_M", "Q8_0"]
 
 
-async def test_a_hub_that_fails_is_said_with_the_way_out(own: RunningService, hub: HubServer) -> None:
+async def test_a_failing_hub_is_reported_with_a_remedy(own: RunningService, hub: HubServer) -> None:
     hub.inject("5xx", stage="list", times=9)
     async with ServiceClient(own.url) as client:
         with pytest.raises(UserError, match="cannot be reached") as raised:
@@ -107,7 +105,7 @@ async def test_a_hub_that_fails_is_said_with_the_way_out(own: RunningService, hu
     hub.injections.clear()
 
 
-async def test_a_search_that_nobody_waits_for_ends(own: RunningService, hub: HubServer) -> None:
+async def test_a_search_ends_when_its_client_disconnects(own: RunningService, hub: HubServer) -> None:
     hub.inject("stall", stage="content", times=9)
     async with ServiceClient(own.url) as client:
         with pytest.raises(TimeoutError):
@@ -140,9 +138,7 @@ async def test_types_have_sizes_losses_and_verdicts(own: RunningService) -> None
     assert types["Q4_K_M"].quant.fit.verdict == "fits"
 
 
-async def test_what_goes_is_said_before_it_is_removed_and_a_loaded_model_stays(
-    own: RunningService, placed: Path
-) -> None:
+async def test_a_dry_run_lists_the_files_and_a_loaded_model_is_not_removed(own: RunningService, placed: Path) -> None:
     async with ServiceClient(own.url) as client:
         going = await client.library.removal("kept")
         assert going.paths == (str(placed),)
@@ -172,7 +168,7 @@ async def test_a_file_outside_is_taken_in_by_a_link(own: RunningService, folders
     assert _is_there(outside)
 
 
-async def test_a_loaded_model_is_kept_for_as_long_as_is_said(own: RunningService) -> None:
+async def test_a_loaded_model_stays_for_its_keep_alive(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         model = (await client.status()).default_model
         await client.library.keep_alive(model, "5m")
@@ -182,7 +178,7 @@ async def test_a_loaded_model_is_kept_for_as_long_as_is_said(own: RunningService
     assert kept["expires_s"] is None
 
 
-async def test_the_machine_is_told_with_lines_for_people(own: RunningService) -> None:
+async def test_the_machine_is_reported_with_printable_rows(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         checkup = await client.library.machine()
     assert [label for label, _ in checkup.rows][:2] == ["processor", "memory"]

@@ -11,7 +11,7 @@ from tests.app.running import RunningService
 LINE = re.compile(r'[a-z_:]+(_bucket|_sum|_count)?\{model="[^"]*"(,le="[^"]+")?\} [0-9.e+-]+')
 
 
-def test_every_figure_stands_under_our_name_and_llama_servers() -> None:
+def test_every_metric_has_our_name_and_llama_servers() -> None:
     counters = Counters(n_prompt_tokens=10, n_cached_tokens=4)
     lines = prometheus_text({"m": EngineMetrics("", counters, Occupancy(1, 2, 3, 4))}).splitlines()
     assert 'localllm_prompt_tokens_computed_total{model="m"} 6' in lines
@@ -37,7 +37,7 @@ def test_a_name_cannot_break_out_of_its_label() -> None:
     assert '{model="a\\"b\\\\c"}' in prometheus_text({'a"b\\c': seen})
 
 
-def test_what_is_served_is_prometheus_text(service: RunningService) -> None:
+def test_the_route_serves_prometheus_text(service: RunningService) -> None:
     response = service.http.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     samples = [line for line in response.text.splitlines() if not line.startswith("#")]

@@ -21,7 +21,7 @@ async def test_the_default_model_is_planned_for_the_services_machine(service: Ru
     assert report.decode_tps is not None
 
 
-async def test_layers_and_context_are_planned_as_wished(service: RunningService, tiny_model: Path) -> None:
+async def test_layers_and_context_are_planned_as_requested(service: RunningService, tiny_model: Path) -> None:
     wish = PlanRequest(model=str(tiny_model), n_ctx=512, vram=CARD, ram=RAM, gpu_layers={"RTX 3060": 1}, is_full=True)
     async with ServiceClient(service.url) as client:
         report = await client.planner.plan(wish)
@@ -40,15 +40,13 @@ async def test_layers_and_context_are_planned_as_wished(service: RunningService,
     ],
     ids=["model", "context", "too little context", "cache"],
 )
-async def test_what_cannot_be_planned_is_said(
-    service: RunningService, wish: PlanRequest, error: type[Exception]
-) -> None:
+async def test_impossible_plans_are_refused(service: RunningService, wish: PlanRequest, error: type[Exception]) -> None:
     async with ServiceClient(service.url) as client:
         with pytest.raises(error):
             await client.planner.plan(wish)
 
 
 @pytest.mark.parametrize("path", ["plan", "reload"])
-def test_what_was_asked_wrongly_is_no_failure_of_the_service(service: RunningService, path: str) -> None:
+def test_invalid_requests_are_no_failure_of_the_service(service: RunningService, path: str) -> None:
     response = service.http.post(f"/api/localllm/{path}", json={"kv_type": "q9"})
     assert (response.status_code, response.json()["error"]["kind"]) == (400, "UsageError")

@@ -10,7 +10,7 @@ from quantizer.errors import ModelFileError
 from tests.app.running import RunningService
 
 
-async def test_the_status_is_what_the_client_reads(service: RunningService) -> None:
+async def test_the_client_reads_the_status(service: RunningService) -> None:
     async with ServiceClient(service.url) as client:
         status = await client.status()
     model = status.model(status.default_model)
@@ -18,7 +18,7 @@ async def test_the_status_is_what_the_client_reads(service: RunningService) -> N
     assert (model.id, model.state, model.progress, model.n_ctx) == ("tiny", "ready", 1.0, 4096)
 
 
-async def test_the_status_tells_what_the_engine_has_done(service: RunningService) -> None:
+async def test_the_status_reports_the_engines_counters(service: RunningService) -> None:
     async with ServiceClient(service.url) as client:
         for _ in range(2):
             options = GenerationOptions(temperature=0.0, max_tokens=8)

@@ -52,7 +52,7 @@ def names(client: ollama.Client) -> set[str | None]:
     return {model.model for model in client.list().models}
 
 
-def test_a_pull_tells_what_ollama_tells_and_the_model_is_here(client: ollama.Client, hub: HubServer) -> None:
+def test_a_pull_reports_as_ollama_does_and_the_model_is_local(client: ollama.Client, hub: HubServer) -> None:
     *course, last = client.pull("hf.co/org/two:Q4_0", stream=True)
     file = hub.repos["org/two"].files["two-Q4_0.gguf"]
     assert last.status == "success"
@@ -70,17 +70,17 @@ def test_a_pull_that_is_not_streamed_waits_for_the_end(client: ollama.Client, da
     assert (data / "data" / "models" / "org" / "small" / "small-Q4_0.gguf").is_file()
 
 
-def test_a_model_is_asked_for_by_the_words_that_pulled_it(client: ollama.Client) -> None:
+def test_a_model_is_found_by_the_name_that_pulled_it(client: ollama.Client) -> None:
     for name in ("hf.co/org/two:Q4_0", "org/two:q4_0", "two:q4_0"):
         assert client.show(name).modelinfo
     assert client.generate("hf.co/org/two:Q4_0", "hello", options={"num_predict": 2}).response
 
 
-def test_what_is_here_and_comes_from_nowhere_needs_no_pull(client: ollama.Client) -> None:
+def test_a_local_model_without_a_source_needs_no_pull(client: ollama.Client) -> None:
     assert client.pull("guide").status == "success"
 
 
-def test_a_model_that_nobody_has_is_said_before_or_after_the_stream_begins(client: ollama.Client) -> None:
+def test_a_missing_model_is_reported_before_or_after_the_stream_begins(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="not found") as unknown:
         client.pull("no-such-name:7b", stream=False)
     assert unknown.value.status_code == 404
@@ -88,7 +88,8 @@ def test_a_model_that_nobody_has_is_said_before_or_after_the_stream_begins(clien
         list(client.pull("org/nothing:Q4_0", stream=True))
 
 
-def test_a_client_that_leaves_ends_its_pull_and_the_next_goes_on_from_there(
+@pytest.mark.slow
+def test_a_client_that_disconnects_ends_its_pull_and_the_next_resumes(
     client: ollama.Client, own: RunningService, hub: HubServer
 ) -> None:
     hub.bytes_per_s = MIB
@@ -129,7 +130,7 @@ def test_a_model_is_copied_quantized_and_deleted(client: ollama.Client, data: Pa
     assert gone.value.status_code == 404
 
 
-def test_of_two_that_make_one_name_at_once_one_is_told_that_it_is_taken(own: RunningService) -> None:
+def test_of_two_creations_of_one_name_one_is_refused(own: RunningService) -> None:
     with ThreadPoolExecutor(8) as threads:
         asked = [
             threads.submit(own.http.post, "/api/create", json={"model": "raced", "from": "guide", "stream": False})
@@ -139,7 +140,7 @@ def test_of_two_that_make_one_name_at_once_one_is_told_that_it_is_taken(own: Run
     own.http.request("DELETE", "/api/delete", json={"model": "raced"}).raise_for_status()
 
 
-def test_what_we_did_not_place_is_not_deleted(client: ollama.Client, tiny_model: Path) -> None:
+def test_models_outside_the_library_are_not_deleted(client: ollama.Client, tiny_model: Path) -> None:
     for name in ("guide", "tiny"):
         with pytest.raises(ollama.ResponseError) as refused:
             client.delete(name)
@@ -148,7 +149,7 @@ def test_what_we_did_not_place_is_not_deleted(client: ollama.Client, tiny_model:
     assert tiny_model.is_file()
 
 
-def test_a_loaded_model_is_let_go_before_it_is_deleted(client: ollama.Client) -> None:
+def test_a_loaded_model_is_unloaded_before_it_is_deleted(client: ollama.Client) -> None:
     client.copy("tiny", "passing")
     client.generate("passing", "hello", options={"num_predict": 2})
     client.delete("passing")
@@ -236,7 +237,7 @@ def _words(answer: Any) -> list[str]:
     return [answer] if isinstance(answer, str) and not answer[:4].isdigit() else []
 
 
-def test_what_a_request_says_itself_goes_before_the_recipe(client: ollama.Client, made: str) -> None:
+def test_a_requests_own_fields_override_the_recipe(client: ollama.Client, made: str) -> None:
     said = client.generate(made, "hello", options={"num_predict": 3, "stop": ["never"]})
     assert said.eval_count == 3
 
@@ -250,9 +251,7 @@ def test_a_recipe_begins_every_conversation(own: RunningService, made: str, is_o
     assert prompt == f"{begun} user=Hi assistant=Ho user=hello >"
 
 
-def test_what_is_made_of_what_was_made_has_the_rest_of_its_recipe_and_so_has_a_copy(
-    client: ollama.Client, made: str, data: Path
-) -> None:
+def test_a_created_model_and_a_copy_inherit_the_recipe(client: ollama.Client, made: str, data: Path) -> None:
     client.create("grown", from_=made, system="Be kind.", parameters={"seed": 8})
     client.copy("grown", "twin")
     for name in ("grown", "twin"):
@@ -281,7 +280,7 @@ def test_what_is_made_of_what_was_made_has_the_rest_of_its_recipe_and_so_has_a_c
         ({"system": "x" * (1 << 20)}, "larger than 1 MiB"),
     ],
 )
-def test_a_recipe_that_cannot_be_kept_is_refused_with_why(client: ollama.Client, what: dict, why: str) -> None:
+def test_an_unsupported_recipe_is_refused_with_the_reason(client: ollama.Client, what: dict, why: str) -> None:
     with pytest.raises(ollama.ResponseError, match=why) as refused:
         client.create("other", from_="tiny", **what)
     assert refused.value.status_code == 400
@@ -305,7 +304,7 @@ def test_a_path_is_no_name_of_a_model(client: ollama.Client, tiny_model: Path) -
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b/c/d", "con", ""])
-def test_a_name_that_leaves_the_library_is_refused(client: ollama.Client, name: str) -> None:
+def test_a_name_outside_the_library_is_refused(client: ollama.Client, name: str) -> None:
     with pytest.raises(ollama.ResponseError) as refused:
         client.copy("tiny", name or "..")
     assert refused.value.status_code == 400

@@ -34,14 +34,14 @@ def _refusal(service: RunningService, path: str, body: dict[str, Any] | bytes, s
     return str(response.json()["error"])
 
 
-def test_it_says_that_it_is_there(service: RunningService) -> None:
+def test_the_root_answers_as_ollama(service: RunningService) -> None:
     assert service.http.get("/").text == "Ollama is running"
     assert service.http.head("/").status_code == 200
     version = service.http.get("/api/version").json()["version"]
     assert tuple(map(int, version.split("."))) >= (0, 13, 4)
 
 
-def test_an_answer_streams_unless_told_otherwise(service: RunningService) -> None:
+def test_an_answer_streams_by_default(service: RunningService) -> None:
     *texts, end = _lines(service.http.post("/api/chat", json=CHAT))
     whole = service.http.post("/api/chat", json=CHAT | {"stream": False}).json()
     assert "".join(frame["message"]["content"] for frame in texts) == whole["message"]["content"]
@@ -52,7 +52,7 @@ def test_an_answer_streams_unless_told_otherwise(service: RunningService) -> Non
     assert end["done_reason"] == whole["done_reason"] == "length"
 
 
-def test_what_an_answer_took_is_told_in_nanoseconds(service: RunningService) -> None:
+def test_the_cost_of_an_answer_is_in_nanoseconds(service: RunningService) -> None:
     end = service.http.post("/api/chat", json=CHAT | {"stream": False}).json()
     assert end["eval_count"] == 6
     assert end["prompt_eval_count"] == len("<user>hello\n<assistant>")
@@ -79,7 +79,7 @@ def test_calls_come_whole_with_their_arguments_as_an_object_and_without_an_id(se
     assert whole["message"] == {"role": "assistant", "content": "One moment.", "tool_calls": told}
 
 
-def test_a_call_cut_short_is_left_out_of_an_answer_that_says_so(service: RunningService) -> None:
+def test_a_call_cut_short_is_left_out_of_an_answer_with_reason_length(service: RunningService) -> None:
     messages = [{"role": "user", "content": f"<say>{CALL}</say>"}]
     options = {"num_predict": len(CALL.encode()) - 15}
     body = {"messages": messages, "tools": [TOOL], "options": options, "stream": False}
@@ -127,7 +127,7 @@ def test_a_prompt_is_answered_and_a_raw_one_continued(service: RunningService) -
 def test_models_are_listed_shown_and_running(service: RunningService) -> None:
     (entry,) = [entry for entry in service.http.get("/api/tags").json()["models"] if entry["name"] == "tiny"]
     shown = service.http.post("/api/show", json={"name": "tiny"}).json()
-    (running,) = service.http.get("/api/ps").json()["models"]
+    (running,) = [entry for entry in service.http.get("/api/ps").json()["models"] if entry["name"] == "tiny"]
     assert len(entry["digest"]) == 64
     assert entry["details"] == shown["details"] == running["details"]
     assert entry["details"]["family"] == "llama"
@@ -175,7 +175,7 @@ def test_an_unknown_model_is_a_404_in_ollamas_words(service: RunningService, pat
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_served_is_one_text_under_error(
+def test_unsupported_requests_are_one_text_under_error(
     service: RunningService, change: dict[str, Any], word: str, stream: bool
 ) -> None:
     assert word in _refusal(service, "/api/chat", CHAT | change | {"stream": stream})
@@ -197,13 +197,14 @@ def test_a_foreign_page_is_refused_in_the_same_shape(service: RunningService) ->
     assert isinstance(response.json()["error"], str)
 
 
-def test_what_is_not_here_says_so(service: RunningService) -> None:
+def test_a_missing_model_is_a_404(service: RunningService) -> None:
     response = service.http.post("/api/push", json={"model": "tiny"})
     assert response.status_code == 501
     assert "not" in response.json()["error"]
 
 
-def test_a_model_stays_for_as_long_as_it_is_wanted_and_comes_back_when_asked(
+@pytest.mark.slow
+def test_a_model_stays_for_its_keep_alive_and_is_loaded_again_at_the_next_use(
     start_service: Callable[..., RunningService],
 ) -> None:
     own = start_service()
@@ -225,7 +226,7 @@ def test_a_model_stays_for_as_long_as_it_is_wanted_and_comes_back_when_asked(
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-def test_probabilities_come_where_they_are_asked_for(service: RunningService, path: str) -> None:
+def test_probabilities_come_on_request(service: RunningService, path: str) -> None:
     body = CHAT | {"prompt": "hello", "logprobs": True, "top_logprobs": 2}
     whole = service.http.post(path, json=body | {"stream": False}).json()
     *texts, _ = _lines(service.http.post(path, json=body))
@@ -235,5 +236,5 @@ def test_probabilities_come_where_they_are_asked_for(service: RunningService, pa
     assert all(len(entry["top_logprobs"]) == 2 for entry in whole["logprobs"])
 
 
-def test_a_stay_that_is_none_is_refused(service: RunningService) -> None:
+def test_an_invalid_keep_alive_is_refused(service: RunningService) -> None:
     assert "not a duration" in _refusal(service, "/api/chat", CHAT | {"keep_alive": "soon"})

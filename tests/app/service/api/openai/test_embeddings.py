@@ -55,7 +55,7 @@ def test_openais_client_embeds(service: RunningService) -> None:
         ({"input": "hello", "encoding_format": "int8"}, "encoding_format"),
     ],
 )
-def test_what_cannot_be_embedded_is_refused(service: RunningService, body: dict[str, Any], cause: str) -> None:
+def test_invalid_inputs_are_refused(service: RunningService, body: dict[str, Any], cause: str) -> None:
     response = service.http.post("/v1/embeddings", json=body)
     assert response.status_code == 400
     assert cause in response.json()["error"]["message"]

@@ -129,7 +129,7 @@ def test_a_response_format_becomes_a_grammar(wanted: object, grammar: str) -> No
 
 
 @pytest.mark.parametrize(("wanted", "is_split"), [(None, True), ("auto", True), ("deepseek", True), ("none", False)])
-def test_thoughts_are_told_apart_unless_asked_otherwise(wanted: str | None, is_split: bool) -> None:
+def test_thoughts_are_separated_by_default(wanted: str | None, is_split: bool) -> None:
     fields = {"messages": [{"role": "user", "content": "x"}], "reasoning_format": wanted}
     assert ChatCompletionBody.model_validate(fields).turn().separates_reasoning is is_split
 
@@ -141,6 +141,6 @@ def test_a_bias_that_means_nothing_is_refused(biases: object) -> None:
 
 
 @pytest.mark.parametrize(("fields", "begun"), [({}, ""), ({"continue_final_message": True}, "Once")])
-def test_an_answer_goes_on_from_the_last_message_where_that_is_asked_for(fields, begun):
+def test_an_answer_continues_the_last_message_on_request(fields, begun):
     messages = [{"role": "user", "content": "tell"}, {"role": "assistant", "content": "Once"}]
     assert ChatCompletionBody.model_validate({"messages": messages, **fields}).turn().begun == begun

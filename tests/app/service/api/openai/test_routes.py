@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 import httpx
@@ -13,7 +12,8 @@ import pytest
 from tests.app.running import RunningService
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6, "ignore_eos": True, "temperature": 0}
-ENDLESS = CHAT | {"max_tokens": 3000, "stream": True}
+N_ENDLESS = 3000  # tokens of 5 ms
+ENDLESS = CHAT | {"max_tokens": N_ENDLESS, "stream": True}
 
 
 def _events(text: str) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def test_the_streamed_chunks_make_the_same_answer(service: RunningService) -> No
     assert {chunk["id"] for chunk in (opening, *texts, ending, usage)} == {opening["id"]}
 
 
-def test_chunks_tell_how_many_tokens_have_come_when_asked(service: RunningService) -> None:
+def test_chunks_count_tokens_on_request(service: RunningService) -> None:
     body = CHAT | {"stream": True, "timings_per_token": True}
     _, *texts, _ = _events(service.http.post("/v1/chat/completions", json=body).text)
     counts = [chunk["timings"]["predicted_n"] for chunk in texts]
@@ -118,12 +118,12 @@ def test_a_prompt_is_echoed_with_its_probabilities_the_first_without(service: Ru
     assert only["usage"]["completion_tokens"] == 0
 
 
-def test_an_echo_of_a_gap_tells_no_probabilities(service: RunningService) -> None:
+def test_an_echo_before_a_suffix_has_no_probabilities(service: RunningService) -> None:
     body = {"prompt": "hello", "suffix": "you", "max_tokens": 1, "echo": True}
     assert service.http.post("/v1/completions", json=body | {"logprobs": 1}).status_code == 400
 
 
-def test_a_completion_tells_logprobs_in_parallel_lists(service: RunningService) -> None:
+def test_a_completion_has_logprobs_in_parallel_lists(service: RunningService) -> None:
     body = {"prompt": "hello", "max_tokens": 5, "temperature": 0, "ignore_eos": True, "logprobs": 3}
     (choice,) = service.http.post("/v1/completions", json=body).json()["choices"]
     logprobs = choice["logprobs"]
@@ -158,12 +158,13 @@ def test_several_answers_stream_side_by_side(service: RunningService) -> None:
     assert usage["usage"]["completion_tokens"] == 90
 
 
-def test_a_client_that_goes_away_stops_all_of_several_answers(service: RunningService) -> None:
+def test_a_client_that_disconnects_stops_all_of_several_answers(service: RunningService) -> None:
+    n_before = service.n_output_tokens()
     with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS | {"n": 4}) as response:
         lines = response.iter_lines()
         next(lines)
         assert service.model()["n_running"] == 4
-    assert service.wait_until(lambda model: model["n_running"] == 0) < 0.25
+    service.wait_until_cut(n_before, N_ENDLESS)
 
 
 @pytest.mark.parametrize("prompt", ["hello", ["hello"], [104, 101, 108, 108, 111], [[104, 101, 108, 108, 111]]])
@@ -192,7 +193,7 @@ def test_text_parts_are_joined_and_developer_is_system(service: RunningService) 
     assert answers[0]["choices"] == answers[1]["choices"]
 
 
-def test_fields_that_mean_nothing_here_are_ignored(service: RunningService) -> None:
+def test_unknown_fields_are_ignored(service: RunningService) -> None:
     body = CHAT | {"thinking": {"type": "x"}, "user": "me", "tools": [], "logit_bias": None, "top_k": -1, "seed": -1}
     assert service.http.post("/v1/chat/completions", json=body).status_code == 200
 
@@ -232,7 +233,7 @@ def test_fields_that_mean_nothing_here_are_ignored(service: RunningService) -> N
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_served_is_refused_with_the_field_named(
+def test_unsupported_values_are_refused_with_the_field_named(
     service: RunningService, change: dict[str, Any], word: str, stream: bool
 ) -> None:
     error = _refusal(service, "/v1/chat/completions", CHAT | change | {"stream": stream})
@@ -254,9 +255,7 @@ def test_what_cannot_be_served_is_refused_with_the_field_named(
         ({"prompt": "x", "temperature": "NaN"}, "temperature"),
     ],
 )
-def test_completions_that_cannot_be_served_are_refused(
-    service: RunningService, body: dict[str, Any], word: str
-) -> None:
+def test_unsupported_completions_are_refused(service: RunningService, body: dict[str, Any], word: str) -> None:
     assert word in _refusal(service, "/v1/completions", body)["message"]
 
 
@@ -276,7 +275,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_numbers(service: R
 
 
 @pytest.mark.parametrize("model", ["nope", "/etc/passwd", "../tiny", "x" * 5000, "a\u0000b"])
-def test_an_unknown_model_is_a_404_that_lists_what_is_here(service: RunningService, model: str) -> None:
+def test_an_unknown_model_is_a_404_that_lists_the_local_models(service: RunningService, model: str) -> None:
     error = _refusal(service, "/v1/chat/completions", CHAT | {"model": model}, 404)
     assert error["code"] == "model_not_found"
     assert "tiny" in error["message"]
@@ -309,26 +308,30 @@ def test_unknown_paths_and_methods_are_json(service: RunningService) -> None:
         assert response.json()["error"]["message"] == f"{method} {path} is not served here. {remedy}"
 
 
-def test_a_client_that_goes_away_stops_the_work_within_a_quarter_second(service: RunningService) -> None:
+def test_a_client_that_disconnects_stops_the_work(service: RunningService) -> None:
+    n_before = service.n_output_tokens()
     with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
         lines = response.iter_lines()  # held, for httpx closes the answer with its iterator
         next(lines)
         assert service.model()["n_running"] == 1
-    assert service.wait_until(lambda model: model["n_running"] == 0) < 0.25
+    service.wait_until_cut(n_before, N_ENDLESS)
 
 
-def test_a_client_that_goes_away_before_a_whole_answer_stops_the_work_too(service: RunningService) -> None:
+def test_a_client_that_disconnects_before_a_whole_answer_stops_the_work(service: RunningService) -> None:
+    n_before = service.n_output_tokens()
     with pytest.raises(httpx.ReadTimeout):
         service.http.post("/v1/chat/completions", json=ENDLESS | {"stream": False}, timeout=0.2)
-    assert service.wait_until(lambda model: model["n_running"] == 0) < 0.25
+    service.wait_until_cut(n_before, N_ENDLESS)
 
 
 def test_the_text_stream_of_a_slot_that_was_left_is_served_to_the_next(service: RunningService) -> None:
-    for _ in range(8):  # there are four places
+    n_before = service.n_output_tokens()
+    for _ in range(8):  # there are four slots
         with service.http.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
             lines = response.iter_lines()
             next(lines)
-    assert service.http.post("/v1/chat/completions", json=CHAT, timeout=2).status_code == 200
+    assert service.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    service.wait_until_cut(n_before, N_ENDLESS)
 
 
 def test_a_body_that_lies_about_its_length_is_cut_off_at_the_cap(service: RunningService) -> None:
@@ -357,15 +360,13 @@ def test_a_worker_killed_in_mid_answer_is_an_error_event_and_the_next_request_is
         for line in response.iter_lines():
             if not lines:
                 os.kill(service.model()["worker_pid"], signal.SIGKILL)
-                killed_s = time.monotonic()
             lines.append(line)
-    assert time.monotonic() - killed_s < 1.0
     last = json.loads([line for line in lines if line][-1].removeprefix("data: "))
     assert last["error"]["kind"] == "EngineError"
     assert service.http.post("/v1/chat/completions", json=CHAT).status_code == 200
 
 
-def test_while_nobody_asks_all_of_the_next_turn_but_its_words_is_computed(service: RunningService) -> None:
+def test_an_idle_engine_prefills_the_next_turn(service: RunningService) -> None:
     n_before = service.model()["counters"]["n_finished"]
     said = service.http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["message"]
     service.wait_until(lambda model: model["counters"]["n_finished"] >= n_before + 2)

@@ -94,7 +94,7 @@ def test_without_an_offer_calls_are_text(service: RunningService, extra: dict[st
     assert choice["finish_reason"] == "stop"
 
 
-def test_a_call_cut_short_keeps_what_it_has(service: RunningService) -> None:
+def test_a_call_cut_short_has_its_beginning(service: RunningService) -> None:
     body = {"messages": asking(CALL), "tools": [TOOL], "max_tokens": len(CALL.encode()) - 15}
     (choice,) = service.http.post("/v1/chat/completions", json=body).json()["choices"]
     assert choice["finish_reason"] == "length"
@@ -120,7 +120,7 @@ def test_one_call_at_most_where_a_client_wants_that(service: RunningService) -> 
         ({"grammar": 'root ::= "a"'}, "form of the answer"),
     ],
 )
-def test_what_cannot_be_offered_is_refused(fields: dict[str, Any], word: str) -> None:
+def test_unsupported_tools_are_refused(fields: dict[str, Any], word: str) -> None:
     body = ChatCompletionBody.model_validate({"messages": asking("x"), "tools": [TOOL], **fields})
     with pytest.raises(RequestError, match=word):
         body.turn()

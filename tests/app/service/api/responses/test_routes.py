@@ -77,7 +77,7 @@ def test_the_official_client_asks_and_streams(client: openai.OpenAI) -> None:
     assert whole.usage.input_tokens == len("<user><say>good day</say>\n<assistant>")
 
 
-def test_an_answer_cut_short_says_so(client: openai.OpenAI) -> None:
+def test_an_answer_cut_short_is_incomplete(client: openai.OpenAI) -> None:
     response = client.responses.create(model="tiny", input="<say>one two three</say>", max_output_tokens=3)
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
@@ -96,7 +96,7 @@ def test_a_whole_loop_with_a_tool_runs(client: openai.OpenAI) -> None:
     assert client.responses.create(model="tiny", input=items, tools=[TOOL]).output_text == "It snows."
 
 
-def test_items_become_messages_with_calls_joined_to_what_was_said_before_them() -> None:
+def test_items_become_messages_with_calls_joined_to_the_text_before_them() -> None:
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
     items = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
@@ -128,7 +128,7 @@ def test_a_function_and_a_form_can_be_required() -> None:
     assert ResponsesBody.model_validate(ASK | {"text": form}).turn().request.sampling.grammar
 
 
-def test_templates_are_told_how_hard_to_think() -> None:
+def test_templates_receive_the_reasoning_effort() -> None:
     turn = ResponsesBody.model_validate(ASK | {"reasoning": {"effort": "low"}}).turn()
     assert turn.variables == {"reasoning_effort": "low", "enable_thinking": True}
 
@@ -145,7 +145,7 @@ def test_templates_are_told_how_hard_to_think() -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "web_search"),
     ],
 )
-def test_what_would_change_the_answer_is_refused(change: dict[str, Any], word: str) -> None:
+def test_unsupported_fields_that_would_change_the_answer_are_refused(change: dict[str, Any], word: str) -> None:
     with pytest.raises(RequestError, match=word):
         ResponsesBody.model_validate(ASK | change).turn()
 
