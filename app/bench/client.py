@@ -1,6 +1,6 @@
-"""A streaming client of any OpenAI-compatible server that notes when each piece of an answer came.
+"""A streaming client for any OpenAI-compatible server that records when each piece of an answer arrives.
 
-Owns requests, server-sent events and the clock. Knows nothing of what is measured with them.
+Owns requests, server-sent events and the clock. Does not evaluate the times.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Message = dict[str, str]
 
 _TIMEOUT_S = 1200.0
 _POLL_S = 0.25
-_MAX_QUOTED = 300  # characters of what a server says, in an error
+_MAX_QUOTED = 300  # characters of a server's text in an error
 
 
 @dataclass(slots=True)
 class TimedAnswer:
-    """One answer while it comes. Times are seconds of `time.perf_counter`; counts are the server's own `usage`.
+    """One answer while it streams. Times are seconds of `time.perf_counter`; counts are the server's `usage`.
 
-    `prefill_rate` is what the server says, in tokens a second without waiting; None where it says nothing.
+    `prefill_rate` is the server's own, in tokens a second without waiting; None if it reports none.
     """
 
     sent_s: float
@@ -47,29 +47,29 @@ class TimedAnswer:
 
     @property
     def first_token_s(self) -> float:
-        """Seconds from sending to the first text; to the end, where the answer has no text."""
+        """Seconds from sending to the first text, or to the end of an answer without text."""
         return (self.arrivals_s[0] if self.arrivals_s else self.ended_s) - self.sent_s
 
     @property
     def decode_rate(self) -> float:
-        """Tokens a second after the first one. Raises ServiceError for an answer that came in one piece."""
+        """Tokens a second after the first one. Raises ServiceError for an answer in one piece."""
         if self.n_output < 2 or len(self.arrivals_s) < 2:
             cause = f"The answer has {self.n_output} tokens in {len(self.arrivals_s)} pieces."
-            raise ServiceError(cause, "Take a server that streams and goes on past the end of the turn.")
+            raise ServiceError(cause, "Use a server that streams and supports ignore_eos.")
         return (self.n_output - 1) / (self.arrivals_s[-1] - self.arrivals_s[0])
 
 
 class BenchClient:
-    """An async context manager. Answers are read with `stream`, or as a whole with `chat` and `complete`.
+    """An async context manager. Answers are read with `stream`, or whole with `chat` and `complete`.
 
-    Everything raises ServiceError when the server cannot be reached, refuses, or says what is not OpenAI's.
+    Every method raises ServiceError if the server cannot be reached, refuses, or does not speak OpenAI's API.
     """
 
     def __init__(
         self, url: str, model: str = "", api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        # llama-server closes what was idle for five seconds, httpx keeps it as long: the next request may meet that.
+        # llama-server closes idle connections after 5 s, as httpx does: a new request could use one being closed.
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=_TIMEOUT_S, limits=limits, transport=transport, trust_env=False
@@ -86,7 +86,7 @@ class BenchClient:
         await self._http.aclose()
 
     async def wait_ready(self, timeout_s: float) -> str:
-        """Wait until the server answers and return the name of its model, the first one where none was given."""
+        """Wait until the server answers and return the name of its model, by default the first one."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
@@ -96,7 +96,7 @@ class BenchClient:
                 state = str(error)
             else:
                 if health.status_code in (200, 404) and models.status_code == 200:
-                    with self._understanding():
+                    with self._checked_format():
                         self._model = self._model or str(models.json()["data"][0]["id"])
                     return self._model
                 state = f"{health.status_code} {health.text[:_MAX_QUOTED]}, {models.status_code}"
@@ -114,7 +114,7 @@ class BenchClient:
             raise self._unreachable(error) from error
         if response.status_code != 200:
             raise _refusal("/tokenize", response.status_code, response.text)
-        with self._understanding():
+        with self._checked_format():
             return [int(token) for token in response.json()["tokens"]]
 
     async def chat(self, messages: Sequence[Message], n_tokens: int, **sampling: Any) -> TimedAnswer:
@@ -128,7 +128,7 @@ class BenchClient:
     async def stream(
         self, path: str, body: dict[str, Any], n_tokens: int, **sampling: Any
     ) -> AsyncGenerator[TimedAnswer, None]:
-        """Yield the growing answer after each event. Closing it early hangs up."""
+        """Yield the growing answer after each event. Closing the generator early closes the connection."""
         fixed = {
             "model": self._model,
             "max_tokens": n_tokens,
@@ -139,12 +139,12 @@ class BenchClient:
         async with aclosing(self._lines(path, {**body, **fixed, **sampling})) as lines:
             async for line in lines:
                 if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                    with self._understanding():
+                    with self._checked_format():
                         _add(answer, json.loads(line[5:]))
                     yield answer
         answer.ended_s = time.perf_counter()
         if not answer.n_prompt:
-            raise ServiceError(f"{path}: the server reported no usage.", "Take a server that knows stream_options.")
+            raise ServiceError(f"{path}: the server reported no usage.", "Use a server that supports stream_options.")
         yield answer
 
     async def _lines(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
@@ -158,15 +158,15 @@ class BenchClient:
             raise self._unreachable(error) from error
 
     @contextmanager
-    def _understanding(self) -> Iterator[None]:
+    def _checked_format(self) -> Iterator[None]:
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            cause = f"The server at {self._url} says what OpenAI's API does not: {str(error)[:_MAX_QUOTED]}."
+            cause = f"The server at {self._url} does not speak OpenAI's API: {str(error)[:_MAX_QUOTED]}."
             raise ServiceError(cause, "Give the address of an OpenAI-compatible server.") from error
 
     def _unreachable(self, error: httpx.TransportError) -> ServiceError:
-        return ServiceError(f"The server at {self._url} went away: {error}.", "Look at its log, and start it again.")
+        return ServiceError(f"The server at {self._url} closed: {error}.", "Check its log, and start it again.")
 
 
 async def _whole(events: AsyncGenerator[TimedAnswer, None]) -> TimedAnswer:
@@ -179,7 +179,7 @@ async def _whole(events: AsyncGenerator[TimedAnswer, None]) -> TimedAnswer:
 def _add(answer: TimedAnswer, chunk: dict[str, Any]) -> None:
     """Add one event to `answer`."""
     if "error" in chunk:
-        raise ServiceError(f"The server failed: {str(chunk['error'])[:_MAX_QUOTED]}", "Look at its log.")
+        raise ServiceError(f"The server failed: {str(chunk['error'])[:_MAX_QUOTED]}", "Check its log.")
     text = "".join(_text(choice) for choice in chunk.get("choices") or ())
     if text:
         answer.arrivals_s.append(time.perf_counter())
@@ -198,16 +198,16 @@ def _text(choice: dict[str, Any]) -> str:
 
 
 def _refusal(path: str, status: int, text: str) -> ServiceError:
-    said = _told(text)
-    mark = "" if said.endswith((".", "!", "?")) else "."
-    return ServiceError(f"{path} answers {status}: {said[:_MAX_QUOTED]}{mark}", "The server may not serve this.")
+    message = _error_message(text)
+    mark = "" if message.endswith((".", "!", "?")) else "."
+    return ServiceError(f"{path} answers {status}: {message[:_MAX_QUOTED]}{mark}", "The server may not support this.")
 
 
-def _told(text: str) -> str:
-    """What an error in OpenAI's form, or in Ollama's, says; anything else as it is."""
+def _error_message(text: str) -> str:
+    """Return the message of an error in OpenAI's or Ollama's form; another text unchanged."""
     try:
         error = json.loads(text)["error"]
-        said = error["message"] if isinstance(error, dict) else error
+        message = error["message"] if isinstance(error, dict) else error
     except (ValueError, LookupError, TypeError):
-        said = text
-    return str(said).strip()
+        message = text
+    return str(message).strip()

@@ -1,8 +1,7 @@
-"""What was measured: named samples with a unit, their medians, and the file they are kept in.
+"""Measurements: named samples with a unit and their medians, results files, and the roofline of decode.
 
-How near decode comes to what memory allows: bytes read per pass × passes a second, against the bandwidth.
-
-A pass gives one token, or several where a draft was taken. Pure. Knows nothing of how either was measured.
+The roofline compares bytes read per pass × passes a second with the memory bandwidth; a pass yields one token, or
+several with accepted drafts. Pure, except for the files.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from offload.devices.bandwidth import ReadBandwidth
 from quantizer.errors import UsageError
+
+if TYPE_CHECKING:
+    from offload.devices.bandwidth import ReadBandwidth
 
 __all__ = [
     "Figure",
@@ -33,10 +34,10 @@ _RATES = ("tok/s",)  # of all other units less is better
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """`samples` of one figure, one for each run; `note` says what else is worth knowing.
+    """The `samples` of one figure, one per run; `note` has further details.
 
-    `tokens_per_pass` is above 1 where drafts were taken: they come of one pass over the weights. `predicted` is what
-    the planner said before, of answers without drafts; None where it says nothing.
+    `tokens_per_pass` is above 1 where drafts were accepted: several tokens per pass over the weights. `predicted` is
+    the planner's prediction for answers without drafts; None without one.
     """
 
     work: str
@@ -57,7 +58,7 @@ class Measurement:
         return (self.work, self.case, self.unit)
 
     def gain_over(self, other: Measurement) -> float:
-        """How many times better this is than `other`: above 1 it is faster, or smaller."""
+        """Return how many times better this is than `other`: above 1 it is faster, or smaller."""
         if self.unit in _RATES:
             return self.value / other.value
         return other.value / self.value
@@ -65,7 +66,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Unmeasured:
-    """Work, or one case of it, that a server could not be measured by."""
+    """A workload, or one case of it, that could not be measured."""
 
     work: str
     case: str
@@ -77,7 +78,7 @@ Figure: TypeAlias = Measurement | Unmeasured
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All that was measured of one server, called `label`, in one run."""
+    """All figures of one server, called `label`, in one run."""
 
     label: str
     model: str
@@ -86,29 +87,29 @@ class Results:
 
     @classmethod
     def of(cls, label: str, model: str, figures: Iterable[Figure]) -> Results:
-        """Sort `figures` into what was measured and what was not."""
+        """Sort `figures` into measured and unmeasured ones."""
         found = list(figures)
         measured = tuple(figure for figure in found if isinstance(figure, Measurement))
         return cls(label, model, measured, tuple(figure for figure in found if isinstance(figure, Unmeasured)))
 
-    def beside(self, predicted: Mapping[tuple[str, str], float]) -> Results:
-        """Return the same with what was predicted, by work and case."""
-        told = (replace(item, predicted=predicted.get((item.work, item.case))) for item in self.measurements)
-        return replace(self, measurements=tuple(told))
+    def with_predictions(self, predicted: Mapping[tuple[str, str], float]) -> Results:
+        """Return the results with predictions by work and case."""
+        items = (replace(item, predicted=predicted.get((item.work, item.case))) for item in self.measurements)
+        return replace(self, measurements=tuple(items))
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """Read what `save` wrote. Raises UsageError when it is not that."""
+        """Read a file of `save`. Raises UsageError for another file."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             found = [Measurement(**item | {"samples": tuple(item["samples"])}) for item in data["measurements"]]
             missing = [Unmeasured(**item) for item in data.get("unmeasured", ())]
             return cls(data["label"], data["model"], tuple(found), tuple(missing))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path} holds no results: {error}", "Name a file that the driver wrote.") from error
+            raise UsageError(f"{path} contains no results: {error}", "Name a file that the driver wrote.") from error
 
 
 def percentile(samples: Iterable[float], percent: int) -> float:
@@ -137,7 +138,7 @@ class Roofline:
 
     @property
     def share(self) -> float:
-        """Bytes read a second over what memory was measured to give."""
+        """Bytes read a second as a fraction of the measured memory bandwidth."""
         return self.bytes_per_s / self.bandwidth.bytes_per_s
 
     def __str__(self) -> str:
@@ -152,11 +153,11 @@ class Roofline:
 
 
 def shallowest_decode(results: Results) -> Measurement | None:
-    """Return decode at the least depth it was measured at, None where it was not."""
+    """Return decode at the smallest measured depth, None if it was not measured."""
     return next((item for item in results.measurements if item.work == "decode"), None)
 
 
 def roofline_of(label: str, decode: Measurement, weight_bytes_per_pass: int, bandwidth: ReadBandwidth) -> Roofline:
-    """Return where `decode` of the server called `label` stands."""
+    """Return the roofline of `decode` for the server called `label`."""
     passes_per_s = decode.value / decode.tokens_per_pass
     return Roofline(label, decode.case, weight_bytes_per_pass, passes_per_s, bandwidth)

@@ -1,10 +1,7 @@
-"""The plain English words that prompts are made of, and that synthetic tokenizers hold whole.
+"""Random English text for prompts, different at every call, so that no server has it in its cache.
 
-Owns the words; knows nothing of prompts or of tokens.
-
-Text of random words that no server has seen before: it begins differently each time it is asked for.
-
-Owns the random numbers. Sizes are asked for in words or, once calibrated, in tokens of the server's model.
+Owns the words (synthetic tokenizers have each of them as one token) and the random numbers. Sizes are in words or, once
+calibrated, in tokens of the server's model.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ _CALIBRATION_WORDS = 400
 
 
 class RandomText:
-    """An endless source of sentences, each word of which begins with a space."""
+    """An endless source of random sentences, each word of which begins with a space."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -63,21 +60,21 @@ class RandomText:
         return "".join(words[: n_words - 1]) + words[n_words - 1].rstrip(".") + "."
 
     def tokens(self, n_tokens: int) -> str:
-        """Return text of about `n_tokens` tokens; a handful of tokens is a word or two."""
+        """Return text of about `n_tokens` tokens, at least one word."""
         return self.words(max(1, round(n_tokens / self.tokens_per_word)))
 
     def beginning(self, text: str, n_tokens: int) -> str:
-        """Return the first words of `text` that make about `n_tokens`, none for 0."""
+        """Return the first words of `text` that are about `n_tokens`, none for 0."""
         return "".join(f" {word}" for word in text.split()[: round(n_tokens / self.tokens_per_word)])
 
     def sentence(self, extra: Sequence[str] = ()) -> list[str]:
-        """Return the words of one sentence, `extra` ones among them, each with the space before it."""
+        """Return the words of one sentence, including the `extra` ones, each with a space before it."""
         drawn = [*self._random.choices(WORDS, k=self._random.randint(*_SENTENCE_WORDS)), *extra]
         self._random.shuffle(drawn)
         return [f" {word}" for word in drawn[:-1]] + [f" {drawn[-1]}."]
 
     def tail(self) -> str:
-        """Return a sentence to end a prompt with, so that no two prompts are the same."""
+        """Return a sentence to end a prompt with, so that no two prompts are equal."""
         return "".join(self.sentence())
 
     def choice(self) -> str:

@@ -1,6 +1,6 @@
-"""Tables of what was measured: one server's figures, or two side by side. Text from servers is made fit for a terminal.
+"""Tables of results: one server's figures, or two side by side. Text from servers is escaped for the terminal.
 
-Owns how figures are written. Knows nothing of where they go.
+Owns the formatting of figures. Does not print.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["as_json", "comparison", "line", "reasons", "table"]
 
 
 def table(results: Results) -> Table:
-    """Return the medians of one server, with the lowest and highest sample and what was predicted."""
+    """Return the medians of one server, with the lowest and highest sample and the prediction."""
     made = _columns(results.label, "lowest–highest", "predicted", "")
     for item in results.measurements:
         made.add_row(item.work, item.case, _figure(item), _spread(item), _predicted(item), item.note)
@@ -26,7 +26,7 @@ def table(results: Results) -> Table:
 
 
 def comparison(before: Results, after: Results) -> Table:
-    """Return the medians of two servers for all that both were measured by, and how many times better `after` is."""
+    """Return the medians of two servers for all cases of both, and how many times better `after` is."""
     made = _columns(before.label, "lowest–highest", after.label, "lowest–highest", "×", "")
     others = {item.key: item for item in after.measurements}
     for item in before.measurements:
@@ -39,19 +39,19 @@ def comparison(before: Results, after: Results) -> Table:
 
 
 def line(figure: Figure) -> str:
-    """Return one figure on one line, as it is told while the work goes on."""
+    """Return one figure on one line, for progress."""
     name = f"{figure.work} {figure.case}".rstrip()
-    said = _figure(figure) if isinstance(figure, Measurement) else f"not measured. {figure.reason}"
-    return printable(f"{name}: {said}").replace("\n", " ")
+    text = _figure(figure) if isinstance(figure, Measurement) else f"not measured. {figure.reason}"
+    return printable(f"{name}: {text}").replace("\n", " ")
 
 
 def reasons(results: Results) -> list[str]:
-    """Return a line for all that could not be measured of a server."""
+    """Return a line for each figure of a server that could not be measured."""
     return [f"{printable(results.label)}: {line(item)}" for item in results.unmeasured]
 
 
 def as_json(measured: Sequence[Results], rooflines: Sequence[Roofline], seed: int) -> dict[str, Any]:
-    """Return everything as one JSON object: samples with their medians, and what was gained over the first server.
+    """Return everything as one JSON object: samples with their medians, and the gain over the first server.
 
     A `gain` above 1 is better: faster, or smaller.
     """

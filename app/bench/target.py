@@ -1,10 +1,6 @@
-"""What is measured: a model under a service of its own, or whatever answers at an address.
+"""Targets of measurements: a model in a service of its own, or a server at an address; and one measured turn.
 
-Owns getting one ready and leaving nothing of it behind. Knows nothing of the work.
-
-One turn of a model, measured: how long it waits, how fast its prompt is computed and its answer comes.
-
-Owns the measurement. Knows nothing of what it means.
+Owns starting and cleaning up. The work is `app.bench.workloads`'s.
 """
 
 from __future__ import annotations
@@ -28,13 +24,13 @@ from quantizer.errors import ServiceError
 __all__ = ["RemoteServer", "Target", "TurnTiming", "measure_turn", "open_model", "open_server"]
 
 _READY_TIMEOUT_S = 30.0
-# What was learned of this machine, which a service under measurement is to know too.
+# Measurements of this machine that the service under measurement needs too.
 _KEPT_FILES = ("selftest.json", "tune.json")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """An OpenAI-compatible server: its address without /v1, the model wanted (empty: its first) and its key."""
+    """An OpenAI-compatible server: its address without /v1, the model (empty: its first) and the key."""
 
     url: str
     model: str = ""
@@ -43,7 +39,7 @@ class RemoteServer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server that is ready. `n_ctx` is how many tokens its context holds, 0 where it does not say."""
+    """A server that is ready. `n_ctx` is the length of its context in tokens, 0 if unknown."""
 
     label: str
     model: str
@@ -53,11 +49,11 @@ class Target:
 
 @asynccontextmanager
 async def open_model(model: str, settings: Settings, on_status: Callable[[ModelStatus], None]) -> AsyncIterator[Target]:
-    """Give `model` under a service of its own, which ends with this context and keeps nothing of what it computed.
+    """Yield `model` in a service of its own, which ends with this context and keeps no cache.
 
-    Raises what makes loading fail.
+    Raises the error of a failed load.
     """
-    with _cache_for_once(settings.cache_dir) as cache_dir:
+    with _temporary_cache(settings.cache_dir) as cache_dir:
         own = replace(settings, host="127.0.0.1", port=0, model=model, cache_dir=cache_dir)
         async with open_service(own) as service:
             status = await load_model(service, model, on_status)
@@ -67,14 +63,14 @@ async def open_model(model: str, settings: Settings, on_status: Callable[[ModelS
 
 @asynccontextmanager
 async def open_server(server: RemoteServer) -> AsyncIterator[Target]:
-    """Give the server at an address, which is left as it is. Raises ServiceError when it does not answer."""
+    """Yield the server at an address. Raises ServiceError if it does not answer."""
     async with BenchClient(server.url, server.model, server.api_key) as client:
         model = await client.wait_ready(_READY_TIMEOUT_S)
         yield Target(server.url, model, client)
 
 
 @contextmanager
-def _cache_for_once(cache_dir: Path) -> Iterator[Path]:
+def _temporary_cache(cache_dir: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="localllm-bench-", ignore_cleanup_errors=True) as folder:
         for name in _KEPT_FILES:
             if (cache_dir / name).is_file():
@@ -86,7 +82,7 @@ def _cache_for_once(cache_dir: Path) -> Iterator[Path]:
 
 
 def _keep_runs(measured_dir: Path, cache_dir: Path) -> None:
-    """Keep how fast answers came: they are as good as any that people ask for."""
+    """Keep the speeds of the answers: they count like any others."""
     from app.engine.load.run_history import run_history
 
     run_history(cache_dir).add(run_history(measured_dir).records())
@@ -106,7 +102,7 @@ class TurnTiming:
 
 
 async def measure_turn(model: str, settings: Settings, on_status: Callable[[ModelStatus], None]) -> TurnTiming:
-    """Ask `model` for one answer, of the service that runs or of one for this. Raises what makes that fail."""
+    """Request one answer of `model`, from the running service or a temporary one. Raises the error of a failure."""
     async with open_service(settings, model) as service:
         status = await load_model(service, model, on_status)
         async with BenchClient(service.base_url, status.id, own_key(settings)) as client:
@@ -120,6 +116,6 @@ async def measure_turn(model: str, settings: Settings, on_status: Callable[[Mode
 
 def _turn(answer: TimedAnswer, n_ahead: int) -> TurnTiming:
     if not answer.prefill_rate:
-        raise ServiceError("The service did not say how fast it computed the prompt.", "Update the service that runs.")
+        raise ServiceError("The service reported no prefill speed.", "Update the running service.")
     computing_s = (answer.n_prompt - answer.n_cached) / answer.prefill_rate
     return TurnTiming(max(0.0, answer.first_token_s - computing_s), n_ahead, answer.prefill_rate, answer.decode_rate)

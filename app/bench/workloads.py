@@ -1,15 +1,8 @@
-"""A chat that goes on turn by turn.
+"""The workloads that servers are compared by. Each takes a Bench and yields its figures one after the other.
 
-Owns the messages. Knows nothing of what is measured.
-
-The edit benchmark: answers that repeat much, some or nothing of their prompt.
-
-With random weights nothing would ever be repeated, so a grammar of token ids forces the answer token by token. What a
-draft saves and what verifying it costs are then as real as with a trained model. Knows nothing of how drafts are made.
-
-The work that servers are compared by. Each workload takes a Bench and yields its figures one after the other.
-
-Owns what is asked and what is counted. Knows nothing of any particular server.
+Owns the requests and what is counted: decode, prefill, turns of chats, several clients, and edits. Random weights would
+never repeat a prompt, so in the edit workload a grammar of token ids forces the answer: what a draft saves and what
+verifying it costs are then as real as with a trained model.
 """
 
 from __future__ import annotations
@@ -37,33 +30,45 @@ __all__ = [
     "Workload",
     "cached_note",
     "decode_case",
-    "do",
     "force_answer",
     "prefill_case",
+    "run_workloads",
 ]
 
 _SYSTEM_TOKENS = 600
 _USER_WORDS = 40
 _ANSWER_TOKENS = 48
+_N_SENTENCES = 24
+_N_TOKENS = 256
+DEPTHS = (0, 512, 1800)
+PREFILL_TOKENS = (512, 2000)
+_DECODED_TOKENS = 64
+_MARGIN_TOKENS = 48  # by which a prompt may be longer than it should be
+_TURNS = 5
+_READING_S = 1.0  # between an answer and the next message, as a user takes
+_DRIFT = 20  # text cut to n tokens may be tokenized to n / 20 more: 2,000 became 2,061
+_OTHER_CHATS = 3
+_CLIENTS = (1, 4, 8)
+_CLIENT_WORDS, _CLIENT_TOKENS = 60, 32
 
 
 @dataclass(slots=True)
 class SyntheticChat:
-    """`messages` as they are sent; each turn appends the user's and the model's."""
+    """`messages` as sent; each turn appends the user's and the model's."""
 
     messages: list[Message]
 
     @classmethod
     def fresh(cls, prose: RandomText) -> SyntheticChat:
-        """Begin one with a system prompt of 600 tokens of its own."""
+        """Return a chat with a new system prompt of 600 tokens."""
         return cls([{"role": "system", "content": prose.tokens(_SYSTEM_TOKENS)}])
 
     def sibling(self) -> SyntheticChat:
-        """Begin another one with the same system prompt."""
+        """Return a new chat with the same system prompt."""
         return SyntheticChat(self.messages[:1])
 
     async def turn(self, client: BenchClient, prose: RandomText) -> TimedAnswer:
-        """Say 40 words and wait for an answer of 48 tokens."""
+        """Send 40 words and wait for an answer of 48 tokens."""
         self.messages.append({"role": "user", "content": prose.words(_USER_WORDS).strip()})
         sampling = {"temperature": 0.8, "top_k": 40, "seed": prose.seed(), "ignore_eos": True}
         answer = await client.chat(self.messages, _ANSWER_TOKENS, **sampling)
@@ -71,20 +76,16 @@ class SyntheticChat:
         return answer
 
 
-_N_SENTENCES = 24
-_N_TOKENS = 256
-
-
 @dataclass(frozen=True, slots=True)
 class EditTask:
-    """What is asked for and what the answer will be."""
+    """A prompt and the answer to force."""
 
     prompt: str
     answer: str
 
 
 def rename(prose: RandomText) -> EditTask:
-    """A name that stands in every sentence becomes another one."""
+    """Replace a name that is in every sentence."""
     old, new = prose.choice(), prose.choice()
     sentences = [prose.sentence(extra=(old,)) for _ in range(_N_SENTENCES)]
     words = [word for sentence in sentences for word in sentence]
@@ -93,13 +94,13 @@ def rename(prose: RandomText) -> EditTask:
 
 
 def copy(prose: RandomText) -> EditTask:
-    """The text again, as it is."""
+    """Repeat the text."""
     words = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
     return _task("Repeat this text.", words, words)
 
 
 def novel(prose: RandomText) -> EditTask:
-    """Other words that only happen to be of the same language."""
+    """Write other text of the same words."""
     words = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
     others = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
     return _task("Write something else than this text.", words, others)
@@ -113,31 +114,19 @@ TASKS: dict[str, Callable[[RandomText], EditTask]] = {"rename": rename, "copy": 
 
 
 async def force_answer(client: BenchClient, task: EditTask) -> TimedAnswer:
-    """Let the server write the first 256 tokens of the task's answer. Raises ServiceError when it writes others."""
+    """Force the first 256 tokens of the task's answer. Raises ServiceError if the server writes others."""
     tokens = (await client.tokenize(task.answer))[:_N_TOKENS]
     grammar = "root ::= " + " ".join(f"<[{token}]>" for token in tokens)
     answer = await client.complete(task.prompt, len(tokens), temperature=0.0, grammar=grammar)
     if answer.n_output != len(tokens) or not task.answer.startswith(answer.text.rstrip("\N{REPLACEMENT CHARACTER}")):
         cause = f"The server left the grammar: {answer.n_output} tokens, {answer.text[:80]!r} …"
-        raise ServiceError(cause, "Take one that knows grammars of token ids.")
+        raise ServiceError(cause, "Use one that supports grammars of token ids.")
     return answer
-
-
-DEPTHS = (0, 512, 1800)
-PREFILL_TOKENS = (512, 2000)
-_DECODED_TOKENS = 64
-_MARGIN_TOKENS = 48  # by which a prompt may be longer than it should be
-_TURNS = 5
-_READING_S = 1.0  # between an answer and the next message: nobody answers in no time
-_DRIFT = 20  # text cut to so many tokens may be read as one more of each so many: 2,000 became 2,061
-_OTHER_CHATS = 3
-_CLIENTS = (1, 4, 8)
-_CLIENT_WORDS, _CLIENT_TOKENS = 60, 32
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One server under measurement. `n_ctx` is how many tokens its context holds, 0 where it does not say."""
+    """One server under measurement. `n_ctx` is the length of its context in tokens, 0 if unknown."""
 
     client: BenchClient
     prose: RandomText
@@ -145,24 +134,24 @@ class Bench:
     n_ctx: int = 0
 
     def sampling(self) -> dict[str, Any]:
-        """Sampling as people use it; greedy output of random weights would fall into loops."""
+        """Return usual sampling options; greedy output of random weights would fall into loops."""
         fixed = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "ignore_eos": True}
         return {**fixed, "seed": self.prose.seed()}
 
-    def refusal(self, work: str, case: str, n_tokens: int) -> Unmeasured | None:
-        """Return why a case that takes `n_tokens` of context cannot be measured, None where it can."""
+    def shortage(self, work: str, case: str, n_tokens: int) -> Unmeasured | None:
+        """Return why a case of `n_tokens` does not fit the context, None if it does."""
         if self.n_ctx and n_tokens + n_tokens // _DRIFT + _MARGIN_TOKENS > self.n_ctx:
-            return Unmeasured(work, case, f"The context holds {self.n_ctx} tokens.")
+            return Unmeasured(work, case, f"The context has {self.n_ctx} tokens.")
         return None
 
 
 Workload: TypeAlias = Callable[[Bench], AsyncGenerator[Figure, None]]
 
 
-async def do(
+async def run_workloads(
     works: Mapping[str, Workload], names: Sequence[str], bench: Bench, report: Callable[[Figure], None]
 ) -> list[Figure]:
-    """Do the named ones of `works`, telling `report` each figure. One that fails counts as unmeasured from there on."""
+    """Run the named workloads, passing each figure to `report`. One that fails is unmeasured from there on."""
     found: list[Figure] = []
 
     def keep(figure: Figure) -> None:
@@ -180,26 +169,26 @@ async def do(
 
 
 def decode_case(depth: int) -> str:
-    """What decode at `depth` is called."""
+    """Return the name of decode at `depth`."""
     return f"depth {depth}"
 
 
 def prefill_case(n_tokens: int) -> str:
-    """What prefill of `n_tokens` is called."""
+    """Return the name of prefill of `n_tokens`."""
     return f"{n_tokens} tokens"
 
 
 async def decode(bench: Bench) -> AsyncGenerator[Figure, None]:
-    """Tokens a second of one answer at several depths.
+    """Measure tokens a second of one answer at several depths.
 
-    Deeper prompts begin like shallower ones and like those of other runs, so that a server which keeps what it computed
-    need not do it again; their last sentence is new.
+    Deeper prompts begin like shallower ones and like those of other runs, so that a server can reuse its cache; their
+    last sentence is new.
     """
     document = bench.prose.tokens(max(DEPTHS))
     for depth in DEPTHS:
         case = decode_case(depth)
-        if refusal := bench.refusal("decode", case, depth + _DECODED_TOKENS):
-            yield refusal
+        if shortage := bench.shortage("decode", case, depth + _DECODED_TOKENS):
+            yield shortage
             continue
         begin = bench.prose.beginning(document, depth)
         answers = [
@@ -212,11 +201,11 @@ async def decode(bench: Bench) -> AsyncGenerator[Figure, None]:
 
 
 async def prefill(bench: Bench) -> AsyncGenerator[Figure, None]:
-    """Prompt tokens a second until the first token, of prompts that no cache knows."""
+    """Measure prompt tokens a second until the first token, of prompts that no cache has."""
     for n_tokens in PREFILL_TOKENS:
         case = prefill_case(n_tokens)
-        if refusal := bench.refusal("prefill", case, n_tokens):
-            yield refusal
+        if shortage := bench.shortage("prefill", case, n_tokens):
+            yield shortage
             continue
         answers = [
             await bench.client.complete(bench.prose.tokens(n_tokens), 2, **bench.sampling())
@@ -227,7 +216,7 @@ async def prefill(bench: Bench) -> AsyncGenerator[Figure, None]:
 
 
 async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
-    """Seconds to the first token: cold, next turn, back after three other chats, and with a shared system prompt."""
+    """Measure seconds to the first token: cold, next turn, after three other chats, and with a shared system prompt."""
     answers: dict[str, list[TimedAnswer]] = {"cold": [], "next turn": [], "back after 3 chats": [], "shared system": []}
     for _ in range(bench.n_runs):
         chat = SyntheticChat.fresh(bench.prose)
@@ -237,8 +226,10 @@ async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
             await SyntheticChat.fresh(bench.prose).turn(bench.client, bench.prose)
         answers["back after 3 chats"].append(await chat.turn(bench.client, bench.prose))
         answers["shared system"].append(await chat.sibling().turn(bench.client, bench.prose))
-    for case, given in answers.items():
-        yield Measurement("first token", case, "s", tuple(answer.first_token_s for answer in given), cached_note(given))
+    for case, of_case in answers.items():
+        yield Measurement(
+            "first token", case, "s", tuple(answer.first_token_s for answer in of_case), cached_note(of_case)
+        )
 
 
 async def _read_and_reply(chat: SyntheticChat, bench: Bench) -> TimedAnswer:
@@ -247,7 +238,7 @@ async def _read_and_reply(chat: SyntheticChat, bench: Bench) -> TimedAnswer:
 
 
 async def clients(bench: Bench) -> AsyncGenerator[Figure, None]:
-    """Tokens a second of several clients together, each with a prompt of its own."""
+    """Measure tokens a second of several clients together, each with its own prompt."""
     for n_clients in _CLIENTS:
         rates = tuple([await _crowd_rate(bench, n_clients) for _ in range(bench.n_runs)])
         yield Measurement("clients", f"{n_clients} together", "tok/s", rates)
@@ -267,7 +258,7 @@ async def _crowd_rate(bench: Bench, n_clients: int) -> float:
 
 
 async def edit(bench: Bench) -> AsyncGenerator[Figure, None]:
-    """Tokens a second of forced answers that repeat their prompt in part, in whole or not."""
+    """Measure tokens a second of forced answers that repeat their prompt in part, in whole or not."""
     for name, make in TASKS.items():
         answers = [await force_answer(bench.client, make(bench.prose)) for _ in range(bench.n_runs)]
         rates = tuple(answer.decode_rate for answer in answers)
@@ -285,7 +276,7 @@ def _tokens_per_pass(answers: Sequence[TimedAnswer]) -> float:
 
 
 def cached_note(answers: Sequence[TimedAnswer]) -> str:
-    """Return how much of their prompts a server had in its cache."""
+    """Return how much of the prompts the server had cached."""
     n_prompt = sum(answer.n_prompt for answer in answers)
     return f"{sum(answer.n_cached for answer in answers) / n_prompt:.0%} of {n_prompt // len(answers)} cached"
 

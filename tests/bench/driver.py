@@ -17,7 +17,7 @@ from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results
 from app.bench.random_text import calibrated_text
 from app.bench.report import line, table
-from app.bench.workloads import WORKLOADS, Bench, Workload, do
+from app.bench.workloads import WORKLOADS, Bench, Workload, run_workloads
 from quantizer.errors import UserError
 from tests.bench.intrusion import intrusion
 from tests.bench.memory import Memory, memory_of
@@ -31,6 +31,10 @@ _DEFAULT_WORK: dict[str, Workload] = {**WORKLOADS, "intrusion": intrusion}
 _NAMES = (*_DEFAULT_WORK, *restart_workloads(None))
 
 
+def _print_figure(figure: Figure) -> None:
+    print(line(figure), file=sys.stderr, flush=True)
+
+
 async def measure(options: argparse.Namespace) -> Results:
     """Do the work that `options` name and return what was measured. Raises UserError."""
     works = {**_DEFAULT_WORK, **restart_workloads(options.conversation)}
@@ -40,7 +44,9 @@ async def measure(options: argparse.Namespace) -> Results:
         figures: list[Figure] = []
         memory: list[Memory] = []
         for name in options.only:
-            figures += await do(works, [name], bench, lambda figure: print(line(figure), file=sys.stderr, flush=True))
+            figures += await run_workloads(
+                works, [name], bench, lambda figure: print(line(figure), file=sys.stderr, flush=True)
+            )
             if options.pid:
                 memory.append(memory_of(options.pid))
     return Results.of(options.label or options.url, model, [*figures, *_highest(memory)])

@@ -120,14 +120,14 @@ def _predicted(model: str, settings: Settings) -> _Predicted:
 
 
 async def _measure_all(wanted: list[str | RemoteServer], predicted: list[_Predicted], job: _Job) -> list[Results]:
-    return [(await _measure(item, job)).beside(known) for item, known in zip(wanted, predicted, strict=True)]
+    return [(await _measure(item, job)).with_predictions(known) for item, known in zip(wanted, predicted, strict=True)]
 
 
 async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
     from app.bench.measurement import Results
     from app.bench.random_text import calibrated_text
     from app.bench.report import line
-    from app.bench.workloads import WORKLOADS, Bench, do
+    from app.bench.workloads import WORKLOADS, Bench, run_workloads
     from app.cli.output.progress import Meter
 
     async with _opened(wanted, job.settings) as target:
@@ -141,7 +141,7 @@ async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
                 meter.bar.update(title=line(figure))
 
             for work in job.works:
-                figures += await do(WORKLOADS, (work,), measuring, told)
+                figures += await run_workloads(WORKLOADS, (work,), measuring, told)
                 meter.advance()
     results = Results.of(target.label, target.model, figures)
     if not results.measurements:

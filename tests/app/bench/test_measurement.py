@@ -16,7 +16,7 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
 
 def test_a_file_without_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]")
-    with pytest.raises(UsageError, match="holds no results"):
+    with pytest.raises(UsageError, match="contains no results"):
         Results.load(tmp_path / "a.json")
 
 

@@ -41,7 +41,7 @@ def test_one_server_is_told_by_medians_and_spread() -> None:
 
 
 def test_what_was_predicted_stands_beside_what_was_measured() -> None:
-    told = BEFORE.beside({("decode", "depth 0"): 9.9})
+    told = BEFORE.with_predictions({("decode", "depth 0"): 9.9})
     assert "9.9 (-10%)" in _text(table(told))
     assert [item["predicted"] for item in as_json([told], [], 1)["results"][0]["measurements"]] == [9.9, None]
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Unmeasured
 from app.bench.random_text import RandomText
-from app.bench.workloads import WORKLOADS, Bench, do
+from app.bench.workloads import WORKLOADS, Bench, run_workloads
 from quantizer.errors import ServiceError
 from tests.app.running import RunningService
 
@@ -22,7 +22,7 @@ async def _succeeds(bench: Bench) -> AsyncGenerator[Figure, None]:
 async def test_work_that_fails_keeps_what_it_measured_and_lets_the_rest_go_on() -> None:
     told: list[Figure] = []
     bench = Bench(BenchClient("http://nobody"), RandomText(0), 1)
-    found = await do({"w": _fails_midway, "v": _succeeds}, ["w", "v"], bench, told.append)
+    found = await run_workloads({"w": _fails_midway, "v": _succeeds}, ["w", "v"], bench, told.append)
     assert [(item.work, item.case) for item in found] == [("w", "first"), ("w", ""), ("v", "only")]
     assert isinstance(found[1], Unmeasured)
     assert found[1].reason == "It fell over. Get up."
@@ -32,11 +32,11 @@ async def test_work_that_fails_keeps_what_it_measured_and_lets_the_rest_go_on() 
 async def test_a_case_that_does_not_fit_the_context_is_left_out_and_named(service: RunningService) -> None:
     async with BenchClient(service.url, "tiny") as client:
         bench = Bench(client, RandomText(0), n_runs=2, n_ctx=700)
-        found = await do(WORKLOADS, ["prefill"], bench, lambda _figure: None)
+        found = await run_workloads(WORKLOADS, ["prefill"], bench, lambda _figure: None)
     fits, too_long = found
     assert isinstance(fits, Measurement)
     assert (fits.case, fits.unit, len(fits.samples)) == ("512 tokens", "tok/s", 2)
-    assert too_long == Unmeasured("prefill", "2000 tokens", "The context holds 700 tokens.")
+    assert too_long == Unmeasured("prefill", "2000 tokens", "The context has 700 tokens.")
 
 
 def test_a_prompt_may_come_out_longer_than_it_was_cut_and_has_room_for_that() -> None:
