@@ -41,8 +41,8 @@ async def test_a_case_that_does_not_fit_the_context_is_left_out_and_named(servic
 
 def test_a_prompt_may_come_out_longer_than_it_was_cut_and_has_room_for_that() -> None:
     bench = Bench(BenchClient("http://nobody"), RandomText(0), n_runs=1, n_ctx=2048)
-    assert bench.refusal("prefill", "", 2000) is not None  # it was read as 2,061 tokens
-    assert bench.refusal("decode", "", 1864) is None
+    assert bench.shortage("prefill", "", 2000) is not None  # it was read as 2,061 tokens
+    assert bench.shortage("decode", "", 1864) is None
 
 
 def test_prompts_of_several_depths_begin_the_same_and_end_anew() -> None:
