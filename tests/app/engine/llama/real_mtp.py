@@ -41,11 +41,11 @@ def free_steps() -> StepCost:
 def answers(backend: MtpBackend, sources: list[DraftSource], temperature: float) -> dict[str, Any]:
     texts = dict.fromkeys(PROMPTS, "")
 
-    def hear(event: Event) -> None:
+    def collect(event: Event) -> None:
         texts[event.request_id] += getattr(event, "text", "")
 
     # With a constant clock no costs are measured: each draft stays as cheap as given.
-    engine = Engine(backend, hear, None, free_steps(), sources, clock=lambda: 0.0)
+    engine = Engine(backend, collect, None, free_steps(), sources, clock=lambda: 0.0)
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(temperature=temperature, seed=seed)
         engine.submit(

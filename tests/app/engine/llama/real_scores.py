@@ -83,7 +83,7 @@ def prompts(chance: random.Random) -> list[list[int]]:
     return made
 
 
-def asked(name: str, prompt: list[int], **changes: Any) -> Request:
+def new_request(name: str, prompt: list[int], **changes: Any) -> Request:
     return Request(request_id=name, prompt=tuple(prompt), sampling=GREEDY, ignore_eos=True, **changes)
 
 
@@ -92,7 +92,7 @@ def play(backend: LlamaBackend, store: StateStore, chance: random.Random) -> tup
     recorder = Recorder()
     engine = Engine(backend, recorder, store, FreeDrafts())
     requests = [
-        asked(
+        new_request(
             str(index),
             prompt,
             max_tokens=N_ANSWER,
@@ -121,8 +121,8 @@ def play_in_turn(backend: LlamaBackend, store: StateStore, chance: random.Random
     engine = Engine(backend, recorder, store)
     requests = []
     for index, prompt in enumerate(prompts(chance)):
-        scored = asked(str(index), prompt, max_tokens=0, n_logprobs=0, echo=True)
-        answered = asked(f"before {index}", prompt[::-1], max_tokens=N_ANSWER)
+        scored = new_request(str(index), prompt, max_tokens=0, n_logprobs=0, echo=True)
+        answered = new_request(f"before {index}", prompt[::-1], max_tokens=N_ANSWER)
         for request in (answered, scored) if index % 3 == 0 else (scored,):
             engine.submit(request)
             while not engine.is_idle:

@@ -42,8 +42,8 @@ def answers(backend: FakeBackend, *wanted: Request, **options: object) -> dict[s
     return {name: (text, ends[name]) for name, text in texts.items()}
 
 
-def said_alone(wanted: Request, n_ctx: int = N_CTX) -> str:
-    """Return the answer of a model that sees nothing but what each shift leaves."""
+def answer_alone(wanted: Request, n_ctx: int = N_CTX) -> str:
+    """Return the answer computed from the tokens that each shift leaves."""
     backend = FakeBackend(n_sequences=1, n_ctx=n_ctx)
     sampler = backend.new_sampler(wanted.sampling, ignore_eos=True)
     tokens, output = backend.tokenize(str(wanted.prompt), True, True), b""
@@ -69,7 +69,7 @@ def test_a_shift_drops_tokens_and_leaves_recent_ones(n_ctx: int, n_keep: int) ->
 def test_an_answer_continues_beyond_the_context_and_reports_dropped_tokens() -> None:
     wanted = request()
     text, end = answers(FakeBackend(n_ctx=N_CTX, n_cells=N_CTX), wanted)["a"]
-    assert text == said_alone(wanted)
+    assert text == answer_alone(wanted)
     assert isinstance(end, Finished)
     assert (end.reason, end.usage.n_output_tokens) == (FinishReason.LENGTH, 200)
     assert end.usage.n_prompt_tokens == len("a prompt")
@@ -79,7 +79,7 @@ def test_an_answer_continues_beyond_the_context_and_reports_dropped_tokens() -> 
 @pytest.mark.parametrize("n_keep", [-1, 0, 20, 10_000])
 def test_the_answer_depends_on_the_head_of_n_keep_tokens(n_keep: int) -> None:
     wanted = request(n_keep=n_keep)
-    assert answers(FakeBackend(n_ctx=N_CTX, n_cells=N_CTX), wanted)["a"][0] == said_alone(wanted)
+    assert answers(FakeBackend(n_ctx=N_CTX, n_cells=N_CTX), wanted)["a"][0] == answer_alone(wanted)
 
 
 def test_without_context_shift_an_answer_ends_with_the_context() -> None:
@@ -114,7 +114,7 @@ def test_sequences_that_share_cells_shift_without_moving_each_others(wanted: lis
     requests = [request(str(index), prompt, n_keep=n_keep) for index, (prompt, n_keep) in enumerate(wanted)]
     backend = FakeBackend(n_ctx=N_CTX, n_cells=150)
     for item, (text, _) in zip(requests, answers(backend, *requests).values(), strict=True):
-        assert text == said_alone(item)
+        assert text == answer_alone(item)
 
 
 def test_what_was_computed_with_forgotten_tokens_is_found_by_nobody() -> None:

@@ -19,7 +19,7 @@ CRITICAL = 32.9  # what chi-squared with 4 * (4 - 1) degrees of freedom exceeds 
 class DrawnSampler:
     """Draws from WEIGHTS with random numbers of its own, as llama.cpp's last stage does at temperature 1.
 
-    With `leniency` it does what an engine must not: it accepts that share of the drafts of an "a" that it would have
+    With `leniency` it breaks the rule on purpose: it accepts that share of the drafts of an "a" that it would have
     refused. (Of any letter would not show: looked up in such a text, drafts are themselves spread like it.)
     """
 
@@ -36,7 +36,7 @@ class DrawnSampler:
         return drafted if is_lenient else token
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class DrawnBackend(FakeBackend):
@@ -51,13 +51,13 @@ def generate(n_answers: int, n_tokens: int, leniency: float = 0.0) -> tuple[list
     """Return that many sampled answers, four at a time, with drafts wherever something can be drafted."""
     texts: dict[str, str] = defaultdict(str)
 
-    def hear(event: Event) -> None:
+    def collect(event: Event) -> None:
         texts[event.request_id] += getattr(event, "text", "")
 
     backend = DrawnBackend()
     backend.leniency = leniency
     # With a constant clock no costs are measured: each draft stays as cheap as given.
-    engine = Engine(backend, hear, step_cost=StepCost({1: 1.0, 64: 1.01}), clock=lambda: 0.0)
+    engine = Engine(backend, collect, step_cost=StepCost({1: 1.0, 64: 1.01}), clock=lambda: 0.0)
     for number in range(n_answers):
         sampling = SamplingParams(temperature=1.0, seed=number)
         engine.submit(Request(request_id=str(number), prompt="a", sampling=sampling, max_tokens=n_tokens))

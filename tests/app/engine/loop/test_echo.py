@@ -82,13 +82,13 @@ def test_with_max_tokens_0_only_the_prompt_is_echoed() -> None:
 def test_what_is_cached_is_computed_again_only_for_a_prompt_that_is_scored() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
-    asked: dict[str, dict[str, Any]] = {
+    changes_of: dict[str, dict[str, Any]] = {
         "first": {},
         "plain": {},
         "echoed": {"echo": True},
         "scored": {"echo": True, "n_logprobs": 0},
     }
-    for name, changes in asked.items():
+    for name, changes in changes_of.items():
         engine.submit(request(name, TEXT, 3, **changes))
         run(engine)
     n_cached = {name: end.usage.n_cached_tokens for name, end in record.finished.items()}
