@@ -106,6 +106,6 @@ def _check_assumptions(architecture: Architecture, config: Config) -> None:
         value = config.values.get(key)
         if value is not None and value != expected(config):
             raise CheckpointError(
-                f"config.json has {key} = {str(value)[:64]}, which llama.cpp does not follow for this architecture.",
+                f"config.json has {key} = {str(value)[:64]}, which llama.cpp does not support for this architecture.",
                 "Choose another model.",
             )

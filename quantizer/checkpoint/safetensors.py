@@ -77,7 +77,7 @@ def read_json(path: Path) -> Any:
     """Parse a JSON file of bounded size. Raises CheckpointError when it is missing, too large or not JSON."""
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
-            raise CheckpointError(f"{path.name} is absurdly large.", "Download the checkpoint again.")
+            raise CheckpointError(f"{path.name} is too large.", "Download the checkpoint again.")
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates)
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no {path.name} in {path.parent}.", "Download the whole checkpoint.") from error

@@ -200,7 +200,7 @@ def _read_version(cursor: Cursor, source: ByteSource, path: Path) -> int:
     if version not in (2, 3):
         raise ModelFileError(
             f"{path.name} is GGUF version {version}; versions 2 and 3 are supported.",
-            "Convert the model anew." if version < 2 else "Update localllm.",
+            "Convert the model again." if version < 2 else "Update localllm.",
         )
     return version
 

@@ -120,7 +120,7 @@ _NO_MODELS = {
     _MATRIX: ("an importance matrix", "Give it to `localllm quantize` with --imatrix."),
     "adapter": ("a LoRA adapter", "Name the model that it is for, and the adapter with --lora."),
     "controlvector": ("a control vector", "Name the model that it is for, and the vector with --control-vector."),
-    "mmproj": ("a projector, which turns pictures into tokens", "Name the model that lies beside it."),
+    "mmproj": ("a multimodal projector", "Name the model file beside it."),
 }
 _ARCHITECTURES = {"clip": "mmproj", "controlvector": "controlvector"}  # in older files
 _NO_TOKENIZER = ("", "no_vocab", "none")
@@ -139,8 +139,8 @@ def check_answers(header: Header, *, needs_tokenizer: bool) -> None:
         _refuse(header, kind)
     if needs_tokenizer and header.text("tokenizer.ggml.model") in _NO_TOKENIZER:
         raise ModelFileError(
-            f"{header.path.name} has no tokenizer: no text can be put to it.",
-            "Convert it anew from a checkpoint with its tokenizer's files, or download another.",
+            f"{header.path.name} has no tokenizer, so it cannot process text.",
+            "Convert it again from a checkpoint with its tokenizer's files, or download another.",
         )
 
 
@@ -231,7 +231,7 @@ def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
     if n_repeated := n_tokens - _n_distinct(tokens):
         yield f"{n_repeated} of its tokens are repeated"
     if tokens.longest_bytes() > _MAX_TOKEN_BYTES:
-        yield "one of its tokens is absurdly long"
+        yield "one of its tokens is too long"
     model = header.text(_MODEL)
     if model in _NEEDS_NEWLINE and not tokens.present({b"\\n", b"\n"}):
         yield "its vocabulary has no newline token"

@@ -37,8 +37,8 @@ Floats = NDArray[np.float64]
 _F32 = tensor_type_named("F32")
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _LEGACY = (
-    "Gather one with `localllm imatrix`. Of an old .dat file, `llama-imatrix --in-file OLD.dat --output-format gguf"
-    " -o NEW.gguf` makes one."
+    "Compute one with `localllm imatrix`. Convert an old .dat file with"
+    " `llama-imatrix --in-file OLD.dat --output-format gguf -o NEW.gguf`."
 )
 
 
@@ -98,7 +98,7 @@ class ImportanceMatrix:
         if entry.sums.size != n_columns * n_matrices:
             raise UsageError(
                 f"The importance matrix has {entry.sums.size} columns for {name}, which has {n_columns * n_matrices}.",
-                "Gather one on this model.",
+                "Compute one for this model.",
             )
         return ColumnWeights(entry.means().reshape(n_matrices, n_columns), shape[1])
 
@@ -133,7 +133,7 @@ class ImatrixCollector:
         """Return the collected matrix. Raises EngineError where the model computed NaN."""
         for name, sums in self._sums.items():
             if not np.isfinite(sums).all():
-                raise EngineError(f"What goes into {name} is not finite.", "Get an undamaged copy of the model.")
+                raise EngineError(f"The inputs of {name} are not finite.", "Get an undamaged copy of the model.")
         entries = {
             name: ActivationStats(self._sums[name].reshape(len(counts), -1), counts)
             for name, counts in self._counts.items()
@@ -177,10 +177,12 @@ def save_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
 def read_imatrix(path: Path) -> ImportanceMatrix:
     """Read the matrix at `path`, ours or llama-imatrix's. Raises ModelFileError for anything else."""
     if open_local(path).read(0, 4) != b"GGUF":
-        raise ModelFileError(f"{path.name} is no importance matrix, for it is not a GGUF file.", _LEGACY)
+        raise ModelFileError(f"{path.name} is no importance matrix: it is not a GGUF file.", _LEGACY)
     header = read_header(path)
     if header.text("general.type") != "imatrix":
-        raise ModelFileError(f"{path.name} is a model and no importance matrix.", "Gather one with `localllm imatrix`.")
+        raise ModelFileError(
+            f"{path.name} is a model, not an importance matrix.", "Compute one with `localllm imatrix`."
+        )
     tensors = {tensor.name: tensor for tensor in header.tensors}
     names = [name.removesuffix(_SUMS) for name in tensors if name.endswith(_SUMS)]
     if not names or len(tensors) != 2 * len(names):
@@ -217,7 +219,7 @@ def _values(header: Header, tensor: TensorInfo) -> Floats:
     start = header.data_offset + tensor.offset
     values = np.frombuffer(header.source.read(start, start + tensor.n_bytes), "<f4").astype(np.float64)
     if not (np.isfinite(values) & (values >= 0)).all():
-        raise _unsound(header.path, f"{tensor.name} holds what is no sum of squares and no count")
+        raise _unsound(header.path, f"{tensor.name} holds invalid sums or counts")
     return values
 
 
@@ -241,4 +243,4 @@ def _metadata(matrix: ImportanceMatrix) -> list[Entry]:
 
 
 def _unsound(path: Path, what: str) -> ModelFileError:
-    return ModelFileError(f"{path.name} is no sound importance matrix: {what}.", "Gather it again.")
+    return ModelFileError(f"{path.name} is no sound importance matrix: {what}.", "Compute it again.")

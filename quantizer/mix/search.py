@@ -226,11 +226,11 @@ def _within_reach(
     search: MixSearch, target: float, below: MeasuredMix | None, above: MeasuredMix | None
 ) -> MeasuredMix:
     if below is None or below.mix.n_bytes >= search.best.n_bytes:
-        least = f" The best mix that is no copy diverges by {above.kld:.2g}." if above else ""
+        least = f" The best mix that is not a copy diverges by {above.kld:.2g}." if above else ""
         raise UsageError(f"No mix diverges by as little as {target:g}.{least}", "Give a larger --kld.")
     if below.mix.n_bytes <= search.smallest.n_bytes:
         raise UsageError(
-            f"Even the smallest mix, of {below.mix.n_bytes:,} bytes, diverges by {below.kld:.2g} only.",
+            f"Even the smallest mix, of {below.mix.n_bytes:,} bytes, diverges by only {below.kld:.2g}.",
             "Give a smaller --kld.",
         )
     return below

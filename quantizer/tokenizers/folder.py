@@ -50,7 +50,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     """Return the whole of a file. Raises CheckpointError when it is larger than `max_bytes` or cannot be read."""
     try:
         if path.stat().st_size > max_bytes:
-            raise CheckpointError(f"{path.name} is absurdly large.", "Download the checkpoint again.")
+            raise CheckpointError(f"{path.name} is too large.", "Download the checkpoint again.")
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error

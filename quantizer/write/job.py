@@ -38,7 +38,7 @@ __all__ = ["JobRequest", "RunningQuantization", "main", "open_job", "run_job"]
 
 _PROCESS = "quantizing process"
 _COMMAND = python_command("quantizer.write.job")
-_REMEDY = "Run it again: it goes on where it stopped."
+_REMEDY = "Run it again: it resumes where it stopped."
 
 
 @dataclass(frozen=True, slots=True)

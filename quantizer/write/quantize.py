@@ -87,7 +87,7 @@ def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> JobWarnin
     text = f"The tensor {output.name} holds NaN or infinite weights, {n_bad:,} of them"
     if not allows_nan:
         raise CheckpointError(
-            f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it all the same."
+            f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it anyway."
         )
     return JobWarning(f"{text}; they count as 0." if output.kind.is_quantized else f"{text}, and stay so.")
 

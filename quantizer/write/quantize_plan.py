@@ -117,7 +117,7 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
     if is_adapter(source):
         return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
     if options.base:
-        raise UsageError(f"{source.name} is no adapter, which --base is for.", "Leave --base out.")
+        raise UsageError(f"{source.name} is not an adapter: --base is for adapters only.", "Leave --base out.")
     return plan_model(open_source(source, options.pending), file_type, output, options)
 
 
@@ -149,7 +149,7 @@ def plan_model(
 def open_source(source: Path, pending: Mapping[str, PendingFile] = _NO_OPTIONS.pending) -> SourceModel:
     """Open a checkpoint folder, some of whose files may be `pending`, or a GGUF file as a model. Raises UserError."""
     if is_adapter(source):
-        raise UsageError(f"{source.name} is an adapter, no model.", "Name the model it is for.")
+        raise UsageError(f"{source.name} is an adapter, not a model.", "Name the model it is for.")
     if source.is_dir():
         from quantizer.convert.checkpoint_source import (
             open_checkpoint,  # brings in gguf, which a GGUF source does without
@@ -162,7 +162,7 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = _NO_OPTIONS.p
             "Get the safetensors version of this model and name its folder.",
         )
     if source.suffix.lower() == ".safetensors":
-        raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name the folder it lies in.")
+        raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name its folder.")
     from quantizer.convert.gguf_source import open_gguf
 
     return open_gguf(source)

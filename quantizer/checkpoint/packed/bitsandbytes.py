@@ -128,7 +128,7 @@ def _magnitudes(name: str, n_blocks: int, state: Config, parts: Parts) -> _Magni
 def _state(stored: FileTensor) -> Config:
     """Return the JSON that bitsandbytes keeps in a tensor."""
     if dims(stored)[0] > _MAX_STATE_BYTES:
-        raise malformed(f"The tensor {stored.name!r} is absurdly large")
+        raise malformed(f"The tensor {stored.name!r} is too large")
     try:
         state = json.loads(array(stored).tobytes())
     except (ValueError, RecursionError) as error:

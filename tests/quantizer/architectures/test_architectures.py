@@ -160,13 +160,13 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
     ],
 )
 def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting: str, value: object) -> None:
-    with pytest.raises(CheckpointError, match=f"{setting} = .*does not follow"):
+    with pytest.raises(CheckpointError, match=f"{setting} = .*does not support"):
         find_architecture(changed(name, **{setting: value}))
 
 
 def test_compressed_queries_that_llama_cpp_would_not_look_for_are_refused() -> None:
     """It takes queries for uncompressed in a model of 27 layers."""
-    with pytest.raises(CheckpointError, match=r"q_lora_rank = 24, which .* does not follow"):
+    with pytest.raises(CheckpointError, match=r"q_lora_rank = 24, which .* does not support"):
         find_architecture(changed("deepseek2", num_hidden_layers=27))
 
 

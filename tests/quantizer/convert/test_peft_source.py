@@ -206,10 +206,10 @@ def test_adapters_and_models_are_distinguished(tmp_path: Path, base: Path) -> No
         ("not quantized to Q4_K_M", folder, "Q4_K_M", base),
         ("for some/model, which is no local folder", folder, "F16", None),
         ("no model", folder, "F16", tmp_path / "nowhere"),
-        ("no adapter", base, "F16", base),
+        ("not an adapter", base, "F16", base),
     ]
     for named, source, file_type, of in wrong:
         with pytest.raises(UserError, match=named):
             plan(source, file_type_named(file_type), tmp_path / "a.gguf", PlanOptions(base=of))
-    with pytest.raises(UsageError, match="is an adapter, no model"):
+    with pytest.raises(UsageError, match="is an adapter, not a model"):
         open_source(folder)

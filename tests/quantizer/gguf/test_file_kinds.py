@@ -32,10 +32,10 @@ def header(folder: Path, edit: Edit | None = None, architecture: str = "llama") 
     ("edit", "architecture", "told"),
     [
         (typed("adapter"), "llama", r"file\.gguf is a LoRA adapter, not a model\. .*--lora"),
-        (typed("mmproj"), "clip", "is a projector, which turns pictures into tokens"),
-        (None, "clip", "is a projector"),
+        (typed("mmproj"), "clip", "is a multimodal projector"),
+        (None, "clip", "is a multimodal projector"),
         (None, "controlvector", "is a control vector, .*--control-vector"),
-        (without_tokenizer, "llama", r"has no tokenizer: no text can be put to it\. Convert it anew"),
+        (without_tokenizer, "llama", r"has no tokenizer, so it cannot process text\. Convert it again"),
     ],
 )
 def test_a_file_that_cannot_generate_text_is_refused_by_its_kind(

@@ -105,7 +105,7 @@ def test_an_expert_that_was_never_selected_weighs_all_columns_alike() -> None:
     assert weights is not None
     assert weights.values.tolist() == [[1, 2], [1, 1]]
     assert matrix.weights("other", (2, 7)) is None
-    with pytest.raises(UsageError, match="Gather one on this model"):
+    with pytest.raises(UsageError, match="Compute one for this model"):
         matrix.weights("w", (3, 7, 2))
 
 
@@ -162,14 +162,14 @@ def _written(path: Path, tensors: dict[str, np.ndarray]) -> None:
 
 ONE = np.ones((1, 2), np.float32)
 BROKEN: dict[str, Callable[[Path], object]] = {
-    "no importance matrix": tiny_llama,
+    "a model, not an importance matrix": tiny_llama,
     r"not a GGUF file.*llama-imatrix --in-file OLD\.dat": lambda path: path.write_bytes(b"\x02\0\0\0some old matrix"),
     "lacks sums or counts": lambda path: _written(path, {"w.in_sum2": ONE}),
     "lacks the counts of w": lambda path: _written(path, {"w.in_sum2": ONE, "v.counts": ONE}),
     "not stored in F32": lambda path: _written(path, {"w.in_sum2": ONE, "w.counts": ONE.astype(np.float16)}),
     "do not go with the sums": lambda path: _written(path, {"w.in_sum2": ONE, "w.counts": np.ones((3, 1), np.float32)}),
-    "no sum of squares": lambda path: _written(path, {"w.in_sum2": -ONE, "w.counts": ONE}),
-    "no count": lambda path: _written(path, {"w.in_sum2": ONE, "w.counts": ONE * np.nan}),
+    "holds invalid sums": lambda path: _written(path, {"w.in_sum2": -ONE, "w.counts": ONE}),
+    "invalid sums or counts": lambda path: _written(path, {"w.in_sum2": ONE, "w.counts": ONE * np.nan}),
     "truncated": lambda path: path.write_bytes(encode_imatrix(SOUND)[:-40]),
 }
 SOUND = ImportanceMatrix({"w": ActivationStats(np.ones((1, 64)), np.array([1]))}, (), 1)

@@ -83,7 +83,7 @@ def test_a_matrix_that_lacks_a_tensor_is_not_enough(tmp_path: Path, checkpoint: 
 
 def test_a_matrix_of_another_model_is_refused(tmp_path: Path, checkpoint: Path) -> None:
     other = matrix_for(TinyLlama(n_embd=512), tmp_path / "other.gguf")
-    with pytest.raises(UsageError, match="Gather one on this model"):
+    with pytest.raises(UsageError, match="Compute one for this model"):
         written(checkpoint, "Q4_K_M", tmp_path / "m.gguf", other)
 
 

@@ -158,7 +158,7 @@ BROKEN: dict[str, Packed] = {
     "has nested_offset = inf": edited(NF4, "__nf4", state(nested_offset=float("inf"))),
     "is not sound JSON": edited(NF4, "__nf4", lambda array: array[1:]),
     "is not an object": edited(NF4, "__nf4", lambda _: np.frombuffer(b"[1]", np.uint8)),
-    "is absurdly large": edited(NF4, "__nf4", lambda _: np.zeros(1 << 17, np.uint8)),
+    "is too large": edited(NF4, "__nf4", lambda _: np.zeros(1 << 17, np.uint8)),
 }
 
 
