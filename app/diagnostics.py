@@ -1,6 +1,6 @@
-"""What this machine is for running models, and what is wrong with it: found out once, told by every face.
+"""The diagnostics of this machine: devices, memory, disk, engine build, and problems.
 
-Owns gathering the findings and their JSON. What counts as wrong is `offload.advice.health`'s.
+Owns collecting the findings and describing them. `offload.advice.health` decides what is a problem.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["collect_findings", "describe_machine", "machine_rows"]
 
 
 def collect_findings(settings: Settings, found: Survey, model: str | None = None) -> Findings:
-    """Return what was `found`, with the disk and the build of llama.cpp, which are looked at in a few seconds.
+    """Return the survey with the speed of the disk and the build of llama.cpp, measured in a few seconds.
 
-    The disk is read where `model` lies, or the largest model that is here. Raises EngineError where looking fails.
+    The disk's speed is that of reading `model`, or the largest local model. Raises EngineError where measuring fails.
     """
     import psutil
 
@@ -58,7 +58,7 @@ def describe_machine(findings: Findings) -> MachineReport:
 
 
 def machine_rows(findings: Findings) -> list[tuple[str, str]]:
-    """Return what people read of the machine: a label and a text for each part."""
+    """Return a label and a text for each part of the machine."""
     machine = findings.machine
     gpus = [(gpu.name, f"{gpu.description}, {_memory(gpu)}{_link(gpu)}") for gpu in machine.gpus]
     return [
@@ -71,22 +71,18 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
 
 
 def _disk_speed(settings: Settings, model: str | None) -> float | None:
-    """Return how fast MODEL is read from its disk, or the largest model that is here; None where nobody can tell."""
+    """Return the reading speed of `model`, or of the largest local model; None where unknown."""
     paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
     largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
     return measure_disk_read(largest) if largest else None
 
 
 def _disk(bytes_per_s: float | None) -> str:
-    return (
-        f"read from disk at {bytes_per_s / 1e6:,.0f} MB/s"
-        if bytes_per_s
-        else "how fast they are read from disk is unknown"
-    )
+    return f"read from disk at {bytes_per_s / 1e6:,.0f} MB/s" if bytes_per_s else "disk speed unknown"
 
 
 def _link(gpu: Device) -> str:
-    """Say how a device of another machine is reached."""
+    """Return latency and bandwidth of a device of another machine."""
     if gpu.link_latency_s is None or gpu.link_bytes_per_s is None:
         return ""
     return f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
@@ -94,6 +90,6 @@ def _link(gpu: Device) -> str:
 
 def _memory(device: Device) -> str:
     if not device.total_bytes:
-        return "how much memory it has is unknown"
+        return "memory size unknown"
     pace = f"read at {format_bandwidth(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
     return f"{format_memory(device.free_bytes)} of {format_memory(device.total_bytes)} free, {pace}"

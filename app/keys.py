@@ -1,6 +1,6 @@
-"""The keys that programs send to the service: `<data>/keys.json`, which only its owner can read.
+"""The API keys of the service: `<data>/keys.json`, which only its owner can read.
 
-Owns the file, what a key may do, and comparing keys in a time that tells nothing of them. Knows nothing of HTTP.
+Owns the file, the scopes of a key, and comparing keys in constant time. Refuses to know HTTP.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quantizer.files import try_lock, write_atomically
 
 __all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "key_file", "own_key"]
 
-_PREFIX = "llm-"  # tells what it is where one turns up
+_PREFIX = "llm-"  # marks a leaked key as one of ours
 _N_BYTES = 32
 _OTHERS = 0o077
 _LOCK_TIMEOUT_S = 5.0
 
 
 class KeyScope(StrEnum):
-    """What a key lets its bearer do: ask models, or load, change and remove them too."""
+    """The permissions of a key: use models, or also load, change and remove them."""
 
     INFER = "infer"
     MANAGE = "manage"
@@ -42,7 +42,7 @@ ALL_SCOPES = frozenset(KeyScope)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key by the name that its owner knows it by. `made_s` is when it was made, in seconds since 1970."""
+    """A named key. `made_s` is its creation time, in seconds since 1970."""
 
     name: str
     secret: str
@@ -51,9 +51,9 @@ class Key:
 
 
 class KeyFile:
-    """The keys in the file at `path`, read again whenever it changed. None are there while the file is not.
+    """The keys in the file at `path`, read again whenever it changed; none while there is no file.
 
-    Every method raises StorageError for a file that is damaged, that others can read, or that the disk refuses.
+    Every method raises StorageError for a file that is damaged, readable by others, or not accessible.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,12 +73,14 @@ class KeyFile:
         state = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
         if state != self._state:
             if sys.platform != "win32" and status.st_mode & _OTHERS:
-                raise StorageError(f"Others can read {self._path}.", f"Run `chmod 600 {self._path}`, or make new keys.")
+                raise StorageError(
+                    f"Others can read {self._path}.", f"Run `chmod 600 {self._path}`, or create new keys."
+                )
             self._keys, self._state = self._read(), state
         return self._keys
 
     def scopes_of(self, secret: str) -> frozenset[KeyScope]:
-        """Return what the bearer of `secret` may do, nothing for a stranger, in a time that tells of no key."""
+        """Return the scopes of the key `secret`, none for an unknown one, in constant time."""
         scopes: frozenset[KeyScope] = frozenset()
         for key in self.known():
             if hmac.compare_digest(secret.encode(), key.secret.encode()):
@@ -86,7 +88,7 @@ class KeyFile:
         return scopes
 
     def add(self, name: str, scopes: Iterable[KeyScope]) -> Key:
-        """Make a key called `name`. Raises UsageError where there is one of that name."""
+        """Create a key called `name`. Raises UsageError where the name is taken."""
         key = _new_key(name, scopes)
 
         def with_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
@@ -98,19 +100,21 @@ class KeyFile:
         return key
 
     def remove(self, name: str) -> None:
-        """Make the key called `name` worthless at once. Raises UsageError that lists the names where there is none."""
+        """Revoke the key called `name`. Raises UsageError that lists the names where there is none."""
 
         def without_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
             left = tuple(key for key in keys if key.name != name)
             if left == keys:
                 names = ", ".join(key.name for key in keys)
-                raise UsageError(f"There is no key {name!r}.", f"Here are: {names}." if names else "There are none.")
+                raise UsageError(
+                    f"There is no key {name!r}.", f"Existing keys: {names}." if names else "There are none."
+                )
             return left
 
         self._change(without_key)
 
     def first(self, name: str) -> Key:
-        """Return the oldest key that may do everything, making one called `name` where there is none."""
+        """Return the oldest key with all scopes, creating one called `name` where there is none."""
 
         def with_one(keys: tuple[Key, ...]) -> tuple[Key, ...]:
             names = {key.name for key in keys}
@@ -124,7 +128,7 @@ class KeyFile:
     def _change(self, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(self._path.with_suffix(".lock")):
+            with _locked(self._path.with_suffix(".lock")):
                 self._write(change(self.known()))
         except OSError as error:
             raise _refused(self._path, error) from error
@@ -136,21 +140,21 @@ class KeyFile:
         except OSError as error:
             raise _refused(self._path, error) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"{self._path} is damaged.", "Remove it and make new keys.") from error
+            raise StorageError(f"{self._path} is damaged.", "Remove it and create new keys.") from error
 
     def _write(self, keys: tuple[Key, ...]) -> None:
         """Replace the file by one that only its owner can read, from its first byte on."""
-        text = json.dumps({"keys": [_told(key) for key in keys]}, indent=1)
+        text = json.dumps({"keys": [_to_json(key) for key in keys]}, indent=1)
         write_atomically(self._path, text, sync=True, mode=0o600)
 
 
 def key_file(settings: Settings) -> KeyFile:
-    """Return the keys of this person."""
+    """Return the key file of this user."""
     return KeyFile(settings.data_dir / "keys.json")
 
 
 def own_key(settings: Settings) -> str:
-    """Return what a face on this machine sends to the service at `settings.url`, "" where that wants none.
+    """Return the key that a client on this machine sends to the service at `settings.url`, "" where none is needed.
 
     Raises StorageError as `KeyFile` does.
     """
@@ -164,12 +168,12 @@ def _new_key(name: str, scopes: Iterable[KeyScope]) -> Key:
 
 
 def _complete(keys: Iterable[Key]) -> list[Key]:
-    """Those that may do everything."""
+    """Return the keys with all scopes."""
     return [key for key in keys if key.scopes == ALL_SCOPES]
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Hold the lock at `path`. Raises StorageError where another process keeps it."""
     lock = try_lock(path, _LOCK_TIMEOUT_S)
     if lock is None:
@@ -180,7 +184,7 @@ def _alone(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _told(key: Key) -> dict[str, Any]:
+def _to_json(key: Key) -> dict[str, Any]:
     return {"name": key.name, "key": key.secret, "scopes": sorted(key.scopes), "made_s": key.made_s}
 
 

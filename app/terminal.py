@@ -1,6 +1,6 @@
-"""The one place where text from a model, a file or a hub is made fit for a terminal.
+"""Sanitized text: text from a model, a file or a hub without control characters, for a terminal.
 
-Owns which characters may reach the screen. Knows nothing of colours or widgets.
+Owns which characters may reach the screen. Refuses to know colours and widgets.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ _DROPPED = {
 
 
 def printable(text: str) -> str:
-    """Return `text` without anything a terminal would obey: it works character by character, so a stream may be cut
-    anywhere. Newlines and tabs stay."""
+    """Return `text` without control characters but newlines and tabs; a stream may be cut anywhere."""
     return text.translate(_DROPPED)
 
 
 def printable_line(text: str) -> str:
-    """Return `text` as one line that is fit for a terminal; what names and titles become."""
+    """Return `text` as one sanitized line, for names and titles."""
     return " ".join(printable(text).split())

@@ -1,1 +1,1 @@
-"""The command line: one module per verb or family of verbs; parse, call, print."""
+"""The command line: parses, calls, prints."""

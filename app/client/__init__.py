@@ -1,4 +1,4 @@
-"""How every face talks to the service: `ServiceClient`, and the values that go in and come out."""
+"""The typed client of the service: `ServiceClient` and the values of its calls."""
 
 from app.client.connection import error_of
 from app.client.library import LibraryClient

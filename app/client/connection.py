@@ -1,6 +1,6 @@
-"""Requests to the service and its errors, made our own again.
+"""The HTTP connection to the service: requests, server-sent events, errors.
 
-Owns HTTP. Knows nothing of what is asked.
+Owns HTTP. Refuses to know what is requested.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Connection:
 
     def __init__(self, base_url: str, api_key: str, transport: httpx.AsyncBaseTransport | None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # The service is on this machine: no proxy, and an answer may take as long as it takes.
+        # The service is on this machine: no proxy, and no limit on how long an answer takes.
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers=headers,
@@ -42,8 +42,8 @@ class Connection:
         await self._http.aclose()
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
-        """Return the JSON that is answered."""
-        with self._reaching():
+        """Return the JSON of the response."""
+        with self._reachable():
             response = await self._http.request(method, path, json=encode(body))
         if response.is_error:
             raise _reported(response.content)
@@ -51,7 +51,7 @@ class Connection:
 
     async def events(self, method: str, path: str, body: object = None) -> AsyncIterator[dict[str, Any]]:
         """Yield the data of server-sent events until `[DONE]`. Raises ServiceError where they end without it."""
-        with self._reaching():
+        with self._reachable():
             async with self._http.stream(method, path, json=encode(body)) as response:
                 if response.is_error:
                     raise _reported(await response.aread())
@@ -66,8 +66,8 @@ class Connection:
         raise ServiceError("The service ended the answer before it was complete.", _START_AGAIN)
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Explain that the service is not reached: it is gone, or this connection was closed by who lost it."""
+    def _reachable(self) -> Iterator[None]:
+        """Raise ServiceError where the service is unreachable, or this connection was closed."""
         try:
             yield
         except (httpx.TransportError, RuntimeError) as error:
@@ -77,7 +77,7 @@ class Connection:
 
 
 def error_of(data: dict[str, Any]) -> UserError:
-    """Return the error that the service described: OpenAI's fields plus `kind`, `cause`, `remedy`, `details`."""
+    """Return the error of an OpenAI error object with our `kind`, `cause`, `remedy`, `details`."""
     cause = data.get("cause") or data.get("message") or "The service failed."
     return ErrorInfo(data.get("kind", "ServiceError"), cause, data.get("remedy", ""), data.get("details", {})).error()
 
@@ -86,7 +86,7 @@ def _reported(body: bytes) -> UserError:
     try:
         return error_of(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        return ServiceError("What answers on the service's port is not localllm.", "Give another --port.")
+        return ServiceError("Another program than localllm listens on the service's port.", "Use another --port.")
 
 
 def _unreachable(base_url: str) -> ServiceError:

@@ -1,12 +1,6 @@
-"""A scripted stand-in for `app.client.library.LibraryClient`: same calls, no service, no disk, no hub.
+"""A scripted client for tests: the calls of `ServiceClient` without service, clock, disk or hub.
 
-Owns what a test says there is. Knows nothing of HTTP.
-
-A scripted stand-in for `app.client.service_client.PlannerClient`: same calls, answers that a test gives.
-
-A scripted stand-in for `app.client.ServiceClient`: same calls, no service, no clock, no chance.
-
-Owns what a test says the service does. Knows nothing of HTTP or of who asks.
+Owns the script that a test writes, and records the calls. Refuses to know HTTP.
 """
 
 from __future__ import annotations
@@ -54,7 +48,7 @@ __all__ = [
 
 
 class ScriptedLibrary:
-    """The library that a test describes. What it was asked for is in `searched`, `removed`, `taken_in` and `kept`.
+    """The library that a test describes. Its calls are in `searched`, `removed`, `imported` and `keep_alives`.
 
     `hub_error` is raised by every search where it is set.
     """
@@ -70,11 +64,11 @@ class ScriptedLibrary:
         self.machine_report = MachineReport((), ())
         self.searched: list[str] = []
         self.removed: list[str] = []
-        self.taken_in: list[str] = []
-        self.kept: list[tuple[str, str]] = []
+        self.imported: list[str] = []
+        self.keep_alives: list[tuple[str, str]] = []
 
     async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:  # noqa: ARG002 - all is known
-        """Return what is here, and with `external` the others."""
+        """Return `here`, and with `external` `others` too."""
         return LocalModels((*self.here, *(self.others if external else ())), is_complete=True)
 
     async def recommend(self) -> tuple[Recommended, ...]:
@@ -91,12 +85,12 @@ class ScriptedLibrary:
         ]
 
     async def card(self, model: str) -> tuple[tuple[str, str], ...]:
-        """Return `model_info_rows`. Raises ModelFileError for a model that is not there."""
+        """Return `model_info_rows`. Raises ModelFileError for an unknown model."""
         self._named(model)
         return self.model_info_rows
 
     async def types(self, model: str) -> tuple[TypeChoice, ...]:
-        """Return `type_choices`. Raises ModelFileError for a model that is not there."""
+        """Return `type_choices`. Raises ModelFileError for an unknown model."""
         self._named(model)
         return self.type_choices
 
@@ -105,32 +99,32 @@ class ScriptedLibrary:
         return self.machine_report
 
     async def import_model(self, source: str, name: str = "") -> str:
-        """Put another program's model beside those that are here."""
+        """Add another program's model to `here`."""
         model = self._named(source)
-        self.taken_in.append(source)
+        self.imported.append(source)
         self.here.append(replace(model, id=name or model.id, where="library"))
         return self.here[-1].id
 
     async def removal(self, model: str) -> RemovalResult:
-        """Return what would go: one file."""
+        """Return what would be removed: one file."""
         found = self._named(model)
         return RemovalResult(found.id, (found.path,), found.n_bytes)
 
     async def remove(self, model: str) -> RemovalResult:
-        """Take a model away."""
+        """Remove a model."""
         going = await self.removal(model)
         self.removed.append(model)
         self.here = [found for found in self.here if model not in (found.id, found.path)]
         return going
 
     async def unload(self, model: str) -> None:
-        """Let a model be unloaded at once."""
+        """Unload a model at once."""
         self._set(model, state="unloaded", expires_s=None)
 
     async def keep_alive(self, model: str, duration: str) -> None:
-        """Note for how long a model is to stay."""
+        """Record the keep-alive of a model."""
         self._named(model)
-        self.kept.append((model, duration))
+        self.keep_alives.append((model, duration))
 
     def _named(self, name: str) -> LocalModel:
         for model in (*self.here, *self.others):
@@ -188,21 +182,21 @@ def _guide(_: PlanRequest) -> PlanReport:
 
 @dataclass(slots=True)
 class ScriptedPlanner:
-    """Answers every wish with what `answer` makes of it; `wishes` are those that came, `reloads` those to load so."""
+    """Answers every request by `answer`; `requests` are those of `plan`, `reloads` those of `reload`."""
 
     answer: Callable[[PlanRequest], PlanReport] = _guide
-    wishes: list[PlanRequest] = field(default_factory=list)
+    requests: list[PlanRequest] = field(default_factory=list)
     reloads: list[PlanRequest] = field(default_factory=list)
 
-    async def plan(self, wish: PlanRequest) -> PlanReport:
-        """Return what the script says."""
-        self.wishes.append(wish)
-        return self.answer(wish)
+    async def plan(self, request: PlanRequest) -> PlanReport:
+        """Return the scripted plan."""
+        self.requests.append(request)
+        return self.answer(request)
 
-    async def reload(self, wish: PlanRequest) -> str:
-        """Note the wish, and return the model that it names."""
-        self.reloads.append(wish)
-        return wish.model or "guide"
+    async def reload(self, request: PlanRequest) -> str:
+        """Record the request, and return its model."""
+        self.reloads.append(request)
+        return request.model or "guide"
 
 
 COMPLETED = Completed(
@@ -220,8 +214,7 @@ LOADING = replace(READY, state="loading", progress=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedReply:
-    """One answer: its thoughts, then its text. After `pause_after` deltas it waits until `ScriptedClient.resume` is
-    called."""
+    """One answer: its reasoning, then its text. After `pause_after` deltas it waits for `ScriptedClient.resume`."""
 
     thoughts: tuple[str, ...] = ()
     deltas: tuple[str, ...] = ()
@@ -230,7 +223,7 @@ class ScriptedReply:
 
 
 class ScriptedJobs:
-    """The jobs of a service that does none: they wait until a test says with `change` what becomes of them.
+    """The jobs of a service that runs none: they wait until a test changes them with `change`.
 
     `started` are the kinds and arguments of those asked for, `logs` what each is to have said, by id.
     """
@@ -243,7 +236,7 @@ class ScriptedJobs:
         self._watchers: list[asyncio.Queue[Job]] = []
 
     def change(self, job: Job) -> None:
-        """Let `job` stand as given, and tell all who watch."""
+        """Replace a job, and notify all watchers."""
         self._jobs[job.id] = job
         for watcher in self._watchers:
             watcher.put_nowait(job)
@@ -253,13 +246,13 @@ class ScriptedJobs:
         return tuple(self._jobs.values())
 
     async def job(self, job_id: str) -> Job:
-        """Return one job. Raises RequestError for one that is not there."""
+        """Return one job. Raises RequestError for an unknown id."""
         if job_id not in self._jobs:
             raise RequestError(f"There is no job {job_id}.")
         return self._jobs[job_id]
 
     async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job:
-        """Add a job that waits, as job-1, job-2 ..."""
+        """Add a waiting job, as job-1, job-2 ..."""
         self.started.append((kind, dict(arguments)))
         number = len(self._jobs) + 1
         title = " ".join([kind, *(str(value) for value in arguments.values())])
@@ -268,7 +261,7 @@ class ScriptedJobs:
         return job
 
     async def watch_jobs(self) -> AsyncGenerator[Job, None]:
-        """Yield every job, then each that is changed."""
+        """Yield every job, then each changed one."""
         watcher: asyncio.Queue[Job] = asyncio.Queue()
         for job in self._jobs.values():
             watcher.put_nowait(job)
@@ -289,24 +282,24 @@ class ScriptedJobs:
                     return
 
     async def job_log(self, job_id: str) -> str:
-        """Return what `logs` has of the job."""
+        """Return the log of the job in `logs`."""
         return self.logs.get((await self.job(job_id)).id, "")
 
     async def cancel_job(self, job_id: str) -> Job:
-        """Let a job be cancelled at once."""
+        """Cancel a job at once."""
         return await self._become(job_id, "cancelled", has_ended=False)
 
     async def retry_job(self, job_id: str) -> Job:
-        """Let a job that ended wait again."""
+        """Queue an ended job again."""
         return await self._become(job_id, "queued", has_ended=True)
 
     async def forget_job(self, job_id: str) -> None:
-        """Remove a job that ended."""
+        """Delete an ended job."""
         await self._become(job_id, "forgotten", has_ended=True)
         del self._jobs[job_id]
 
     async def stay_until_jobs_end(self) -> None:
-        """Note that the service is to stay."""
+        """Record that the service is to stay."""
         self.is_staying = True
 
     async def _become(self, job_id: str, state: JobState, *, has_ended: bool) -> Job:
@@ -319,9 +312,9 @@ class ScriptedJobs:
 
 
 class ScriptedClient(ScriptedJobs):
-    """Answers the n-th question with the n-th reply; the last reply serves all later ones.
+    """Answers the n-th request with the n-th reply; the last reply serves all later ones.
 
-    `model` is what `status` reports. `requests` and `options` are what it was sent, `loads` the models asked for,
+    `model` is what `status` reports. `requests` and `options` are those of `chat`, `loads` the models asked for,
     `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
     `planner` plans as a test says.
     """
@@ -350,7 +343,7 @@ class ScriptedClient(ScriptedJobs):
             self.n_closed += 1
 
     def resume(self) -> None:
-        """Let a paused answer go on."""
+        """Resume a paused answer."""
         self._may_go_on.set()
 
     async def status(self) -> ServiceStatus:
@@ -363,12 +356,12 @@ class ScriptedClient(ScriptedJobs):
         )
 
     async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the one model stands for every name
-        """Note what was asked for, and return the id of the only model."""
+        """Record the call, and return the id of the only model."""
         self.loads.append(model)
         return self.model.id
 
     async def count_tokens(self, text: str, model: str = "") -> int:  # noqa: ARG002
-        """Count words: any tokens will do."""
+        """Return the number of words."""
         return len(text.split())
 
     async def chat(

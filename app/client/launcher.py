@@ -1,6 +1,6 @@
-"""How a face gets a service: one that runs already, one of its own that goes with the face, or an engine elsewhere.
+"""The launcher of the service: finds a running one, starts one that ends with its user, or connects to a remote engine.
 
-Owns finding, starting and ending the service's process. Knows nothing of what is asked of it.
+Owns finding, starting and ending the service's process. Refuses to know what is requested of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.client import ModelStatus, RemoteEngine, ServiceClient, error_of
-from app.client.remote_engine import address
+from app.client.remote_engine import parse_address
 from app.keys import own_key
 from app.library.local.resolve import portable
 from app.settings.settings import Settings, environment_variable, format_setting
@@ -34,13 +34,12 @@ _LOG_BYTES_KEPT = 1 << 20
 
 @asynccontextmanager
 async def open_service(settings: Settings, model: str | None = None) -> AsyncIterator[ServiceClient]:
-    """Give a client of the service at `settings.url`, starting one when none answers there.
+    """Return a client of the service at `settings.url`, starting one where none responds.
 
-    A service of our own begins to load `model` (or the settings' model) at once and ends with this context, or with
-    this process however that ends, unless the client told it to stay; one that was found is left as it is, and stays
-    as long as this context where another face told it to stay for its jobs. Raises ServiceError when none can be
-    started, and the service's own error when it refuses the settings; a model that is missing or refused is an error
-    of `load_model`.
+    A service of our own starts to load `model` (or the settings' model) at once and ends with this context, or with
+    this process however that ends, unless the client called `stay_until_jobs_end`. A service that already runs is left
+    running, and does not end during this context. Raises ServiceError when none can be started, and the service's own
+    error for invalid settings; an invalid model is an error of `load_model`.
     """
     wanted = replace(settings, model=portable(model or settings.model))
     if await _answers(settings.url, own_key(settings)):
@@ -65,22 +64,21 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
 
 
 def open_engine(settings: Settings) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
-    """Give a client of what `settings` want to chat with: an engine elsewhere, else a service; see there for both."""
+    """Return a client of the remote engine of `settings`, else of a service; raises as `connect` or `open_service`."""
     return connect(settings.connect, settings.api_key) if settings.connect else open_service(settings)
 
 
 @asynccontextmanager
 async def connect(url: str, api_key: str) -> AsyncIterator[ServiceClient | RemoteEngine]:
-    """Give a client of what answers at `url`: another localllm, or any OpenAI-compatible engine.
+    """Return a client of the server at `url`: another localllm, or any OpenAI-compatible engine.
 
-    Raises UsageError for no address, ServiceError when nothing of the kind is there, RequestError where the key is
-    refused.
+    Raises UsageError for an invalid address, ServiceError where no such server responds, RequestError for a wrong key.
     """
-    base_url = address(url)
+    base_url = parse_address(url)
     if base_url is None:
-        raise UsageError(f"{url!r} is no address of an engine.", "Give one such as http://192.168.1.7:11500.")
+        raise UsageError(f"{url!r} is not an address.", "Give one such as http://192.168.1.7:11500.")
     async with RemoteEngine(base_url, api_key) as engine:
-        await engine.status()  # tells what is wrong with it in words
+        await engine.status()  # raises what is wrong with it
         if not await _answers(base_url, api_key):
             yield engine
             return
@@ -96,7 +94,7 @@ async def load_model(
     when_unfit: str = "",
     confirm_load: Callable[[UnfitError], bool] = lambda _: False,
 ) -> ModelStatus:
-    """Load `model` (empty: the service's default), tell `on_status` how far it is, and return when it is ready.
+    """Load `model` (empty: the service's default), report progress to `on_status`, and return when it is ready.
 
     `confirm_load` decides about a model that is loaded only with a yes; see `ServiceClient.load` for `when_unfit`.
     Raises the error that made loading fail.
@@ -120,7 +118,7 @@ async def load_model(
 
 
 async def _answers(url: str, api_key: str) -> bool:
-    """True when a localllm service answers there and takes our key."""
+    """True when a localllm service responds there and accepts our key."""
     async with ServiceClient(url, api_key) as client:
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
@@ -132,7 +130,7 @@ async def _answers(url: str, api_key: str) -> bool:
 
 @asynccontextmanager
 async def _present(client: ServiceClient) -> AsyncIterator[None]:
-    """Watch the jobs of a service for as long as this lasts: one that stays for them does not go meanwhile."""
+    """Watch the jobs of a service during this context: one that stays only for its jobs does not end meanwhile."""
 
     async def watch() -> None:
         with contextlib.suppress(UserError):
@@ -152,29 +150,29 @@ async def _ready_url(process: OwnedProcess, log: Path) -> str:
         line = await process.read_line(_START_TIMEOUT_S)
     except TimeoutError:
         raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", f"See {log}.") from None
-    said = _parsed(line)
-    if "error" in said:
-        raise error_of(said["error"])
-    if "url" not in said:
+    greeting = _parsed(line)
+    if "error" in greeting:
+        raise error_of(greeting["error"])
+    if "url" not in greeting:
         raise ServiceError("The service ended before it was ready.", f"See {log}.")
-    return str(said["url"])
+    return str(greeting["url"])
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(line)
+        greeting = json.loads(line)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return greeting if isinstance(greeting, dict) else {}
 
 
 def _variables(settings: Settings) -> dict[str, str]:
-    """Return every setting as the child reads it; unlike arguments, they are not shown to other users by `ps`."""
+    """Return every setting as an environment variable, which `ps` does not show to other users."""
     return {environment_variable(name): format_setting(value) for name, value in asdict(settings).items()}
 
 
 def _open_log(cache_dir: Path) -> BinaryIO:
-    """Open the service's log for appending; one that has grown past 1 MiB begins anew."""
+    """Open the service's log for appending; one larger than 1 MiB is truncated."""
     path = cache_dir / "service.log"
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The library as faces ask the service for it: lists with verdicts, searches, cards, names given and taken.
+"""The library calls of the client: local models, hub search, recommendations, imports, removals, keep-alive.
 
-Owns these calls and how their answers are read. Knows nothing of where models lie.
+Owns these calls. Refuses to know where models are stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROOT = "/api/localllm"
 
 
 class LibraryClient:
-    """The service's library. Every method raises ServiceError when the service cannot be reached, and what it says."""
+    """The service's library. Every method raises ServiceError where it is unreachable, and the errors it reports."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -34,7 +34,7 @@ class LibraryClient:
     async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:
         """Return the models of the service's machine, with `external` those of other programs too.
 
-        `fresh` looks anew at what memory is free.
+        `fresh` measures free memory again.
         """
         data = await self._get("library", external=int(external), fresh=int(fresh))
         return decode(LocalModels, data)
@@ -46,41 +46,41 @@ class LibraryClient:
         return tuple(each.model for each in found if each.model)
 
     async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
-        """Return what the hub has for `words`. Cancelling it ends the search. Raises UserError with the way out where
-        the hub cannot be asked."""
+        """Return the repositories of the hub whose names contain `words`; cancelling ends the search. Raises UserError
+        where the hub is unreachable."""
         data = await self._get("search", words=words, limit=limit)
         return tuple(decode(HubRepository, item) for item in data["repositories"])
 
     async def card(self, model: str) -> tuple[tuple[str, str], ...]:
-        """Return what is known of a model, as labels and texts for people; not yet fit for a terminal."""
+        """Return the model info as labels and texts, not yet safe for a terminal."""
         return tuple((label, text) for label, text in (await self._get("card", model=model))["rows"])
 
     async def types(self, model: str) -> tuple[TypeChoice, ...]:
-        """Return what each type would make of a model. Raises UserError for one that cannot be quantized."""
+        """Return size, loss and fit of a model in each type. Raises UserError for one that cannot be quantized."""
         return tuple(decode(TypeChoice, item) for item in (await self._get("types", model=model))["types"])
 
     async def machine(self) -> MachineReport:
-        """Return what the service's machine is and what is wrong with it; takes some seconds."""
+        """Return the service's machine and its problems; takes some seconds."""
         return decode(MachineReport, await self._get("machine"))
 
     async def import_model(self, source: str, name: str = "") -> str:
-        """Take a model into the library by a link, and return the id that it has there."""
+        """Import a model into the library by a link, and return its id."""
         return str((await self._post("import", source=source, name=name))["id"])
 
     async def removal(self, model: str) -> RemovalResult:
-        """Return what removing a model would take away. Raises UsageError for what is not the library's."""
+        """Return what removing a model would delete. Raises UsageError for a model outside the library."""
         return decode(RemovalResult, await self._post("remove", model=model, dry_run=True))
 
     async def remove(self, model: str) -> RemovalResult:
-        """Remove a model and return what went. Raises RequestError for one that is loaded."""
+        """Remove a model and return what was deleted. Raises RequestError for a loaded one."""
         return decode(RemovalResult, await self._post("remove", model=model))
 
     async def unload(self, model: str) -> None:
-        """Let a model's memory go. Raises RequestError for one that is at work."""
+        """Unload a model. Raises RequestError for a busy one."""
         await self._post("unload", model=model)
 
     async def keep_alive(self, model: str, duration: str) -> None:
-        """Say how long a loaded model stays when nobody uses it: "5m", "-1" for good."""
+        """Set how long an idle model stays loaded: "5m", "-1" forever."""
         await self._post("keep-alive", model=model, keep_alive=duration)
 
     async def _get(self, path: str, **query: str | int) -> Any:

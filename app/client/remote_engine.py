@@ -1,7 +1,7 @@
 """Any OpenAI-compatible engine behind the same chat: vLLM, SGLang, llama-server, a service on the internet.
 
-Owns what such an engine is asked, and what is measured here because it does not say. Knows nothing of localllm's own
-routes: planning, jobs and the library are there only where localllm is.
+Owns the requests to such an engine, and measuring the times that it does not report. Refuses to know localllm's own
+routes: a remote engine has no plans, jobs and library.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, 
 from app.protocol.status import ModelStatus, ServiceStatus
 from quantizer.errors import RequestError, ServiceError
 
-__all__ = ["RemoteEngine", "address"]
+__all__ = ["RemoteEngine", "parse_address"]
 
-_MAX_QUOTED = 300  # characters of what an engine says, in an error
+_MAX_QUOTED = 300  # characters of an engine's message, in an error
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
 
 
-def address(text: str) -> str | None:
-    """Return the address of an engine that `text` names, without /v1; None where it names something else."""
+def parse_address(text: str) -> str | None:
+    """Return the URL `text` without /v1, None where it is not a URL."""
     if not text.startswith(("http://", "https://")):
         return None
     return text.rstrip("/").removesuffix("/v1")
@@ -65,104 +65,103 @@ class RemoteEngine:
         await self._http.aclose()
 
     async def status(self) -> ServiceStatus:
-        """Return the engine's models, each ready: how far one is, such an engine does not say."""
-        with self._reaching():
+        """Return the engine's models, each as ready: such an engine reports no progress."""
+        with self._reachable():
             response = await self._http.get("/v1/models")
         self._check(response.status_code, response.content)
-        with self._understanding():
+        with self._parsing():
             items = [item for item in response.json()["data"] if isinstance(item["id"], str)]
             models = tuple(_model(item) for item in items)
         if not models:
             raise ServiceError(f"The engine at {self.base_url} has no model.", "Give it one.")
         return ServiceStatus(version="", default_model=models[0].id, models=models)
 
-    async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - it fits where it runs
-        """Return the id under which the engine has `model`; empty is its first. Raises RequestError where it has none
-        of that name."""
+    async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the engine decides
+        """Return the engine's id of `model`; empty is its first. Raises RequestError for an unknown model."""
         status = await self.status()
         if status.model(model) is None and model:
-            here = ", ".join(other.id for other in status.models)
-            raise RequestError(f"The engine at {self.base_url} has no model {model}.", f"It has: {here}.")
+            available = ", ".join(other.id for other in status.models)
+            raise RequestError(f"The engine at {self.base_url} has no model {model}.", f"It has: {available}.")
         return model or status.default_model
 
     async def count_tokens(self, text: str, model: str = "") -> int:  # noqa: ARG002
         """Raise RequestError: OpenAI's API has no way to count tokens without an answer."""
-        raise RequestError(f"The engine at {self.base_url} does not count tokens.", "It tells them with an answer.")
+        raise RequestError(f"The engine at {self.base_url} does not count tokens.", "It reports them with an answer.")
 
     async def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
 
-        Tokens are counted as pieces until the engine tells its own count; times are measured here unless it tells them
-        as llama.cpp does. Thoughts that the engine leaves in the answer stay there.
+        Tokens are counted as pieces until the engine reports its own count; times are measured here unless it reports
+        them as llama.cpp does. Reasoning that the engine leaves in the answer stays there.
         """
-        given = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
+        chosen = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
         body = {
             "model": model,
             "messages": [asdict(message) for message in messages],
             "stream": True,
             "stream_options": {"include_usage": True},
-            **given,
+            **chosen,
         }
-        if given.get("continue_final_message"):
+        if chosen.get("continue_final_message"):
             body["add_generation_prompt"] = False  # vLLM takes either
         reply = _Reply(self._clock)
         async for event in self._events("/v1/chat/completions", body):
-            with self._understanding():
+            with self._parsing():
                 delta = reply.add(event)
             if delta is not None:
                 yield delta
         yield reply.completed()
 
     async def _events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
-        with self._reaching():
+        with self._reachable():
             async with self._http.stream("POST", path, json=body) as response:
                 if response.is_error:
                     self._check(response.status_code, await response.aread())
                 async for line in response.aiter_lines():
                     if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                        with self._understanding():
+                        with self._parsing():
                             event = json.loads(line[5:])
                         yield event
 
     def _check(self, status: int, body: bytes) -> None:
-        """Raise what a status that is no success means."""
-        said = f"The engine at {self.base_url} answers {status}: {_said(body)}"
+        """Raise the error that an HTTP status means, if any."""
+        cause = f"The engine at {self.base_url} responds {status}: {_message(body)}"
         if status in (401, 403):
-            raise RequestError(said, "Give its key with --api-key, or in LOCALLLM_API_KEY.")
+            raise RequestError(cause, "Give its key with --api-key, or in LOCALLLM_API_KEY.")
         if status == 429:
-            raise RequestError(said, "Ask again in a while.")
+            raise RequestError(cause, "Try again later.")
         if status >= 500:
-            raise ServiceError(said, "Ask again, or look at its log.")
+            raise ServiceError(cause, "Try again, or see its log.")
         if status >= 400:
-            raise RequestError(said, "Change what is asked, or the engine's settings.")
+            raise RequestError(cause, "Change the request, or the engine's settings.")
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
+    def _reachable(self) -> Iterator[None]:
         try:
             yield
         except httpx.InvalidURL as error:
             raise ServiceError(
-                f"{self.base_url} is no address: {error}.", "Give one such as http://host:8000."
+                f"{self.base_url} is not an address: {error}.", "Give one such as http://host:8000."
             ) from error
         except (httpx.TransportError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not self._http.is_closed:  # by who lost it: others may still ask
+            if isinstance(error, RuntimeError) and not self._http.is_closed:  # closed by its owner
                 raise
             cause = f"No engine answers at {self.base_url}: {str(error) or type(error).__name__}."
             raise ServiceError(cause, "Check the address, and that it runs.") from error
 
     @contextmanager
-    def _understanding(self) -> Iterator[None]:
+    def _parsing(self) -> Iterator[None]:
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            cause = f"The engine at {self.base_url} says what OpenAI's API does not: {str(error)[:_MAX_QUOTED]}."
+            cause = f"The engine at {self.base_url} sends an invalid response: {str(error)[:_MAX_QUOTED]}."
             raise ServiceError(cause, "Give the address of an OpenAI-compatible engine.") from error
 
 
 class _Reply:
-    """One answer while it comes, on the clock of this machine."""
+    """One answer while it streams, timed by the clock of this machine."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.n_pieces = 0
@@ -175,7 +174,7 @@ class _Reply:
         self._timings: dict[str, Any] = {}
 
     def add(self, event: Mapping[str, Any]) -> TextDelta | None:
-        """Take in an event and return its text, if any. Raises ServiceError for an error in mid-answer."""
+        """Add an event and return its text, if any. Raises ServiceError for an error in mid-answer."""
         if error := event.get("error"):
             raise ServiceError(f"The engine failed: {str(error)[:_MAX_QUOTED]}", "Ask again.")
         text, reasoning = "", ""
@@ -194,7 +193,7 @@ class _Reply:
         return TextDelta(text, self.n_pieces, reasoning)
 
     def completed(self) -> Completed:
-        """Return what the answer cost."""
+        """Return the cost of the answer."""
         n_output = self._usage.get("completion_tokens", self.n_pieces)
         first_s = self._last_s if self._first_s is None else self._first_s
         span_s = self._last_s - first_s
@@ -206,13 +205,13 @@ class _Reply:
 
 
 def _model(item: Mapping[str, Any]) -> ModelStatus:
-    told = [item.get(name) for name in _CONTEXT_FIELDS] + [(item.get("meta") or {}).get("n_ctx")]
-    n_ctx = next((value for value in told if isinstance(value, int)), 0)
+    lengths = [item.get(name) for name in _CONTEXT_FIELDS] + [(item.get("meta") or {}).get("n_ctx")]
+    n_ctx = next((value for value in lengths if isinstance(value, int)), 0)
     return ModelStatus(id=item["id"], state="ready", progress=1.0, n_ctx=n_ctx, notices=(), error=None)
 
 
-def _said(body: bytes) -> str:
-    """Return what an engine says of an error, in OpenAI's shape or any other."""
+def _message(body: bytes) -> str:
+    """Return the message of an engine's error, in OpenAI's shape or any other."""
     text = body.decode("utf-8", "replace")
     try:
         error = json.loads(text)["error"]

@@ -1,8 +1,6 @@
-"""The planner behind the service, on the machine that the service runs on.
+"""The typed client of the service: loading, chat, plans, jobs and, through `library`, models.
 
-The typed client of the service: what every face uses to load models, to chat and to have long work done.
-
-Owns the calls a face makes. Knows nothing of how the service is started (see `app.client.launcher`) nor of engines.
+Owns these calls. Refuses to know how the service is started (`app.client.launcher` does that) and engines.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ __all__ = ["PlannerClient", "ServiceClient"]
 
 
 class PlannerClient:
-    """What a service says that models come to. Every method raises as `ServiceClient` says."""
+    """The planner of a service, for its machine. Every method raises as those of `ServiceClient`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def plan(self, wish: PlanRequest) -> PlanReport:
-        """Return what `wish` comes to. Raises the errors of a model that cannot be had, UsageError for nonsense."""
-        return decode(PlanReport, await self._connection.call("POST", "/api/localllm/plan", wish))
+    async def plan(self, request: PlanRequest) -> PlanReport:
+        """Return the plan for `request`. Raises the errors of an unavailable model, UsageError for invalid settings."""
+        return decode(PlanReport, await self._connection.call("POST", "/api/localllm/plan", request))
 
-    async def reload(self, wish: PlanRequest) -> str:
-        """Begin to load the model of `wish` so, in place of how it is loaded, and return its id without waiting.
+    async def reload(self, request: PlanRequest) -> str:
+        """Start to reload the model with the settings of `request`, and return its id without waiting.
 
-        Answers under way fail. Raises as `plan`, and UsageError for a wish that is for another machine.
+        Running answers fail. Raises as `plan`, and UsageError for a request for another machine.
         """
-        return str((await self._connection.call("POST", "/api/localllm/reload", wish))["id"])
+        return str((await self._connection.call("POST", "/api/localllm/reload", request))["id"])
 
 
 _JOBS = "/api/localllm/jobs"
@@ -51,7 +49,7 @@ class ServiceClient:
 
     Every method raises ServiceError when the service cannot be reached, and the error that the service reports.
     `library` has the calls about models on the disk and on the hub.
-    `is_staying` is True once `stay_until_jobs_end` was called: the service then outlives whoever started it.
+    `is_staying` is True once `stay_until_jobs_end` was called: the service then outlives the process that started it.
     """
 
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -76,7 +74,7 @@ class ServiceClient:
     async def load(self, model: str, when_unfit: str = "") -> str:
         """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it.
 
-        `when_unfit` says what comes of one that fits only in part: "warn", "ask", "load"; "" leaves it to the service.
+        `when_unfit` is the policy for a model that fits only partly: "warn", "ask", "load", or "" for the service's.
         """
         data = await self._connection.call(
             "POST", "/api/localllm/load", {"model": model, "when_unfit": when_unfit or None}
@@ -95,7 +93,7 @@ class ServiceClient:
 
         Waits while the model is loading. Raises ContextOverflowError when the conversation does not fit.
         """
-        given = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
+        chosen = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
         body = {
             "model": model,
             "messages": [asdict(message) for message in messages],
@@ -103,7 +101,7 @@ class ServiceClient:
             "stream_options": {"include_usage": True},
             "timings_per_token": True,
             "reasoning_format": "deepseek",  # thoughts apart from the answer
-            **given,
+            **chosen,
         }
         reason = "stop"
         usage: dict[str, Any] = {}
@@ -125,42 +123,41 @@ class ServiceClient:
         return tuple(decode(Job, item) for item in data["jobs"])
 
     async def job(self, job_id: str) -> Job:
-        """Return one job as it stands. Raises RequestError for one that is not there."""
+        """Return one job. Raises RequestError for an unknown id."""
         return decode(Job, await self._connection.call("GET", f"{_JOBS}/{job_id}"))
 
     async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job:
-        """Put a job into the queue. Raises RequestError for arguments that this kind does not take."""
+        """Queue a job. Raises RequestError for invalid arguments."""
         return decode(Job, await self._connection.call("POST", _JOBS, {"kind": kind, "arguments": dict(arguments)}))
 
     async def watch_jobs(self) -> AsyncGenerator[Job, None]:
-        """Yield every job as it stands, oldest first, then each as it changes, without end; one that is removed comes
-        once more as "forgotten"."""
+        """Yield every job, oldest first, then each as it changes, without end; a deleted one as "forgotten"."""
         async for data in self._connection.events("GET", f"{_JOBS}/events"):
             yield decode(Job, data)
 
     async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
-        """Yield one job as it stands and as it changes, until it has ended."""
+        """Yield one job, now and as it changes, until it has ended."""
         async for data in self._connection.events("GET", f"{_JOBS}/{job_id}/events"):
             yield decode(Job, data)
 
     async def job_log(self, job_id: str) -> str:
-        """Return what the job has said, its last part where that is long; not yet fit for a terminal."""
+        """Return the last part of a job's log, not yet safe for a terminal."""
         return str((await self._connection.call("GET", f"{_JOBS}/{job_id}/log"))["log"])
 
     async def cancel_job(self, job_id: str) -> Job:
-        """Take a job from the queue, or end it as Ctrl-C would without waiting for its end: a download keeps what
-        came, a conversion leaves nothing."""
+        """Cancel a waiting job, or interrupt a running one without waiting for its end: a partial download is kept, a
+        partial conversion is deleted."""
         return decode(Job, await self._connection.call("POST", f"{_JOBS}/{job_id}/cancel"))
 
     async def retry_job(self, job_id: str) -> Job:
-        """Put a job that ended into the queue again, under the same id. Raises RequestError for one that has not."""
+        """Queue an ended job again, under the same id. Raises RequestError for one that has not ended."""
         return decode(Job, await self._connection.call("POST", f"{_JOBS}/{job_id}/retry"))
 
     async def forget_job(self, job_id: str) -> None:
-        """Remove a job that ended, with its log. Raises RequestError for one that has not."""
+        """Delete an ended job, with its log. Raises RequestError for one that has not ended."""
         await self._connection.call("DELETE", f"{_JOBS}/{job_id}")
 
     async def stay_until_jobs_end(self) -> None:
-        """Let the service outlive whoever started it until its last job has ended and nobody watches any more."""
+        """Keep the service running until its last job has ended and no client watches."""
         await self._connection.call("POST", "/api/localllm/stay", {"until": "jobs-end"})
         self.is_staying = True

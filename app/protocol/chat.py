@@ -1,6 +1,6 @@
-"""What a chat is asked and answered with: messages, options, text as it comes, and what an answer cost.
+"""The values of a chat: messages, generation options, streamed text, and the end of an answer with its cost.
 
-Owns these values and how the service words them. Knows nothing of HTTP.
+Owns these values, and reading the last one from OpenAI's `usage` and llama.cpp's `timings`. Refuses to know HTTP.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """How to answer. None leaves the choice to the service and the model.
+    """The options of an answer; None uses the default of the service and the model.
 
-    With `continue_final_message` (vLLM's name) the answer goes on from the last message, where that is an answer.
+    With `continue_final_message` (vLLM's name) the answer continues the last message, if that is an answer.
     """
 
     temperature: float | None = None
@@ -38,10 +38,10 @@ class GenerationOptions:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New text of the running answer, as the model wrote it: not yet fit for a terminal.
+    """New text of the running answer, as the model wrote it: not yet safe for a terminal.
 
-    `n_tokens` is how many tokens the answer has by now, thoughts among them; a verified draft brings many at once.
-    `reasoning` is what the model thinks aloud; it comes before the text.
+    `n_tokens` counts the answer's tokens so far, with its reasoning; a verified draft adds many at once. `reasoning`
+    precedes the text.
     """
 
     text: str
@@ -51,9 +51,9 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The end of an answer and what it cost. Rates are tokens a second.
+    """The end of an answer and its cost. Rates are tokens a second.
 
-    `tokens_per_pass` is above 1 where draft tokens were taken; `saved_s` is what the service estimates that they saved.
+    `tokens_per_pass` is above 1 where draft tokens were accepted; `saved_s` estimates the time that they saved.
     """
 
     finish_reason: str

@@ -1,6 +1,6 @@
-"""A job: long work that the service has done by a process of its own, as all sides see it.
+"""A job: long work that the service runs in a process of its own.
 
-Owns the value and its JSON. Knows nothing of how a job is run, kept or asked for.
+Owns the value. Refuses to know how a job is run and stored.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ENDED = frozenset({"done", "failed", "cancelled", "interrupted", "forgotten"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job as it stands. Times are seconds since 1970; what is None is not known, or does not apply.
+    """One job. Times are seconds since 1970; None is unknown, or does not apply.
 
-    `arguments` are what it was started with, `result` what its verb printed in the end, `message` what it does now or
-    did last: that and `error` may quote a hub or a file. "interrupted" is one whose service ended first: `retry_job`
-    goes on from there. "forgotten" is only told to those who watch.
+    `arguments` are those it was started with, `result` is what its verb printed at the end, `message` its current or
+    last step: that and `error` may quote a hub or a file. An "interrupted" job lost its service; `retry_job` resumes
+    it. "forgotten" is sent only to those who watch.
     """
 
     id: str
@@ -42,11 +42,11 @@ class Job:
     bytes_per_s: float | None = None
     remaining_s: float | None = None
     message: str = ""
-    digest: str = ""  # of the file that is being fetched, such as sha256:…, where its hub says one
+    digest: str = ""  # of the file that is being downloaded, such as sha256:…, where its hub has one
     error: ErrorInfo | None = None
     result: Mapping[str, Any] | None = None
 
     @property
     def has_ended(self) -> bool:
-        """True for what neither runs nor waits."""
+        """Whether it neither runs nor waits."""
         return self.state in ENDED

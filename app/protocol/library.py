@@ -1,7 +1,7 @@
-"""Models and the machine as they cross processes: local models, models of the hub, and what each comes to here.
+"""Models and the machine as they cross processes: local models, models of the hub, and the fit of each.
 
-Owns these values, which the service, the client and `--json` share. Texts may come from files and hubs: none is fit for
-a terminal yet. Refuses to know where models are stored.
+Owns these values, which the service, the client and `--json` share. Texts may come from files and hubs: none is safe
+for a terminal yet. Refuses to know where models are stored.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ DeviceKindName: TypeAlias = Literal["cpu", "gpu", "integrated"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFit:
-    """What a model comes to on the service's machine. `decode_tps` (tokens a second) is None where unknown;
-    `total_bytes` are those of weights, cache and buffers together."""
+    """The fit of a model on the service's machine. `decode_tps` (tokens a second) is None where unknown; `total_bytes`
+    are those of weights, cache and buffers."""
 
     verdict: VerdictName
     decode_tps: float | None
@@ -48,7 +48,7 @@ class ModelFit:
 
 @dataclass(frozen=True, slots=True)
 class Quant:
-    """One quantization type of a model, the bytes of its files, and what it would come to."""
+    """One quantization type of a model, the bytes of its files, and its fit."""
 
     name: str
     n_bytes: int
@@ -124,7 +124,7 @@ class Recommended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The model for a role, None where nothing runs, the reason, and better models that do not run well here."""
+    """The model for a role, None where nothing runs, the reason, and better models that run too slowly."""
 
     role: str
     why: str

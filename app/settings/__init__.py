@@ -1,1 +1,1 @@
-"""settings."""
+"""The settings: defaults < TOML file < LOCALLLM_* environment < flags."""

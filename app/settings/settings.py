@@ -1,6 +1,6 @@
 """One typed settings object: defaults < TOML file < LOCALLLM_* environment < flags.
 
-Owns names, types and sources of settings. Knows nothing of what they do; `app.settings.toml_file` writes them.
+Owns names, types and sources of settings. Refuses to know their effects; `app.settings.toml_file` writes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENVIRONMENT = "The environment"  # as a source of settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set; `app.settings.descriptions` says what it means. 0 or empty: chosen by localllm."""
+    """All settings, as `app.settings.descriptions` describes them. 0 or empty: chosen automatically."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -89,7 +89,7 @@ def settings_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_settings(flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings in force. Flags whose value is None were not given.
+    """Return the settings in force. A flag whose value is None is not set.
 
     Raises UsageError that names the source for an unknown name, a value of the wrong type or an unreadable file.
     """
@@ -122,9 +122,9 @@ def setting_sources(
 
 
 def parse_setting(name: str, text: str) -> object:
-    """Return the value that a person means by `text`, which `format_setting` would show like it.
+    """Return the value of `text`, the inverse of `format_setting`.
 
-    Raises UsageError for what the setting does not take.
+    Raises UsageError for an invalid value.
     """
     value = _typed(name, text.strip(), "This")
     if check := DESCRIPTIONS[name].check:
@@ -133,7 +133,7 @@ def parse_setting(name: str, text: str) -> object:
 
 
 def format_setting(value: object) -> str:
-    """Return a value as people and the environment write it: several of a list are separated as paths are here."""
+    """Return a value as the environment writes it: items of a list are separated as paths are on this system."""
     if isinstance(value, Mapping):
         return " ".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, bool):
@@ -147,7 +147,7 @@ def environment_variable(name: str) -> str:
 
 
 def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield who sets what, the later ones winning."""
+    """Yield each source with its values, later ones winning."""
     path = settings_file(environment)
     yield str(path), _from_file(path)
     yield _ENVIRONMENT, _from_environment(environment)
@@ -160,7 +160,7 @@ def _from_file(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Mend or remove it.") from error
+        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -173,7 +173,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 def _typed(name: str, value: object, source: str) -> object:
     known = {item.name: type(getattr(Settings(), item.name)) for item in fields(Settings)}
     if name not in known:
-        raise UsageError(f"{source} sets {name!r}, which is no setting.", f"Known: {', '.join(sorted(known))}.")
+        raise UsageError(f"{source} sets {name!r}, which is not a setting.", f"Known: {', '.join(sorted(known))}.")
     kind = Path if issubclass(known[name], Path) else known[name]
     if kind is tuple:
         return _texts(name, value, source)
@@ -191,7 +191,7 @@ def _typed(name: str, value: object, source: str) -> object:
 
 
 def _of_kind(value: object, kind: type) -> object:
-    """Return a value as this kind, None where it is none. In a settings file `true` is no number."""
+    """Return a value as this kind, None where it is of another. In a settings file `true` is not a number."""
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     try:
@@ -203,7 +203,7 @@ def _of_kind(value: object, kind: type) -> object:
 
 
 def _named(name: str, source: str) -> str:
-    """Say which variable is meant, where it is one."""
+    """Return a hint that names the environment variable, where that is the source."""
     return f"; the variable is {environment_variable(name)}" if source == _ENVIRONMENT else ""
 
 

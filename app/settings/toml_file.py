@@ -1,4 +1,4 @@
-"""Changes to the settings file, one setting at a time: a person's comments and order stay.
+"""Changes to the settings file, one setting at a time, keeping comments and order.
 
 Owns how the file is rewritten. What a value may be is decided in `app.settings.settings`.
 """
@@ -16,9 +16,9 @@ __all__ = ["edit_toml", "write_setting"]
 
 
 def write_setting(path: Path, name: str, value: object) -> None:
-    """Set `name` in the file, or with None remove it; what stands under the path is always a whole file.
+    """Set `name` in the file, or with None remove it; the file is replaced atomically.
 
-    Raises UsageError for a file that is no TOML, StorageError where it cannot be written.
+    Raises UsageError for invalid TOML, StorageError where it cannot be written.
     """
     try:
         text = path.read_bytes().decode("utf-8") if path.exists() else ""
@@ -27,20 +27,20 @@ def write_setting(path: Path, name: str, value: object) -> None:
         # A link to the file stays one. The file may hold a key, so only its owner can read it.
         write_atomically(path.resolve(), changed, sync=True, mode=0o600)
     except UnicodeDecodeError as error:
-        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Mend or remove it.") from error
+        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
     except OSError as error:
         raise StorageError(f"The settings file {path} cannot be written: {error.strerror}.") from error
 
 
 def edit_toml(text: str, name: str, value: object) -> str:
-    """Return the file's text with `name` set to `value`, or without it for None. Raises UsageError for no TOML."""
+    """Return the file's text with `name` set to `value`, or without it for None. Raises UsageError for invalid TOML."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
     try:
         document = tomlkit.parse(text)
     except TOMLKitError as error:
-        raise UsageError(f"The settings file cannot be read: {error}.", "Mend or remove it.") from error
+        raise UsageError(f"The settings file cannot be read: {error}.", "Repair or remove it.") from error
     _put(document, name, value)
     return tomlkit.dumps(document)
 

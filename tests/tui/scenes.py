@@ -175,7 +175,7 @@ class MeasuredClient(ScriptedClient):
         return self.n_looks / 2
 
     async def status(self) -> ServiceStatus:
-        if self.planner.wishes and self.n_looks < 3:
+        if self.planner.requests and self.n_looks < 3:
             self.n_looks += 1
         counters = replace(COUNTERS, n_output_tokens=self.n_looks**2 * 12)
         self.model = replace(READY, counters=counters, occupancy=Occupancy(1, 2, 900, 2048), n_bytes=400 << 20)

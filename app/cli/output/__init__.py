@@ -1,1 +1,1 @@
-"""output."""
+"""The output of verbs: streamed answers, progress bars, tables, units."""

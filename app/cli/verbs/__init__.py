@@ -1,1 +1,1 @@
-"""verbs."""
+"""The verbs, one module each; imported when called."""

@@ -68,11 +68,11 @@ def bench(
     repeat their prompt. The model gets its own service; OTHER is measured after it, with the same text.
     """
     from app.bench.target import RemoteServer
-    from app.client.remote_engine import address
+    from app.client.remote_engine import parse_address
     from app.settings.settings import load_settings
 
     job = _Job(load_settings(flags), _works(only), runs, secrets.randbits(32) if seed is None else seed)
-    url = address(against or "")
+    url = parse_address(against or "")
     other = RemoteServer(url, against_model, against_api_key) if url else against
     if not url and (against_model or against_api_key):
         raise UsageError("--against-model and --against-api-key are for a server.", "Give its URL with --against.")

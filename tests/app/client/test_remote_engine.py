@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.client import Completed, GenerationOptions, Message, TextDelta
-from app.client.remote_engine import RemoteEngine, address
+from app.client.remote_engine import RemoteEngine, parse_address
 from quantizer.errors import RequestError, ServiceError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -94,7 +94,7 @@ async def test_models_and_their_context_are_told_and_an_unknown_one_refused() ->
     [
         (401, RequestError, "--api-key"),
         (404, RequestError, "no such"),
-        (429, RequestError, "a while"),
+        (429, RequestError, "later"),
         (500, ServiceError, "log"),
     ],
 )
@@ -138,4 +138,4 @@ async def test_an_engine_that_is_not_there_is_named() -> None:
     ],
 )
 def test_an_address_is_told_from_a_model(text: str, url: str | None) -> None:
-    assert address(text) == url
+    assert parse_address(text) == url

@@ -170,7 +170,7 @@ async def test_another_programs_model_is_taken_in(open_app):
         await _chosen(user, "llama3.2:3b")
         await user.presses("i")
         await user.sees("is imported")
-    assert client.library.taken_in == ["/ollama/blobs/sha256-1"]
+    assert client.library.imported == ["/ollama/blobs/sha256-1"]
 
 
 async def test_a_loaded_model_is_kept_for_a_while_and_unloaded(open_app):
@@ -183,7 +183,7 @@ async def test_a_loaded_model_is_kept_for_a_while_and_unloaded(open_app):
         await user.presses("u")
         await user.sees("guide is unloaded")
         await user.no_longer_sees("● guide")
-    assert client.library.kept == [("guide", "10m")]
+    assert client.library.keep_alives == [("guide", "10m")]
 
 
 async def test_an_engine_that_is_no_localllm_says_that_it_only_chats(open_app):

@@ -44,7 +44,7 @@ async def test_other_dials_are_reached_with_up_and_down(open_app):
         await user.sees("bf16")
         await user.presses("up", "left")
         await user.sees("4,096 tokens")
-    assert client.planner.wishes[-1].n_ctx == 4096
+    assert client.planner.requests[-1].n_ctx == 4096
 
 
 async def test_a_way_out_is_taken_with_enter(open_app):
@@ -54,7 +54,7 @@ async def test_a_way_out_is_taken_with_enter(open_app):
         await user.sees("--kv-type q8_0")
         await user.presses("down", "down", "enter")
         await user.sees("q8_0 ▶")
-    assert client.planner.wishes[-1].kv_type == "q8_0"
+    assert client.planner.requests[-1].kv_type == "q8_0"
 
 
 async def test_loading_is_said_before_it_is_done(open_app):
@@ -90,7 +90,7 @@ async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
         await user.presses("l")
         await user.sees("This plan is for another machine")
     assert client.planner.reloads == []
-    assert client.planner.wishes[-1].vram == ("RTX 3060=12GiB",)
+    assert client.planner.requests[-1].vram == ("RTX 3060=12GiB",)
 
 
 async def test_another_model_is_asked_for_by_name(open_app):
@@ -120,7 +120,7 @@ async def test_a_narrow_terminal_shows_all_of_it_by_going_down(open_app):
     client = scripted()
     async with open_app(client, size=(60, 20)) as user:
         await open_plan(user)
-        await user.until(lambda: client.planner.wishes[-1].is_full, "no full plan was asked for")
+        await user.until(lambda: client.planner.requests[-1].is_full, "no full plan was asked for")
         await user.pilot.pause()
         await user.presses("down")
         await user.sees("Suggestions")
