@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, TextIO
 from app.terminal import printable
 from quantizer.errors import UserError
 
+if TYPE_CHECKING:
+    from app.cli.user_interface import ChatOptions
+    from app.settings.settings import Settings
+
 __all__ = ["app_options", "main"]
+
+_VERB = "chat"  # optional before the app's options
 
 
 def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
@@ -34,14 +40,6 @@ def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
     if options.connect and not options.model:
         options.model = ""  # the engine chooses: it may have no guide
     return vars(options)
-
-
-if TYPE_CHECKING:
-    from app.cli.user_interface import ChatOptions
-    from app.settings.settings import Settings
-
-
-_VERB = "chat"  # optional before the app's options
 
 
 def main() -> None:

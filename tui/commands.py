@@ -1,44 +1,26 @@
 """Command tables: one row defines a command's keys, slash word, palette entry, footer and help.
 
-Owns the form of a table and the commands of every screen. The implementations are methods of the screen or the app,
-typed as a protocol.
+Owns the form of a table and the commands of every screen. A command is a method of its screen, or of the app.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from tui.navigation import FEATURES
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
 
-__all__ = ["APP_COMMANDS", "AppActions", "Command", "CommandTable", "slash_line"]
-
-Actions = TypeVar("Actions")
+__all__ = ["APP_COMMANDS", "Command", "CommandTable", "list_command", "slash_line"]
 
 
-class AppActions(Protocol):
-    """The methods of the app that its commands call."""
-
-    def go_to(self, feature_id: str) -> Awaitable[None]: ...
-
-    def chat_with_newest(self) -> Awaitable[None]: ...
-
-    def show_help(self) -> None: ...
-
-    def change_theme(self) -> None: ...
-
-    def quit_app(self) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)  # no slots: a frozen generic dataclass cannot have them
-class Command(Generic[Actions]):
-    """One command. `keys` are Textual's names, comma-separated; `slash` is the word after the slash, and `argument`
-    names its optional argument.
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The method that a command calls, with `values` and, if the command has an `argument`, the text after its slash
+    word. `keys` are Textual's names, comma-separated.
 
     A key that `has_priority` precedes a text field; the footer shows a command that `is_shown`, the palette one that
     `is_listed`.
@@ -47,7 +29,8 @@ class Command(Generic[Actions]):
     id: str
     title: str
     tooltip: str
-    run: Callable[[Actions, str], Awaitable[None] | None]
+    method: str
+    values: tuple[object, ...] = ()
     keys: str = ""
     slash: str = ""
     argument: str = ""
@@ -55,25 +38,39 @@ class Command(Generic[Actions]):
     is_shown: bool = False
     is_listed: bool = True
 
+    def run(self, target: object, argument: str = "") -> Awaitable[None] | None:
+        """Call the method of `target`, a screen or the app."""
+        outcome: Awaitable[None] | None = getattr(target, self.method)(
+            *self.values, *([argument] if self.argument else [])
+        )
+        return outcome
 
-@dataclass(frozen=True)
-class CommandTable(Generic[Actions]):
+
+def list_command(
+    command_id: str, title: str, keys: str, tooltip: str, method: str, *, is_shown: bool = True
+) -> Command:
+    """Return a command for a list: letters are its keys while no text field has the focus."""
+    return Command(command_id, title, tooltip, method, keys=keys, has_priority=False, is_shown=is_shown)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTable:
     """The commands of one screen, in the order of its help."""
 
-    commands: tuple[Command[Actions], ...]
-    _by_id: dict[str, Command[Actions]] = field(init=False, repr=False, default_factory=dict)
+    commands: tuple[Command, ...]
+    _by_id: dict[str, Command] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._by_id.update({command.id: command for command in self.commands})
 
-    def __iter__(self) -> Iterator[Command[Actions]]:
+    def __iter__(self) -> Iterator[Command]:
         return iter(self.commands)
 
-    def find(self, command_id: str) -> Command[Actions] | None:
+    def find(self, command_id: str) -> Command | None:
         """Return the command with this id."""
         return self._by_id.get(command_id)
 
-    def of_word(self, word: str) -> Command[Actions] | None:
+    def of_word(self, word: str) -> Command | None:
         """Return the command with this slash word."""
         return next((command for command in self.commands if command.slash and command.slash == word), None)
 
@@ -91,7 +88,7 @@ class CommandTable(Generic[Actions]):
         ]
 
 
-def _binding(command: Command[Any], action: str, has_priority: bool) -> BindingType:
+def _binding(command: Command, action: str, has_priority: bool) -> BindingType:
     from textual.binding import Binding  # a chat in the scrollback does not need Textual
 
     return Binding(
@@ -113,52 +110,36 @@ def slash_line(line: str) -> tuple[str, str] | None:
     return word[1:].lower(), argument.strip()
 
 
-def _go_to(feature_id: str, app: AppActions, _: str) -> Awaitable[None]:
-    return app.go_to(feature_id)
-
-
-APP_COMMANDS: CommandTable[Any] = CommandTable(
+APP_COMMANDS = CommandTable(
     (
         *(
-            Command[AppActions](
-                id=f"go-{feature.id}",
-                title=feature.title,
-                tooltip=feature.tooltip,
+            Command(
+                f"go-{feature.id}",
+                feature.title,
+                feature.tooltip,
+                "go_to",
+                values=(feature.id,),
                 keys=feature.key,
                 slash=feature.id,
-                run=partial(_go_to, feature.id),
             )
             for feature in FEATURES
         ),
-        Command[AppActions](
-            id="talk-newest",
-            title="Chat with the new model",
-            tooltip="Chat with the model that was downloaded last",
+        Command(
+            "talk-newest",
+            "Chat with the new model",
+            "Chat with the model that was downloaded last",
+            "chat_with_newest",
             keys="ctrl+t",
-            run=lambda app, _: app.chat_with_newest(),
         ),
-        Command[AppActions](
-            id="theme",
-            title="Theme",
-            tooltip="Change the colour theme",
-            slash="theme",
-            run=lambda app, _: app.change_theme(),
-        ),
-        Command[AppActions](
-            id="help",
-            title="Help",
-            tooltip="Show every key and command of this screen",
-            keys="f1",
-            slash="help",
-            run=lambda app, _: app.show_help(),
-        ),
-        Command[AppActions](
-            id="quit",
-            title="Quit",
-            tooltip="Quit; the service stops too if this app started it",
+        Command("theme", "Theme", "Change the colour theme", "change_theme", slash="theme"),
+        Command("help", "Help", "Show every key and command of this screen", "show_help", keys="f1", slash="help"),
+        Command(
+            "quit",
+            "Quit",
+            "Quit; the service stops too if this app started it",
+            "quit_app",
             keys="ctrl+q",
             slash="quit",
-            run=lambda app, _: app.quit_app(),
         ),
     )
 )

@@ -6,10 +6,13 @@ from collections import Counter
 
 import pytest
 
+from tui.app import LocalllmApp
 from tui.commands import APP_COMMANDS, slash_line
+from tui.inline.chat import InlineChat
+from tui.inline.commands import COMMANDS
 from tui.navigation import FEATURES
 
-SCREENS = [place.screen_class() for place in FEATURES]
+SCREENS = [feature.screen_class() for feature in FEATURES]
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)
 
 
@@ -26,6 +29,16 @@ def test_ids_keys_and_words_are_each_used_once(screen):
 def test_every_command_can_be_reached_and_says_what_it_does(screen):
     commands = [*screen.TABLE, *APP_COMMANDS]
     assert all((command.keys or command.slash) and command.title and command.tooltip for command in commands)
+
+
+@EVERY_SCREEN
+def test_every_command_is_a_method_of_its_screen_or_of_the_app(screen):
+    assert all(callable(getattr(screen, command.method)) for command in screen.TABLE)
+    assert all(callable(getattr(LocalllmApp, command.method)) for command in APP_COMMANDS)
+
+
+def test_every_command_of_the_scrollback_is_a_method_there():
+    assert all(callable(getattr(InlineChat, command.method)) for command in COMMANDS)
 
 
 @EVERY_SCREEN

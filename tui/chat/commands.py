@@ -1,285 +1,208 @@
-"""The command tables of the chat screen.
-
-Owns ids, keys, slash words and texts. The implementations are methods of the screen, typed as `ChatActions`.
-"""
+"""The command tables of the chat screen: ids, keys, slash words and texts."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 from tui.commands import Command, CommandTable
 
-__all__ = ["CHAT_COMMANDS", "EXAMPLES", "MESSAGE_COMMANDS", "ChatActions", "MessageActions"]
+__all__ = ["CHAT_COMMANDS", "EXAMPLES", "MESSAGE_COMMANDS"]
 
+EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?")
 
-class MessageActions(Protocol):
-    """The methods of the chat screen that commands on messages call."""
-
-    async def answer_again(self) -> None: ...
-
-    async def select_step(self, n_steps: int) -> None: ...
-
-    async def step_to_version(self, n_steps: int) -> None: ...
-
-    def edit(self) -> None: ...
-
-    async def continue_answer(self) -> None: ...
-
-    async def delete(self) -> None: ...
-
-    async def undo(self) -> None: ...
-
-    def toggle_thoughts(self) -> None: ...
-
-    def copy_message(self) -> None: ...
-
-    def copy_code(self, number: str) -> None: ...
-
-
-MESSAGE_COMMANDS: CommandTable[Any] = CommandTable(
+MESSAGE_COMMANDS = CommandTable(
     (
-        Command[MessageActions](
-            id="select-up",
-            title="Select the message above",
-            tooltip="Select the previous message: its keys appear below it",
+        Command(
+            "select-up",
+            "Select the message above",
+            "Select the previous message: its keys appear below it",
+            "select_step",
+            values=(-1,),
             keys="ctrl+up,alt+up",
-            run=lambda chat, _: chat.select_step(-1),
         ),
-        Command[MessageActions](
-            id="select-down",
-            title="Select the message below",
-            tooltip="Select the next message; after the last one, the prompt",
+        Command(
+            "select-down",
+            "Select the message below",
+            "Select the next message; after the last one, the prompt",
+            "select_step",
+            values=(1,),
             keys="ctrl+down,alt+down",
-            run=lambda chat, _: chat.select_step(1),
         ),
-        Command[MessageActions](
-            id="edit",
-            title="Edit a question",
-            tooltip="Edit a question; the former text stays as a version",
+        Command(
+            "edit",
+            "Edit a question",
+            "Edit a question; the former text stays as a version",
+            "edit",
             keys="e",
             slash="edit",
             has_priority=False,
-            run=lambda chat, _: chat.edit(),
         ),
-        Command[MessageActions](
-            id="again",
-            title="Regenerate the selected answer",
-            tooltip="Generate another version of the selected answer",
+        Command(
+            "again",
+            "Regenerate the selected answer",
+            "Generate another version of the selected answer",
+            "answer_again",
             keys="r",
             has_priority=False,
             is_listed=False,
-            run=lambda chat, _: chat.answer_again(),
         ),
-        Command[MessageActions](
-            id="continue",
-            title="Continue the answer",
-            tooltip="Continue an answer that was stopped or cut off",
+        Command(
+            "continue",
+            "Continue the answer",
+            "Continue an answer that was stopped or cut off",
+            "continue_answer",
             keys="ctrl+g",
             slash="continue",
-            run=lambda chat, _: chat.continue_answer(),
         ),
-        Command[MessageActions](
-            id="version-left",
-            title="Earlier version",
-            tooltip="Show an earlier version of the selected message",
+        Command(
+            "version-left",
+            "Earlier version",
+            "Show an earlier version of the selected message",
+            "step_to_version",
+            values=(-1,),
             keys="left",
             has_priority=False,
-            run=lambda chat, _: chat.step_to_version(-1),
         ),
-        Command[MessageActions](
-            id="version-right",
-            title="Later version",
-            tooltip="Show a later version of the selected message",
+        Command(
+            "version-right",
+            "Later version",
+            "Show a later version of the selected message",
+            "step_to_version",
+            values=(1,),
             keys="right",
             has_priority=False,
-            run=lambda chat, _: chat.step_to_version(1),
         ),
-        Command[MessageActions](
-            id="delete",
-            title="Delete the selected message",
-            tooltip="Delete the selected message and all that follow it",
+        Command(
+            "delete",
+            "Delete the selected message",
+            "Delete the selected message and all that follow it",
+            "delete",
             keys="delete,backspace",
             has_priority=False,
-            run=lambda chat, _: chat.delete(),
         ),
-        Command[MessageActions](
-            id="undo",
-            title="Undo the deletion",
-            tooltip="Restore the deleted messages",
-            keys="ctrl+z",
-            slash="undo",
-            run=lambda chat, _: chat.undo(),
-        ),
-        Command[MessageActions](
-            id="copy-message",
-            title="Copy the selected message",
-            tooltip="Copy the selected message to the clipboard",
+        Command("undo", "Undo the deletion", "Restore the deleted messages", "undo", keys="ctrl+z", slash="undo"),
+        Command(
+            "copy-message",
+            "Copy the selected message",
+            "Copy the selected message to the clipboard",
+            "copy_message",
             keys="y",
             has_priority=False,
-            run=lambda chat, _: chat.copy_message(),
         ),
-        Command[MessageActions](
-            id="copy-code",
-            title="Copy a code block",
-            tooltip="Copy one of the message's code blocks to the clipboard",
+        Command(
+            "copy-code",
+            "Copy a code block",
+            "Copy one of the message's code blocks to the clipboard",
+            "copy_code",
             keys="c",
             slash="code",
             argument="NUMBER",
             has_priority=False,
-            run=lambda chat, number: chat.copy_code(number),
         ),
-        Command[MessageActions](
-            id="thoughts",
-            title="Expand or collapse thoughts",
-            tooltip="Show the model's reasoning before the answer",
+        Command(
+            "thoughts",
+            "Expand or collapse thoughts",
+            "Show the model's reasoning before the answer",
+            "toggle_thoughts",
             keys="t",
             slash="thoughts",
             has_priority=False,
-            run=lambda chat, _: chat.toggle_thoughts(),
         ),
     )
 )
 
-
-EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?")
-
-
-class ChatActions(MessageActions, Protocol):
-    """The methods of the chat screen that its commands call."""
-
-    def ask(self, question: str) -> None: ...
-
-    async def stop_answer(self) -> None: ...
-
-    async def new_chat(self) -> None: ...
-
-    def copy_answer(self) -> None: ...
-
-    async def set_system_prompt(self, text: str) -> None: ...
-
-    async def edit_options(self, text: str) -> None: ...
-
-    async def use_preset(self, name: str) -> None: ...
-
-    def scroll_pages(self, n_pages: int) -> None: ...
-
-    async def go_to_start(self) -> None: ...
-
-    async def go_to_end(self) -> None: ...
-
-
-CHAT_COMMANDS: CommandTable[Any] = CommandTable(
+CHAT_COMMANDS = CommandTable(
     (
-        Command[ChatActions](
-            id="stop",
-            title="Stop the answer",
-            tooltip="Stop the answer and keep its text; otherwise focus the prompt",
+        Command(
+            "stop",
+            "Stop the answer",
+            "Stop the answer and keep its text; otherwise focus the prompt",
+            "stop_answer",
             keys="escape",
             slash="stop",
-            run=lambda chat, _: chat.stop_answer(),
         ),
-        Command[ChatActions](
-            id="retry",
-            title="Regenerate",
-            tooltip="Regenerate the last answer; both versions are kept",
+        Command(
+            "retry",
+            "Regenerate",
+            "Regenerate the last answer; both versions are kept",
+            "answer_again",
             keys="ctrl+r",
             slash="retry",
-            run=lambda chat, _: chat.answer_again(),
         ),
-        Command[ChatActions](
-            id="new",
-            title="New chat",
-            tooltip="Start a new chat; this one stays in the history",
-            keys="ctrl+n",
-            slash="new",
-            run=lambda chat, _: chat.new_chat(),
+        Command(
+            "new", "New chat", "Start a new chat; this one stays in the history", "new_chat", keys="ctrl+n", slash="new"
         ),
-        Command[ChatActions](
-            id="copy",
-            title="Copy the last answer",
-            tooltip="Copy the last answer to the clipboard",
+        Command(
+            "copy",
+            "Copy the last answer",
+            "Copy the last answer to the clipboard",
+            "copy_answer",
             keys="ctrl+y",
             slash="copy",
-            run=lambda chat, _: chat.copy_answer(),
         ),
         *MESSAGE_COMMANDS,
-        Command[ChatActions](
-            id="system",
-            title="System prompt",
-            tooltip="Set the system prompt of this chat; without TEXT, show it",
+        Command(
+            "system",
+            "System prompt",
+            "Set the system prompt of this chat; without TEXT, show it",
+            "set_system_prompt",
             slash="system",
             argument="TEXT",
-            run=lambda chat, text: chat.set_system_prompt(text),
         ),
-        Command[ChatActions](
-            id="options",
-            title="Sampling options",
-            tooltip="Set temperature and other sampling options for this chat",
+        Command(
+            "options",
+            "Sampling options",
+            "Set temperature and other sampling options for this chat",
+            "edit_options",
             slash="options",
             argument="NAME=VALUE",
-            run=lambda chat, text: chat.edit_options(text),
         ),
-        Command[ChatActions](
-            id="preset",
-            title="Presets",
-            tooltip="Apply a preset; without NAME, list the presets",
+        Command(
+            "preset",
+            "Presets",
+            "Apply a preset; without NAME, list the presets",
+            "use_preset",
             slash="preset",
             argument="NAME",
-            run=lambda chat, name: chat.use_preset(name),
         ),
-        Command[ChatActions](
-            id="page-up",
-            title="Scroll up",
-            tooltip="Scroll towards earlier messages",
+        Command(
+            "page-up",
+            "Scroll up",
+            "Scroll towards earlier messages",
+            "scroll_pages",
+            values=(-1,),
             keys="pageup",
             is_listed=False,
-            run=lambda chat, _: chat.scroll_pages(-1),
         ),
-        Command[ChatActions](
-            id="page-down",
-            title="Scroll down",
-            tooltip="Scroll towards the latest message",
+        Command(
+            "page-down",
+            "Scroll down",
+            "Scroll towards the latest message",
+            "scroll_pages",
+            values=(1,),
             keys="pagedown",
             is_listed=False,
-            run=lambda chat, _: chat.scroll_pages(1),
         ),
-        Command[ChatActions](
-            id="to-start",
-            title="Go to the first message",
-            tooltip="Go to the first message of this chat",
+        Command(
+            "to-start",
+            "Go to the first message",
+            "Go to the first message of this chat",
+            "go_to_start",
             keys="ctrl+home",
-            run=lambda chat, _: chat.go_to_start(),
         ),
-        Command[ChatActions](
-            id="to-end",
-            title="Go to the last message",
-            tooltip="Go to the last message and follow new text",
+        Command(
+            "to-end",
+            "Go to the last message",
+            "Go to the last message and follow new text",
+            "go_to_end",
             keys="ctrl+end",
-            run=lambda chat, _: chat.go_to_end(),
         ),
-        Command[ChatActions](
-            id="example-1",
-            title=EXAMPLES[0],
-            tooltip=f"Ask “{EXAMPLES[0]}”",
-            keys="f2",
-            is_listed=False,
-            run=lambda chat, _: chat.ask(EXAMPLES[0]),
+        Command(
+            "example-1", EXAMPLES[0], f"Ask “{EXAMPLES[0]}”", "ask", values=(EXAMPLES[0],), keys="f2", is_listed=False
         ),
-        Command[ChatActions](
-            id="example-2",
-            title=EXAMPLES[1],
-            tooltip=f"Ask “{EXAMPLES[1]}”",
-            keys="f3",
-            is_listed=False,
-            run=lambda chat, _: chat.ask(EXAMPLES[1]),
+        Command(
+            "example-2", EXAMPLES[1], f"Ask “{EXAMPLES[1]}”", "ask", values=(EXAMPLES[1],), keys="f3", is_listed=False
         ),
-        Command[ChatActions](
-            id="example-3",
-            title=EXAMPLES[2],
-            tooltip=f"Ask “{EXAMPLES[2]}”",
-            keys="f4",
-            is_listed=False,
-            run=lambda chat, _: chat.ask(EXAMPLES[2]),
+        Command(
+            "example-3", EXAMPLES[2], f"Ask “{EXAMPLES[2]}”", "ask", values=(EXAMPLES[2],), keys="f4", is_listed=False
         ),
     )
 )

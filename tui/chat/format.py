@@ -16,7 +16,25 @@ from app.chat.sampling_options import valid_options
 from tui.chat.answer_stream import AnswerTimer
 from tui.connection.connection import ConnectionState
 
+if TYPE_CHECKING:
+    from app.client import Completed, Plan
+
 __all__ = ["Status", "advice", "presets_text", "settings_line", "status_of"]
+
+_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
+_SEPARATOR = " · "
+# By the connection's phase, or what an answer is at.
+_LABELS = {
+    "idle": "starting",
+    "starting": "starting the service",
+    "loading": "loading",
+    "ready": "ready",
+    "reading": "processing the prompt",
+    "answering": "answering",
+    "failed": "not available",
+}
+_BAR_CELLS = 10
+_MODEL_CELLS = 24
 
 
 def settings_line(settings: ChatSettings) -> str:
@@ -31,27 +49,6 @@ def presets_text(presets: Mapping[str, ChatSettings]) -> str:
     if not presets:
         return "No presets yet: save one with /options in the full screen."
     return "\n".join(["/preset NAME, one of:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
-
-
-if TYPE_CHECKING:
-    from app.client import Completed, Plan
-
-
-_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
-_SEPARATOR = " · "
-
-# By the connection's phase, or what an answer is at.
-_LABELS = {
-    "idle": "starting",
-    "starting": "starting the service",
-    "loading": "loading",
-    "ready": "ready",
-    "reading": "processing the prompt",
-    "answering": "answering",
-    "failed": "not available",
-}
-_BAR_CELLS = 10
-_MODEL_CELLS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,14 @@ from tui.context import AppContext
 from tui.markdown.parser import CodeBlock, code_blocks
 from tui.widgets.command_screen import CommandScreen
 
-__all__ = ["ConversationScreen", "MessageMixin"]
+__all__ = ["ConversationScreen"]
+
+_UNDONE_FOR_S = 8.0
 
 
 class ConversationScreen(CommandScreen):
-    """A screen with a transcript and a composer; runs one answer at a time, once the last chat is open."""
+    """A screen with a transcript and a composer, and the commands for messages. Runs one answer at a time, after the
+    last chat is open."""
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__()
@@ -41,6 +44,7 @@ class ConversationScreen(CommandScreen):
         self._answering: Worker[Any] | None = None
         self._titling: Worker[Any] | None = None
         self._is_open = asyncio.Event()
+        self._removed: RemovedMessages | None = None
         self._edited_id: int | None = None  # the question that the prompt's text will replace
 
     @property
@@ -113,16 +117,7 @@ class ConversationScreen(CommandScreen):
         for line in self.query(StatusLine):  # none is left while the app closes
             line.show(self._session.status)
 
-
-_UNDONE_FOR_S = 8.0
-
-
-class MessageMixin(ConversationScreen):
-    """Commands for messages."""
-
-    def __init__(self, app_context: AppContext) -> None:
-        super().__init__(app_context)
-        self._removed: RemovedMessages | None = None
+    # Commands
 
     async def answer_again(self) -> None:
         """Answer the selected question, or the last one, again; without one, reconnect."""

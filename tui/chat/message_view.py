@@ -24,6 +24,26 @@ from tui.markdown.widget import MarkdownText
 __all__ = ["AnswerView", "MessageBar", "MessageView", "QuestionView", "ReasoningView"]
 
 _SIGNS = {False: "▸", True: "▾"}  # by whether it is open
+_WAITING = "waiting for the answer"
+_MARKS = {
+    Ending.COMPLETE: "",
+    Ending.CUT: "token limit reached",
+    Ending.STOPPED: "stopped",
+    Ending.FAILED: "incomplete",
+}
+# Command and label by role; the key is in bold.
+_ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
+    "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
+    "assistant": (
+        ("again", "[b]R[/b] again"),
+        ("delete", "[b]Del[/b]ete"),
+        ("copy-message", "[b]Y[/b] copy"),
+    ),
+}
+_GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
+_CODE = ("copy-code", "[b]C[/b]ode")
+_THOUGHTS = ("thoughts", "[b]T[/b]houghts")
+_OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
 
 
 class ReasoningSummary(Static):
@@ -91,15 +111,6 @@ class QuestionView(Static):
         super().__init__("\n".join(filter(None, (names, printable(text)))), markup=False)
 
 
-_WAITING = "waiting for the answer"
-_MARKS = {
-    Ending.COMPLETE: "",
-    Ending.CUT: "token limit reached",
-    Ending.STOPPED: "stopped",
-    Ending.FAILED: "incomplete",
-}
-
-
 class AnswerView(Vertical):
     """An answer as Markdown below its reasoning; grows while its entry is running."""
 
@@ -149,21 +160,6 @@ class AnswerView(Vertical):
         if not self._entry.is_running:
             return _MARKS[self._entry.ending]
         return "" if self._entry.message.content or self._entry.message.reasoning else _WAITING
-
-
-# Command and label by role; the key is in bold.
-_ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
-    "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
-    "assistant": (
-        ("again", "[b]R[/b] again"),
-        ("delete", "[b]Del[/b]ete"),
-        ("copy-message", "[b]Y[/b] copy"),
-    ),
-}
-_GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
-_CODE = ("copy-code", "[b]C[/b]ode")
-_THOUGHTS = ("thoughts", "[b]T[/b]houghts")
-_OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
 
 
 class MessageBar(Static):

@@ -13,6 +13,13 @@ from tui.navigation import FEATURES
 
 __all__ = ["ErrorPanel", "Greeting", "Notice", "StatusLine"]
 
+_KEYS: dict[type[UserError], str] = {
+    ContextOverflowError: "Ctrl+N starts a new chat.",
+    ModelFileError: "F6 lists local models; Ctrl+R retries.",
+    UnfitError: "F6 lists other models; Ctrl+R retries.",
+}
+_OTHER_KEYS = "Ctrl+R retries."
+
 
 class Notice(Static):
     """A quiet line: a notice of the engine, or the result of a command."""
@@ -23,14 +30,6 @@ class Notice(Static):
     def set_text(self, text: str) -> None:
         """Replace the text."""
         self.update(f"· {printable(text)}")
-
-
-_KEYS: dict[type[UserError], str] = {
-    ContextOverflowError: "Ctrl+N starts a new chat.",
-    ModelFileError: "F6 lists local models; Ctrl+R retries.",
-    UnfitError: "F6 lists other models; Ctrl+R retries.",
-}
-_OTHER_KEYS = "Ctrl+R retries."
 
 
 class ErrorPanel(Static):

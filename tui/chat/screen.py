@@ -27,76 +27,20 @@ from tui.chat.composer.composer import AttachmentBar, Composer
 from tui.chat.composer.draft_autosave import DraftAutosave
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.format import advice, presets_text, settings_line
-from tui.chat.message_actions import ConversationScreen, MessageMixin
+from tui.chat.message_actions import ConversationScreen
 from tui.chat.notices import StatusLine
 from tui.chat.transcript import Transcript
 from tui.commands import slash_line
 from tui.context import AppContext
 
-__all__ = ["ChatScreen", "ChatSettingsMixin"]
-
-
-class ChatSettingsMixin(ConversationScreen):
-    """Commands for system prompt, sampling options and presets. The next question stores them."""
-
-    def __init__(self, app_context: AppContext) -> None:
-        super().__init__(app_context)
-        self._presets = Presets(app_context.settings.data_dir)
-
-    async def set_system_prompt(self, text: str) -> None:
-        """Set the system prompt of this chat, or show it."""
-        await self._is_open.wait()
-        conversation = self._session.conversation
-        current = text or conversation.settings.system
-        conversation.settings = replace(conversation.settings, system=current)
-        await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
-
-    async def edit_options(self, text: str) -> None:
-        """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
-        from tui.chat.options_screen import OptionsScreen
-
-        await self._is_open.wait()
-        options = self._session.conversation.settings.options
-        if not text:
-            self.app.push_screen(OptionsScreen(options, self._take_options))
-            return
-        try:
-            await self._take_options(change_options(options, text), preset="")
-        except UserError as error:
-            self.warn(str(error))
-
-    async def _take_options(self, options: dict[str, int | float], preset: str) -> None:
-        """Apply `options` from now on, and save them as a preset if that has a name."""
-        conversation = self._session.conversation
-        settings = replace(conversation.settings, options=options)
-        if preset:
-            await asyncio.to_thread(self._presets.save, preset, settings)
-        conversation.settings = settings
-        await self.transcript.add_notice(settings_line(settings))
-
-    async def use_preset(self, name: str) -> None:
-        """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets."""
-        await self._is_open.wait()
-        try:
-            if not name:
-                presets = await asyncio.to_thread(self._presets.all)
-                await self.transcript.add_notice(presets_text(presets))
-                return
-            preset = await asyncio.to_thread(self._presets.get, name)
-        except UserError as error:
-            self.warn(str(error))
-            return
-        conversation = self._session.conversation
-        conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
-        await self.transcript.add_notice(f"{name}: {settings_line(conversation.settings)}")
-
-
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText
 
+__all__ = ["ChatScreen"]
 
-class ChatScreen(MessageMixin, ChatSettingsMixin):
-    """A conversation with a model; implements `tui.chat.commands.ChatActions`."""
+
+class ChatScreen(ConversationScreen):
+    """A conversation with a model."""
 
     CSS_PATH = "chat.tcss"
     TABLE = CHAT_COMMANDS
@@ -109,6 +53,7 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._repository = app_context.repository
+        self._presets = Presets(app_context.settings.data_dir)
         self._drafts = DraftAutosave(app_context.repository, lambda error: self.inform(str(error)))
         self._shown_notices: set[str] = set()
 
@@ -187,6 +132,53 @@ class ChatScreen(MessageMixin, ChatSettingsMixin):
         self._session.new_chat()
         await self.transcript.clear()
         await self._open_draft()
+
+    async def set_system_prompt(self, text: str) -> None:
+        """Set the system prompt of this chat, or show it."""
+        await self._is_open.wait()
+        conversation = self._session.conversation
+        current = text or conversation.settings.system
+        conversation.settings = replace(conversation.settings, system=current)
+        await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
+
+    async def edit_options(self, text: str) -> None:
+        """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
+        from tui.chat.options_screen import OptionsScreen
+
+        await self._is_open.wait()
+        options = self._session.conversation.settings.options
+        if not text:
+            self.app.push_screen(OptionsScreen(options, self._take_options))
+            return
+        try:
+            await self._take_options(change_options(options, text), preset="")
+        except UserError as error:
+            self.warn(str(error))
+
+    async def _take_options(self, options: dict[str, int | float], preset: str) -> None:
+        """Apply `options` from now on, and save them as a preset if that has a name."""
+        conversation = self._session.conversation
+        settings = replace(conversation.settings, options=options)
+        if preset:
+            await asyncio.to_thread(self._presets.save, preset, settings)
+        conversation.settings = settings
+        await self.transcript.add_notice(settings_line(settings))
+
+    async def use_preset(self, name: str) -> None:
+        """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets."""
+        await self._is_open.wait()
+        try:
+            if not name:
+                presets = await asyncio.to_thread(self._presets.all)
+                await self.transcript.add_notice(presets_text(presets))
+                return
+            preset = await asyncio.to_thread(self._presets.get, name)
+        except UserError as error:
+            self.warn(str(error))
+            return
+        conversation = self._session.conversation
+        conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
+        await self.transcript.add_notice(f"{name}: {settings_line(conversation.settings)}")
 
     # Events of the store, the service and the model
 

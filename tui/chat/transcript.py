@@ -25,6 +25,12 @@ from tui.chat.notices import ErrorPanel, Greeting, Notice
 
 __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
 
+# Each costs 10 to 20 ms to draw: so many at once are not felt.
+STEP = 4
+# Above this number, views some screens away are unmounted. By distance too: forty short messages may fit one screen.
+_MAX_VIEWS = 40
+_FAR_SCREENS = 4
+
 
 class SteadyScroll(VerticalScroll):
     """A scrolling container that keeps the topmost visible child on its row while others are mounted, removed or
@@ -83,10 +89,6 @@ class SteadyScroll(VerticalScroll):
         self.vertical_scrollbar.position = place
 
 
-# Each costs 10 to 20 ms to draw: so many at once are not felt.
-STEP = 4
-
-
 @dataclass(frozen=True, slots=True)
 class MessageWindow:
     """The positions from `first` up to, not including, `last`."""
@@ -128,11 +130,6 @@ class MessageWindow:
         """Return the intersection; if empty, an empty window at the beginning of `other`."""
         first, last = max(self.first, other.first), min(self.last, other.last)
         return MessageWindow(first, last) if first < last else MessageWindow(other.first, other.first)
-
-
-# Above this number, views some screens away are unmounted. By distance too: forty short messages may fit one screen.
-_MAX_VIEWS = 40
-_FAR_SCREENS = 4
 
 
 class Transcript(SteadyScroll):

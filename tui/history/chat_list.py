@@ -31,6 +31,8 @@ __all__ = ["ChatList", "ChatRowVisual", "row_text"]
 
 _MODEL_CELLS = 18
 _MATCH = "bold underline"
+_MOST_AT_ONCE = 1000
+_ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
 
 
 class ChatRowVisual(Visual):
@@ -88,10 +90,6 @@ def _one_line(piece: str) -> str:
 
 def _moment(chat: Chat) -> str:
     return f"{datetime.fromtimestamp(chat.updated_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M}"
-
-
-_MOST_AT_ONCE = 1000
-_ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
 
 
 class ChatList(OptionList):

@@ -1,118 +1,51 @@
-"""The command table of the history screen.
-
-Owns ids, keys and texts. The implementations are methods of the screen, typed as `HistoryActions`.
-"""
+"""The command table of the history screen: ids, keys and texts."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Protocol
+from tui.commands import Command, CommandTable, list_command
 
-from tui.commands import Command, CommandTable
+__all__ = ["HISTORY_COMMANDS"]
 
-__all__ = ["HISTORY_COMMANDS", "HistoryActions"]
-
-
-class HistoryActions(Protocol):
-    """The methods of the screen that its commands call."""
-
-    def go_to_search(self) -> None: ...
-
-    def rename_chat(self) -> None: ...
-
-    def pin_chat(self) -> Awaitable[None]: ...
-
-    def duplicate_chat(self) -> Awaitable[None]: ...
-
-    def archive_chat(self) -> Awaitable[None]: ...
-
-    def delete_chat(self) -> Awaitable[None]: ...
-
-    def restore_chat(self) -> Awaitable[None]: ...
-
-    def export_chat(self) -> None: ...
-
-    def import_chats(self) -> None: ...
-
-
-HISTORY_COMMANDS: CommandTable[Any] = CommandTable(
+HISTORY_COMMANDS = CommandTable(
     (
-        Command[HistoryActions](
-            id="chats-search",
-            title="Search",
-            tooltip="Search titles and messages; Down goes to the results",
+        Command(
+            "chats-search",
+            "Search",
+            "Search titles and messages; Down goes to the results",
+            "go_to_search",
             keys="slash,ctrl+f",  # with priority: the next key is text; check_action protects typing
             is_shown=True,
-            run=lambda chats, _: chats.go_to_search(),
         ),
-        Command[HistoryActions](
-            id="chats-rename",
-            title="Rename",
-            tooltip="Rename the chat",
-            keys="r",
-            has_priority=False,
-            is_shown=True,
-            run=lambda chats, _: chats.rename_chat(),
+        list_command("chats-rename", "Rename", "r", "Rename the chat", "rename_chat"),
+        list_command("chats-pin", "Pin", "p", "Pin the chat to the top, or unpin it", "pin_chat"),
+        list_command("chats-archive", "Archive", "a", "Archive the chat, or unarchive it", "archive_chat"),
+        list_command(
+            "chats-delete", "Delete", "delete,x", "Delete the chat; it can be restored for a week", "delete_chat"
         ),
-        Command[HistoryActions](
-            id="chats-pin",
-            title="Pin",
-            tooltip="Pin the chat to the top, or unpin it",
-            keys="p",
-            has_priority=False,
-            is_shown=True,
-            run=lambda chats, _: chats.pin_chat(),
-        ),
-        Command[HistoryActions](
-            id="chats-archive",
-            title="Archive",
-            tooltip="Archive the chat, or unarchive it",
-            keys="a",
-            has_priority=False,
-            is_shown=True,
-            run=lambda chats, _: chats.archive_chat(),
-        ),
-        Command[HistoryActions](
-            id="chats-delete",
-            title="Delete",
-            tooltip="Delete the chat; it can be restored for a week",
-            keys="delete,x",
-            has_priority=False,
-            is_shown=True,
-            run=lambda chats, _: chats.delete_chat(),
-        ),
-        Command[HistoryActions](
-            id="chats-undo",
-            title="Undo",
-            tooltip="Restore the last deleted chat",
-            keys="u",
-            has_priority=False,
-            is_shown=True,
-            run=lambda chats, _: chats.restore_chat(),
-        ),
-        Command[HistoryActions](
-            id="chats-duplicate",
-            title="Duplicate",
-            tooltip="Copy the chat with all its branches",
+        list_command("chats-undo", "Undo", "u", "Restore the last deleted chat", "restore_chat"),
+        Command(
+            "chats-duplicate",
+            "Duplicate",
+            "Copy the chat with all its branches",
+            "duplicate_chat",
             keys="d",
             has_priority=False,
-            run=lambda chats, _: chats.duplicate_chat(),
         ),
-        Command[HistoryActions](
-            id="chats-export",
-            title="Export",
-            tooltip="Export the chat; the file extension selects Markdown, JSON or HTML",
+        Command(
+            "chats-export",
+            "Export",
+            "Export the chat; the file extension selects Markdown, JSON or HTML",
+            "export_chat",
             keys="e",
             has_priority=False,
-            run=lambda chats, _: chats.export_chat(),
         ),
-        Command[HistoryActions](
-            id="chats-import",
-            title="Import",
-            tooltip="Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama",
+        Command(
+            "chats-import",
+            "Import",
+            "Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama",
+            "import_chats",
             keys="i",
             has_priority=False,
-            run=lambda chats, _: chats.import_chats(),
         ),
     )
 )

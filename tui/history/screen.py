@@ -37,7 +37,7 @@ __all__ = ["HistoryScreen"]
 
 
 class HistoryScreen(FeatureScreen):
-    """All stored chats; implements `tui.history.commands.HistoryActions`."""
+    """All stored chats."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "history.tcss"]
     FEATURE = "chats"

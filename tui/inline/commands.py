@@ -6,7 +6,6 @@ Owns their selection and the aliases from other programs. `tui.inline.chat` impl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS, Command, slash_line
@@ -15,7 +14,7 @@ __all__ = ["COMMANDS", "SLASH_WORDS", "help_text", "needs_full_screen", "parse_c
 
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
 _IDS = ("retry", "continue", "edit", "new", "system", "options", "preset", "thoughts", "copy", "help", "quit")
-COMMANDS: tuple[Command[Any], ...] = tuple(
+COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
 )
 SLASH_WORDS = tuple(command.slash for command in COMMANDS)
@@ -32,7 +31,7 @@ _BREAK = ("Alt+Enter", "Start a new line")
 _FORGETTING = {"new": "Start a new chat; this one is discarded"}
 
 
-def parse_command(text: str) -> tuple[Command[Any] | None, str, str] | None:
+def parse_command(text: str) -> tuple[Command | None, str, str] | None:
     """Return command, word and argument of a text such as `/system Be brief`; None for a question. The command is None
     for an unknown word."""
     word, _, argument = text.strip().partition(" ")

@@ -20,6 +20,14 @@ from tui.chat.composer.attachments import complete_path
 
 __all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "breaks_lines", "has_pending_input", "without_echo"]
 
+_PASTE_GAP_S = 0.02  # the pieces of a paste arrive faster than this, keys slower
+PROMPT = ">>> "
+CONTINUATION = "... "
+_COMPLETES_GNU = "tab: complete"
+_COMPLETES_EDITLINE = "bind ^I rl_complete"  # macOS' editor, also of uv's Python
+_BREAKS_LINES = '"\\e\\C-m": "\\C-v\\C-j"'  # GNU only: Alt+Enter inserts a line break
+_MARKS_PASTES = "set enable-bracketed-paste on"  # GNU only: a paste is one text
+
 
 @contextmanager
 def without_echo() -> Iterator[None]:
@@ -42,9 +50,6 @@ def without_echo() -> Iterator[None]:
             termios.tcsetattr(descriptor, termios.TCSANOW, usual)
 
 
-_PASTE_GAP_S = 0.02  # the pieces of a paste arrive faster than this, keys slower
-
-
 def has_pending_input() -> bool:
     """Return whether more input follows so soon that it was pasted.
 
@@ -62,15 +67,6 @@ def has_pending_input() -> bool:
         return bool(select.select([0], [], [], _PASTE_GAP_S)[0])
     finally:
         termios.tcsetattr(0, termios.TCSANOW, usual)
-
-
-PROMPT = ">>> "
-CONTINUATION = "... "
-
-_COMPLETES_GNU = "tab: complete"
-_COMPLETES_EDITLINE = "bind ^I rl_complete"  # macOS' editor, also of uv's Python
-_BREAKS_LINES = '"\\e\\C-m": "\\C-v\\C-j"'  # GNU only: Alt+Enter inserts a line break
-_MARKS_PASTES = "set enable-bracketed-paste on"  # GNU only: a paste is one text
 
 
 def breaks_lines() -> bool:

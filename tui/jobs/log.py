@@ -20,6 +20,9 @@ from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 __all__ = ["LogScreen", "LogView", "read_end"]
 
+_READ_EVERY_S = 1.0
+_MAX_BYTES = 256 * 1024  # earlier lines are in the file
+
 
 class LogView(Log):
     """A wrapped log. Appends to a growing text, replaces any other; follows the end until the user scrolls."""
@@ -64,16 +67,12 @@ def _wrapped(line: str, n_cells: int) -> Iterator[str]:
         yield from chop_cells(line, n_cells)
 
 
-_READ_EVERY_S = 1.0
-_MAX_BYTES = 256 * 1024  # earlier lines are in the file
-
-
 class LogScreen(FeatureScreen):
     """Reads the file in a thread, once a second while visible."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
     FEATURE = "log"
-    TABLE: ClassVar[CommandTable[Any]] = CommandTable(())
+    TABLE: ClassVar[CommandTable] = CommandTable(())
 
     def body(self) -> Iterable[Widget]:
         field = Input(placeholder="Filter lines", compact=True)

@@ -16,22 +16,25 @@ from textual.widgets import DataTable, Static
 
 from app.terminal import printable
 from quantizer.errors import UserError
+from tui.commands import CommandTable, list_command
 from tui.connection.localllm_service import LocalllmService, localllm_service
-from tui.jobs.commands import JOBS_COMMANDS
 from tui.jobs.format import cells, detail
 from tui.jobs.log import LogView
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
-__all__ = ["JobTable", "JobsScreen"]
-
 if TYPE_CHECKING:
     from app.protocol.job import Job
+
+__all__ = ["JobTable", "JobsScreen"]
 
 
 # Columns after the title, and their cells; where all do not fit, the first of them are shown.
 _WIDTHS = {"State": 11, "Progress": 16, "Speed": 10, "Left": 10}
 _TITLE_CELLS = 16
 _MARGIN = 2
+_DRAWN_EVERY_S = 0.2  # five times a second reads as motion
+_LOG_READ_EVERY_S = 1.0
+_NONE = "No jobs. Downloads, conversions and benchmarks appear here."
 
 
 class JobTable(DataTable[Text]):
@@ -98,17 +101,17 @@ def _cell(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-if TYPE_CHECKING:
-    from app.protocol.job import Job
-
-
-_DRAWN_EVERY_S = 0.2  # five times a second reads as motion
-_LOG_READ_EVERY_S = 1.0
-_NONE = "No jobs. Downloads, conversions and benchmarks appear here."
+JOBS_COMMANDS = CommandTable(
+    (
+        list_command("jobs-cancel", "Cancel", "c", "Cancel the job; a download keeps its partial data", "cancel_job"),
+        list_command("jobs-retry", "Retry", "r", "Run it again, or resume where it stopped", "retry_job"),
+        list_command("jobs-forget", "Forget", "delete,x", "Remove a finished job and its log", "forget_job"),
+    )
+)
 
 
 class JobsScreen(FeatureScreen):
-    """Implements `tui.jobs.commands.JobsActions`."""
+    """The table of jobs, details and log of the selected one."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "jobs.tcss"]
     FEATURE = "jobs"

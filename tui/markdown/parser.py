@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from app.terminal import printable, printable_line
 
-__all__ = ["CodeBlock", "block_parser", "code_blocks", "markdown_parser"]
-
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.rules_core import StateCore
     from markdown_it.token import Token
+
+__all__ = ["CodeBlock", "block_parser", "code_blocks", "markdown_parser"]
+
+_KINDS = {"fence", "code_block"}
 
 
 @cache
@@ -90,9 +92,6 @@ def _with_addresses(tokens: Iterable[Token]) -> Iterator[Token]:
             yield Token("text", "", 0, content=f" ({address})")
         shown += token.content
         yield token
-
-
-_KINDS = {"fence", "code_block"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from offload.format import format_memory, format_speed
 
+if TYPE_CHECKING:
+    from app.client import Job, MeasuredRun, ModelStatus
+    from tui.metrics.samples import Sample
+
 __all__ = ["bench_runs", "compared_lines", "history_lines", "model_lines", "run_line", "sparkline"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_NAME_COLUMNS, _VALUE_COLUMNS = 13, 22
+_Figures: TypeAlias = Mapping[tuple[str, str, str], float]
+_RATE = "tok/s"  # for all other units less is better
+_STATES = {
+    "queued": "queued",
+    "running": "running",
+    "cancelled": "cancelled",
+    "interrupted": "interrupted",
+}
 
 
 def sparkline(values: Sequence[float | None], n_columns: int, most: float | None = None) -> str:
@@ -32,14 +45,6 @@ def _block(value: float | None, top: float) -> str:
         return " "
     share = min(max(value / top, 0.0), 1.0) if top else 0.0
     return _BLOCKS[round(share * (len(_BLOCKS) - 1))]
-
-
-if TYPE_CHECKING:
-    from app.client import MeasuredRun, ModelStatus
-    from tui.metrics.samples import Sample
-
-
-_NAME_COLUMNS, _VALUE_COLUMNS = 13, 22
 
 
 def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -> list[str]:
@@ -90,20 +95,6 @@ def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
     since = f" since {datetime.fromtimestamp(min(times)):%Y-%m-%d}" if times else ""
     text = f"{len(rates)} answers{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
     return [text + sparkline(rates, max(n_columns - len(text), 0))]
-
-
-if TYPE_CHECKING:
-    from app.client import Job
-
-
-_Figures: TypeAlias = Mapping[tuple[str, str, str], float]
-_RATE = "tok/s"  # for all other units less is better
-_STATES = {
-    "queued": "queued",
-    "running": "running",
-    "cancelled": "cancelled",
-    "interrupted": "interrupted",
-}
 
 
 def bench_runs(jobs: Sequence[Job]) -> tuple[Job, ...]:

@@ -18,9 +18,9 @@ from textual.widgets.option_list import Option
 from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
+from tui.commands import CommandTable, list_command
 from tui.connection.localllm_service import localllm_service
 from tui.context import AppContext
-from tui.metrics.commands import METRICS_COMMANDS
 from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line
 from tui.metrics.samples import MetricsHistory
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
@@ -36,8 +36,24 @@ _QUICK_WORK = "decode,prefill,turns"
 _MARGIN_COLUMNS = 3  # padding and scrollbar
 
 
+METRICS_COMMANDS = CommandTable(
+    (
+        list_command(
+            "metrics-measure",
+            "Benchmark",
+            "b",
+            "Benchmark the model in a separate service; takes a minute or more",
+            "measure",
+        ),
+        list_command(
+            "metrics-clear", "Clear comparison", "c", "Clear the run selected for comparison", "clear_comparison"
+        ),
+    )
+)
+
+
 class MetricsScreen(FeatureScreen):
-    """Implements `tui.metrics.commands.MetricsActions`."""
+    """Polls the service while it is visible."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "metrics.tcss"]
     FEATURE = "metrics"
@@ -80,7 +96,7 @@ class MetricsScreen(FeatureScreen):
 
     # Command handlers
 
-    def measure(self, model: str) -> None:
+    def measure(self, model: str = "") -> None:
         """Benchmark a model, by default the one of the chat."""
         self._begin_measuring(model or self.app_context.connection.state.model)
 

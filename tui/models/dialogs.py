@@ -19,7 +19,13 @@ from app.terminal import printable_line
 from quantizer.errors import UserError
 from tui.models.format import format_fit, format_rate, format_size
 
+if TYPE_CHECKING:
+    from app.client import TypeChoice
+
 __all__ = ["ModelInfoScreen", "QuantizeScreen", "type_line"]
+
+_HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
+_USUAL = "Q4_K_M"
 
 
 class ModelInfoScreen(ModalScreen[None]):
@@ -45,14 +51,6 @@ class ModelInfoScreen(ModalScreen[None]):
             panel.border_title = Text(self._title).markup
             panel.border_subtitle = "Esc closes"
             yield Static(table)
-
-
-if TYPE_CHECKING:
-    from app.client import TypeChoice
-
-
-_HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
-_USUAL = "Q4_K_M"
 
 
 class QuantizeScreen(ModalScreen[dict[str, object]]):

@@ -18,6 +18,13 @@ from tui.models.rows import Columns, ModelRow, Section, columns, headings, row_l
 
 __all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
 
+_ACTIONS = {
+    "here": "Enter starts a chat.",
+    "elsewhere": "Enter starts a chat, I imports it.",
+    "fetch": "Enter downloads it in the background.",
+}
+_MARGIN_CELLS = 3  # the scroll bar, and air
+
 
 class SearchField(Input):
     """Posts its text like Input; Down and Enter go to the list."""
@@ -33,13 +40,6 @@ class SearchField(Input):
     def action_leave_for_list(self) -> None:
         """Let the screen focus the list."""
         self.post_message(self.Left())
-
-
-_ACTIONS = {
-    "here": "Enter starts a chat.",
-    "elsewhere": "Enter starts a chat, I imports it.",
-    "fetch": "Enter downloads it in the background.",
-}
 
 
 class ModelDetail(Static):
@@ -76,9 +76,6 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
         printable_line(" · ".join(fact for fact in facts if fact)),
         printable_line(" ".join(note for note in notes if note)),
     )
-
-
-_MARGIN_CELLS = 3  # the scroll bar, and air
 
 
 class ModelList(OptionList):

@@ -27,7 +27,7 @@ from tui.models.rows import ModelRow
 from tui.navigation import HOME
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
-__all__ = ["ModelRowCommands", "ModelsScreen"]
+__all__ = ["ModelsScreen"]
 
 _IDLE = "10m"
 _FOR_GOOD = "-1"
@@ -35,14 +35,14 @@ _KEEP, _REMOVE = "keep", "remove"
 _REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # the harmless choice first
 
 Rest = ParamSpec("Rest")
-Action = Callable[Concatenate["ModelRowCommands", Rest], Coroutine[Any, Any, None]]
+Action = Callable[Concatenate["ModelsScreen", Rest], Coroutine[Any, Any, None]]
 
 
 def _notify_errors(action: Action[Rest]) -> Action[Rest]:
     """Notify the user of a UserError."""
 
     @wraps(action)
-    async def wrapped(self: ModelRowCommands, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
+    async def wrapped(self: ModelsScreen, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
         try:
             await action(self, *rest, **more)
         except UserError as error:
@@ -51,22 +51,85 @@ def _notify_errors(action: Action[Rest]) -> Action[Rest]:
     return wrapped
 
 
-class ModelRowCommands(FeatureScreen):
-    """Actions on the selected row."""
+class ModelsScreen(FeatureScreen):
+    """The lists, a search field, and details of the selected row."""
+
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "models.tcss"]
+    FEATURE = "models"
+    TABLE = MODEL_COMMANDS
+    KEYS = ModelList.KEYS
+    BINDINGS = MODEL_COMMANDS.bindings()
+
+    class Changed(Message):
+        """The lists changed."""
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._connection = app_context.connection
         self._downloads = app_context.downloads
+        self._lists = ModelLists(app_context.connection, app_context.jobs, self._post_changed)
+
+    def body(self) -> Iterable[Widget]:
+        yield SearchField(placeholder="/ searches local models and the hub", select_on_focus=False)
+        yield ModelList()
+        yield ModelDetail()
+
+    def on_mount(self) -> None:
+        self.rows.focus()
+        self._show()
+        self._begin(self._lists.recommend, "recommend")
+        self.app_context.jobs.on_end(self._job_ended)
+
+    def on_screen_resume(self) -> None:
+        """Refresh: files may have changed in the meantime."""
+        self._begin(self._lists.refresh, "here")
+
+    @property
+    def rows(self) -> ModelList:
+        return self.query_one(ModelList)
+
+    @property
+    def field(self) -> SearchField:
+        return self.query_one(SearchField)
 
     @property
     def row(self) -> ModelRow | None:
         """The selected row."""
-        raise NotImplementedError
+        return self._lists.row(self.rows.row_id)
+
+    # Events
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        self._lists.narrow(event.value)
+        self._begin(self._lists.search, "search")
+
+    @on(SearchField.Left)
+    def _left_field(self) -> None:
+        self.rows.focus()
+
+    @on(OptionList.OptionSelected)
+    async def _selected(self) -> None:
+        await self.choose()
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self.query_one(ModelDetail).show(self.row)
+
+    @on(Changed)
+    def _show(self) -> None:
+        self.rows.show(self._lists.sections())
+        self.query_one(ModelDetail).show(self.row)
+
+    # Commands
+
+    def focus_search(self) -> None:
+        """Focus the search field."""
+        self.set_focus(self.field)  # at once: the next key may be queued already
 
     def rescan(self) -> None:
-        """Refresh the lists."""
-        raise NotImplementedError
+        """Refresh the lists and measure the free memory."""
+        self._begin(partial(self._lists.refresh, is_fresh=True), "here")
 
     @_notify_errors
     async def choose(self) -> None:
@@ -201,84 +264,6 @@ class ModelRowCommands(FeatureScreen):
         gone = await (await self._library()).remove(model)
         self.inform(f"{gone.id} is removed.")
         self.rescan()
-
-
-class ModelsScreen(ModelRowCommands):
-    """The lists, a search field, and details of the selected row; implements `tui.models.commands.ModelActions`."""
-
-    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "models.tcss"]
-    FEATURE = "models"
-    TABLE = MODEL_COMMANDS
-    KEYS = ModelList.KEYS
-    BINDINGS = MODEL_COMMANDS.bindings()
-
-    class Changed(Message):
-        """The lists changed."""
-
-    def __init__(self, app_context: AppContext) -> None:
-        super().__init__(app_context)
-        self._lists = ModelLists(app_context.connection, app_context.jobs, self._post_changed)
-
-    def body(self) -> Iterable[Widget]:
-        yield SearchField(placeholder="/ searches local models and the hub", select_on_focus=False)
-        yield ModelList()
-        yield ModelDetail()
-
-    def on_mount(self) -> None:
-        self.rows.focus()
-        self._show()
-        self._begin(self._lists.recommend, "recommend")
-        self.app_context.jobs.on_end(self._job_ended)
-
-    def on_screen_resume(self) -> None:
-        """Refresh: files may have changed in the meantime."""
-        self._begin(self._lists.refresh, "here")
-
-    @property
-    def rows(self) -> ModelList:
-        return self.query_one(ModelList)
-
-    @property
-    def field(self) -> SearchField:
-        return self.query_one(SearchField)
-
-    @property
-    def row(self) -> ModelRow | None:
-        return self._lists.row(self.rows.row_id)
-
-    # Events
-
-    @on(Input.Changed)
-    def _typed(self, event: Input.Changed) -> None:
-        self._lists.narrow(event.value)
-        self._begin(self._lists.search, "search")
-
-    @on(SearchField.Left)
-    def _left_field(self) -> None:
-        self.rows.focus()
-
-    @on(OptionList.OptionSelected)
-    async def _selected(self) -> None:
-        await self.choose()
-
-    @on(OptionList.OptionHighlighted)
-    def _highlighted(self) -> None:
-        self.query_one(ModelDetail).show(self.row)
-
-    @on(Changed)
-    def _show(self) -> None:
-        self.rows.show(self._lists.sections())
-        self.query_one(ModelDetail).show(self.row)
-
-    def focus_search(self) -> None:
-        """Focus the search field."""
-        self.set_focus(self.field)  # at once: the next key may be queued already
-
-    def rescan(self) -> None:
-        """Refresh the lists and measure the free memory."""
-        self._begin(partial(self._lists.refresh, is_fresh=True), "here")
-
-    # Helpers
 
     def _begin(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
         """Run `work` in the background, replacing the running one of its group."""

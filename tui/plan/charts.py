@@ -18,11 +18,19 @@ from app.terminal import printable
 from offload.format import format_speed
 from tui.plan.format import device_lines
 
+if TYPE_CHECKING:
+    from app.client import PlanReport
+
 __all__ = ["BrailleCanvas", "DeviceBars", "SpeedCurve", "curve_lines", "measured_points"]
 
 _BLANK = 0x2800
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column and row of a cell's dots
 _DOTS_ACROSS, _DOTS_DOWN = 2, 4
+_CURRENT, _MEASURED, _END = "◆", "×", "┊"
+_LABEL_COLUMNS = 6
+_LEAST_COLUMNS, _LEAST_ROWS = 8, 2
+_ROOM_ABOVE = 1.08
+_AXIS_COLUMNS = 22
 
 
 class BrailleCanvas:
@@ -72,17 +80,6 @@ class BrailleCanvas:
 
     def _set(self, x: int, y: int) -> None:
         self._dots[y // _DOTS_DOWN][x // _DOTS_ACROSS] |= _BITS[x % _DOTS_ACROSS][y % _DOTS_DOWN]
-
-
-if TYPE_CHECKING:
-    from app.client import PlanReport
-
-
-_CURRENT, _MEASURED, _END = "◆", "×", "┊"
-_LABEL_COLUMNS = 6
-_LEAST_COLUMNS, _LEAST_ROWS = 8, 2
-_ROOM_ABOVE = 1.08
-_AXIS_COLUMNS = 22
 
 
 def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_rows: int) -> list[str]:
@@ -152,10 +149,6 @@ def _without_curve(report: PlanReport) -> list[str]:
         return [why]
     off = report.decode_tps / median(runs) - 1
     return [why, f"Measured here: {format_speed(median(runs))} tok/s (answers: {len(runs)}); predicted: {off:+.0%}."]
-
-
-if TYPE_CHECKING:
-    from app.client import PlanReport
 
 
 class DeviceBars(Widget):

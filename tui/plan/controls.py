@@ -15,16 +15,20 @@ from textual.widgets import Static
 
 from app.terminal import printable
 
-__all__ = ["OnStep", "Stepper", "StepperState", "apply_step", "plan_controls"]
-
 if TYPE_CHECKING:
     from app.client import PlanReport, PlanRequest
+
+__all__ = ["OnStep", "Stepper", "StepperState", "apply_step", "plan_controls"]
 
 
 _LEAST_CTX, _MOST_CTX = 512, 1 << 20
 _SEQUENCES = (1, 2, 4, 8, 16, 32)
 _LAYERS = "layers:"
 Value = TypeVar("Value", int, str)
+OnStep = Callable[[str, int], None]
+"""Takes the id of a control and the steps it changes. Called, not posted: the next key must find the change applied."""
+_LABEL_COLUMNS = 16
+_FAR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +117,6 @@ def _layers(request: PlanRequest, report: PlanReport) -> dict[str, int]:
 
 def _stepped(values: Sequence[Value], value: Value, n_steps: int) -> Value:
     return values[min(max(values.index(value) + n_steps, 0), len(values) - 1)]
-
-
-OnStep = Callable[[str, int], None]
-"""Takes the id of a control and the steps it changes. Called, not posted: the next key must find the change applied."""
-
-_LABEL_COLUMNS = 16
-_FAR = 4
 
 
 class Stepper(Static, can_focus=True):

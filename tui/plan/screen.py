@@ -19,10 +19,10 @@ from textual.widgets.option_list import Option
 from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
+from tui.commands import Command, CommandTable, list_command
 from tui.connection.localllm_service import localllm_service
 from tui.context import AppContext
 from tui.plan.charts import DeviceBars, SpeedCurve
-from tui.plan.commands import PLAN_COMMANDS
 from tui.plan.controls import Stepper, apply_step, plan_controls
 from tui.plan.format import describe_load, headline, machine_text, remedy_text
 from tui.widgets.dialogs import InputDialog
@@ -41,8 +41,38 @@ _ABOUT_MACHINES = (
 )
 
 
+PLAN_COMMANDS = CommandTable(
+    (
+        list_command("plan-load", "Load", "l", "Load the model with this plan; the second press confirms", "load_plan"),
+        list_command("plan-automatic", "Automatic", "a", "Reset every value to the planner's choice", "reset_plan"),
+        list_command(
+            "plan-model",
+            "Model",
+            "m",
+            "Plan another model: a name, a path, or org/repo:QUANT from the hub, without a download",
+            "ask_for_model",
+        ),
+        list_command(
+            "plan-machine",
+            "What if",
+            "w",
+            "Plan for another machine, such as RTX 3060=12GiB; empty means this machine",
+            "ask_for_machine",
+        ),
+        Command(
+            "plan-look",
+            "Refresh",
+            "Rescan this machine's memory and plan again",
+            "rescan",
+            keys="r",
+            has_priority=False,
+        ),
+    )
+)
+
+
 class PlanScreen(FeatureScreen):
-    """Implements `tui.plan.commands.PlanActions`."""
+    """The plan of one model on one machine."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "plan.tcss"]
     FEATURE = "plan"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from textual.keys import Keys
 
@@ -22,7 +21,7 @@ _KNOWN = {key.value for key in Keys}
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 
 
-def keys_of(command: Command[Any], keys: Mapping[str, str]) -> str:
+def keys_of(command: Command, keys: Mapping[str, str]) -> str:
     """Return the keys of a command, comma-separated: the custom ones, else its own."""
     return keys.get(command.id, command.keys) if command.keys else ""
 
@@ -46,16 +45,16 @@ def ids_with_keys() -> list[str]:
     return sorted(_with_keys(dict(_tables())))
 
 
-def _with_keys(tables: Mapping[str, tuple[Command[Any], ...]]) -> dict[str, Command[Any]]:
+def _with_keys(tables: Mapping[str, tuple[Command, ...]]) -> dict[str, Command]:
     return {command.id: command for table in tables.values() for command in table if command.keys}
 
 
-def _tables() -> Iterator[tuple[str, tuple[Command[Any], ...]]]:
+def _tables() -> Iterator[tuple[str, tuple[Command, ...]]]:
     for place in FEATURES:
         yield place.title, (*place.screen_class().TABLE, *APP_COMMANDS)
 
 
-def _check_key(name: str, command: Command[Any]) -> None:
+def _check_key(name: str, command: Command) -> None:
     *modifiers, base = name.split("+")
     if not _MODIFIERS.issuperset(modifiers) or not (name in _KNOWN or base in _KNOWN or _is_character(base)):
         raise UsageError(
@@ -77,7 +76,7 @@ def _is_character(base: str) -> bool:
         return base == "space"
 
 
-def _check_apart(title: str, table: tuple[Command[Any], ...], keys: Mapping[str, str]) -> None:
+def _check_apart(title: str, table: tuple[Command, ...], keys: Mapping[str, str]) -> None:
     owners: dict[str, str] = {}
     for command in table:
         for name in filter(None, keys_of(command, keys).split(",")):

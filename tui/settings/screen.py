@@ -17,8 +17,8 @@ from app.settings.descriptions import DESCRIPTIONS
 from app.settings.settings import Settings
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
+from tui.commands import CommandTable, list_command
 from tui.connection.localllm_service import localllm_service
-from tui.settings.commands import SETTINGS_COMMANDS
 from tui.settings.controller import SettingRow, SettingsController
 from tui.settings.keymap import ids_with_keys
 from tui.settings.themes import theme_choices
@@ -30,6 +30,9 @@ __all__ = ["SettingTable", "SettingsScreen", "describe_reload", "facts"]
 _NAME_CELLS, _ORIGIN_CELLS = 15, 11
 _LEAST_VALUE_CELLS = 16
 _MARGIN = 2
+_FACT = "Read-only: derived from the settings above."
+_LOAD, _LEAVE = "load", "leave"
+_LOADING = {_LOAD: "Reload it now", _LEAVE: "Keep it unchanged until the next start"}
 
 
 class SettingTable(DataTable[Text]):
@@ -83,13 +86,35 @@ def _cell(text: str) -> Text:
     return Text(printable_line(text), no_wrap=True, overflow="ellipsis")
 
 
-_FACT = "Read-only: derived from the settings above."
-_LOAD, _LEAVE = "load", "leave"
-_LOADING = {_LOAD: "Reload it now", _LEAVE: "Keep it unchanged until the next start"}
+SETTINGS_COMMANDS = CommandTable(
+    (
+        list_command(
+            "settings-change",
+            "Change",
+            "e",
+            "Change the setting in the settings file; Enter does the same",
+            "change_setting",
+        ),
+        list_command(
+            "settings-reset",
+            "Reset",
+            "r,delete",
+            "Remove the setting from the settings file: the default applies again",
+            "reset_setting",
+        ),
+        list_command(
+            "settings-load",
+            "Reload",
+            "l",
+            "Reload the model with the saved context, cache and parallel settings",
+            "load_as_written",
+        ),
+    )
+)
 
 
 class SettingsScreen(FeatureScreen):
-    """Implements `tui.settings.commands.SettingsActions`."""
+    """The table of settings, and details of the selected one."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "settings.tcss"]
     FEATURE = "settings"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from inspect import isawaitable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.binding import Binding
 from textual.screen import Screen
@@ -25,11 +25,11 @@ class CommandScreen(Screen[None]):
     """A screen to stay in. A class with a TABLE of its own also sets `BINDINGS = TABLE.bindings()`; KEYS are the keys
     of its widgets, for help."""
 
-    TABLE: ClassVar[CommandTable[Any]]
+    TABLE: ClassVar[CommandTable]
     KEYS: ClassVar[tuple[Binding, ...]] = ()
     BINDINGS = APP_COMMANDS.bindings()
 
-    def all_commands(self) -> Iterator[Command[Any]]:
+    def all_commands(self) -> Iterator[Command]:
         """Yield the screen's commands, then the app's."""
         yield from self.TABLE
         yield from APP_COMMANDS
@@ -53,7 +53,7 @@ class CommandScreen(Screen[None]):
         if isawaitable(outcome):
             await outcome
 
-    def command_of_word(self, word: str) -> Command[Any] | None:
+    def command_of_word(self, word: str) -> Command | None:
         """Return the command of `/word`."""
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)
 

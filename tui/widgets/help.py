@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -59,7 +59,7 @@ def _rows(about: CommandScreen, keys: Mapping[str, str]) -> list[tuple[str, str]
     ]
 
 
-def _label(command: Command[Any], keys: Mapping[str, str]) -> str:
+def _label(command: Command, keys: Mapping[str, str]) -> str:
     slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
     return "  ".join(part for part in (_shown(keys_of(command, keys)), slash) if part)
 

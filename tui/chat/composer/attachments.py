@@ -33,6 +33,12 @@ __all__ = [
 _LONG_CHARACTERS = 1000
 _LONG_LINES = 12
 _FENCE = "```"
+MAX_FILES = 20_000
+MAX_ATTACHED_BYTES = 4 << 20  # a million tokens: more than any context
+_NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist", "site-packages"})
+_MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
+_AFTER_A_WORD = ".,;:!?)]}'\""
+_LOOKS_LIKE_A_FILE = re.compile(r"[/\\]|\w\.\w{1,8}$")
 
 
 def is_long(text: str) -> bool:
@@ -58,11 +64,6 @@ def _fenced(attachment: Attachment) -> str:
     while fence in attachment.content:
         fence += "`"
     return f"{attachment.name}:\n{fence}\n{attachment.content.rstrip()}\n{fence}"
-
-
-MAX_FILES = 20_000
-MAX_ATTACHED_BYTES = 4 << 20  # a million tokens: more than any context
-_NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist", "site-packages"})
 
 
 def files_below(folder: Path) -> list[str]:
@@ -113,11 +114,6 @@ def read_text_file(path: Path, name: str) -> Attachment:
     if "\0" in text:
         raise UsageError(f"{name} is not UTF-8 text.", "Only text files can be attached.")
     return Attachment(name, text)
-
-
-_MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
-_AFTER_A_WORD = ".,;:!?)]}'\""
-_LOOKS_LIKE_A_FILE = re.compile(r"[/\\]|\w\.\w{1,8}$")
 
 
 def mentions(question: str, folder: Path) -> dict[str, Path | None]:

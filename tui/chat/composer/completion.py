@@ -1,7 +1,4 @@
-"""Completions of the word at the cursor: a command after a slash, a file after an at sign.
-
-Pure: text and candidates in, completions out.
-"""
+"""Completions of the word at the cursor: a command after a slash, a file after an at sign; and their list."""
 
 from __future__ import annotations
 
@@ -9,9 +6,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rich.text import Text
 from textual.fuzzy import FuzzySearch
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
 
-__all__ = ["MAX_COMPLETIONS", "Completion", "PartialWord", "command_completions", "file_completions", "partial_word"]
+from app.terminal import printable_line
+
+__all__ = [
+    "MAX_COMPLETIONS",
+    "Completion",
+    "CompletionList",
+    "PartialWord",
+    "command_completions",
+    "file_completions",
+    "partial_word",
+]
 
 MAX_COMPLETIONS = 8
 _MOST_SCORED = 400  # scoring a file may take a millisecond
@@ -75,3 +85,38 @@ def _in_name(file: str, letters: str) -> float:
     """Return a bonus for a match in the file's name, higher at its start, less per folder level."""
     name = file.rpartition("/")[2].lower()
     return 10.0 * (letters in name) + 10.0 * name.startswith(letters) - 0.1 * file.count("/")
+
+
+class CompletionList(OptionList):
+    """A short list, hidden while it is empty. A click posts OptionList's own OptionSelected."""
+
+    can_focus = False
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, compact=True)
+        self.display = False
+        self._completions: Sequence[Completion] = ()
+
+    def show(self, completions: Sequence[Completion]) -> None:
+        """Show `completions` with the first one selected; hide if there are none."""
+        if completions != self._completions:
+            self._completions = completions
+            self.clear_options()
+            self.add_options(Option(_line(completion)) for completion in completions)
+            self.highlighted = 0 if completions else None
+        self.display = bool(completions)
+
+    def move(self, n_rows: int) -> None:
+        """Move the selection, wrapping around."""
+        if self._completions:
+            self.highlighted = ((self.highlighted or 0) + n_rows) % len(self._completions)
+
+    @property
+    def chosen(self) -> Completion | None:
+        """The selected completion; None while hidden."""
+        return self._completions[self.highlighted] if self.display and self.highlighted is not None else None
+
+
+def _line(completion: Completion) -> Text:
+    line = Text(printable_line(completion.text), style="bold")
+    return line.append(f"  {completion.note}", style="not bold dim") if completion.note else line

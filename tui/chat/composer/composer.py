@@ -32,15 +32,17 @@ from tui.chat.composer.attachments import (
 from tui.chat.composer.completion import (
     MAX_COMPLETIONS,
     Completion,
+    CompletionList,
     PartialWord,
     command_completions,
     file_completions,
     partial_word,
 )
-from tui.chat.composer.completion_list import CompletionList
 from tui.chat.composer.prompt_input import PromptInput
 
 __all__ = ["AttachmentBar", "Composer"]
+
+SlashWords = Callable[[], Iterable[tuple[str, str]]]
 
 
 class _Chip(Static):
@@ -113,9 +115,6 @@ class AttachmentBar(HorizontalScroll):
         self.attachments = attachments
         self.display = bool(attachments)
         self.post_message(self.Changed())
-
-
-SlashWords = Callable[[], Iterable[tuple[str, str]]]
 
 
 class Composer(Vertical):
