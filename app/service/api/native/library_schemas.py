@@ -7,6 +7,7 @@ from typing import TypeAlias
 from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.engine.tuning.tune_results import SpeedMeasurement
 from app.protocol.library import HubRepository, Recommendation, TypeChoice
 
 __all__ = ["Card", "Recommendations", "Repositories", "Types"]
@@ -40,25 +41,6 @@ class TemplateBase(TypedDict):
     is_same: bool
 
 
-class TunedSetting(TypedDict):
-    """What decides speed."""
-
-    n_threads: NonNegativeInt
-    flash_attention: bool
-    extra_buffers: bool
-    n_ubatch: NonNegativeInt
-    kv_type: str
-
-
-class Tuned(TypedDict):
-    """The fastest setting that was measured here, in tokens a second."""
-
-    setting: TunedSetting
-    prefill: NonNegativeFloat
-    decode: list[tuple[NonNegativeInt, NonNegativeFloat]]
-    step_ratios: list[tuple[NonNegativeInt, NonNegativeFloat]]
-
-
 class Card(TypedDict):
     """All that a model's file says of it, what this machine has learnt, and the same in `rows` for people."""
 
@@ -87,7 +69,7 @@ class Card(TypedDict):
     files: list[str]
     sha256: list[str | None]
     template_base: TemplateBase | None
-    tuned: Tuned | None
+    tuned: SpeedMeasurement | None
     rows: list[Row]
 
 
