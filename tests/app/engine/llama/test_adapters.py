@@ -17,7 +17,7 @@ N_EMBD, N_LAYERS = 256, 4
 
 @pytest.fixture(scope="module")
 def steered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("steering")
+    folder = tmp_path_factory.mktemp("adapters")
     adapters = [lora(folder / f"{seed}.gguf", lora_weights(N_EMBD, N_LAYERS, seed=seed, size=0.3)) for seed in (1, 2)]
     vector = control_vector(folder / "vector.gguf", N_EMBD, tuple(range(1, N_LAYERS)))
     run = subprocess.run(
