@@ -223,9 +223,9 @@ class SettingsScreen(FeatureScreen):
             self.warn(str(error))
 
     async def _write(self, name: str, text: str | None) -> None:
-        text = await self.settings_controller.change(name, text)
+        effect = await self.settings_controller.change(name, text)
         self._draw()
-        self.inform(f"{name} is {'reset' if text is None else 'saved'}. {text}")
+        self.inform(f"{name} is {'reset' if text is None else 'saved'}. {effect}")
 
 
 def _explanation(name: str) -> str:
