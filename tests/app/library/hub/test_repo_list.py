@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -40,14 +39,14 @@ def test_the_token_is_given_to_the_hub(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["429", "5xx", "stall", "reset", "tls error", "redirect loop", "416"])
-def test_a_search_that_fails_is_given_up_at_once(hub: HubServer, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_search_that_fails_is_not_retried(hub: HubServer, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(hub_list, "_TIMEOUT_S", 0.3)
     hub.inject(kind, stage="list", times=99)
-    started_s = time.monotonic()
+    hub.log.clear()
     with pytest.raises(HubError):
         list_repos(HubAccess(hub.url), "llama", 10)
-    assert time.monotonic() - started_s < 5
     hub.injections.clear()
+    assert len(hub.log) <= 1 or kind == "redirect loop"  # no retries
 
 
 def test_a_refused_search_names_who_refused_and_its_status_alone(hub: HubServer) -> None:
