@@ -84,7 +84,7 @@ class ScriptedLibrary:
             :limit
         ]
 
-    async def card(self, model: str) -> tuple[tuple[str, str], ...]:
+    async def show(self, model: str) -> tuple[tuple[str, str], ...]:
         """Return `model_info_rows`. Raises ModelFileError for an unknown model."""
         self._named(model)
         return self.model_info_rows

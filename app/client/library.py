@@ -51,9 +51,9 @@ class LibraryClient:
         data = await self._get("search", words=words, limit=limit)
         return tuple(decode(HubRepository, item) for item in data["repositories"])
 
-    async def card(self, model: str) -> tuple[tuple[str, str], ...]:
+    async def show(self, model: str) -> tuple[tuple[str, str], ...]:
         """Return the model info as labels and texts, not yet safe for a terminal."""
-        return tuple((label, text) for label, text in (await self._get("card", model=model))["rows"])
+        return tuple((label, text) for label, text in (await self._get("show", model=model))["rows"])
 
     async def types(self, model: str) -> tuple[TypeChoice, ...]:
         """Return size, loss and fit of a model in each type. Raises UserError for one that cannot be quantized."""

@@ -1,12 +1,12 @@
 """The library's values as they cross processes: local models, hub repositories, recommendations, imports, removals.
 
-Owns the conversion to `app.protocol.library`, for the service and for `--json`. Refuses to know who asks; reads nothing.
+Owns the conversion to `app.protocol.library`, for the service and for `--json`. Reads nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from app.protocol.library import (
     HubModel,
@@ -27,17 +27,14 @@ if TYPE_CHECKING:
     from app.library.hub.search import SearchHit
     from app.library.local.index import LibraryEntry
     from app.library.local.model_files import ModelRef
-    from app.library.local.model_record import ModelRecord
     from app.library.local.placement import ImportPlan
     from app.library.local.removal import Removal
     from app.library.machine_fit.planning import Fit
     from app.library.machine_fit.quant_rule import Candidate
     from app.library.machine_fit.type_table import TypeRow
-    from quantizer.gguf.model_info import ModelInfo
 
 __all__ = [
     "LIBRARY",
-    "card_json",
     "describe_fit",
     "describe_import",
     "describe_model",
@@ -69,20 +66,6 @@ def describe_fit(fit: Fit) -> ModelFit:
     """Return the verdict, tokens a second, and the bytes of all that the model needs."""
     tps = fit.decode_tps
     return ModelFit(fit.verdict.value, None if tps is None else round(tps, 3), fit.total_bytes)
-
-
-def card_json(card: ModelInfo, record: ModelRecord) -> dict[str, Any]:
-    """Return what a model's file contains, and what this machine has measured of it."""
-    paths = [str(path) for path, _ in record.hashes]
-    base = record.base and {"repo": record.base.repo, "is_same": record.base.text == record.template}
-    return asdict(card) | {
-        "path": paths[0],
-        "bits_per_weight": round(card.bits_per_weight, 3),
-        "files": paths,
-        "sha256": [sha256 or None for _, sha256 in record.hashes],
-        "template_base": base,
-        "tuned": asdict(record.tuned) if record.tuned else None,
-    }
 
 
 def describe_recommendation(found: recommend.Recommendation) -> Recommendation:

@@ -38,6 +38,7 @@ class ModelInfo:
     n_parameters: int
     file_type: str
     types: Mapping[str, TypeShare]
+    bits_per_weight: float  # of tensors, without metadata
     file_bytes: int
     n_ctx_train: int
     n_layers: int
@@ -54,12 +55,6 @@ class ModelInfo:
     licence: str
     template_sha256: str
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Stored bits for each weight, metadata left out."""
-        n_bytes = sum(share.n_bytes for share in self.types.values())
-        return 8 * n_bytes / self.n_parameters if self.n_parameters else 0.0
-
 
 def read_model_info(header: Header) -> ModelInfo:
     """Gather the facts of a header that was validated."""
@@ -67,12 +62,15 @@ def read_model_info(header: Header) -> ModelInfo:
     shape = kv_shape_of(header)
     tokens = "tokenizer.ggml.tokens"
     template = header.text("tokenizer.chat_template")
+    n_parameters = sum(tensor.n_elements for tensor in header.tensors)
+    n_bits = 8 * sum(tensor.n_bytes for tensor in header.tensors)
     return ModelInfo(
         name=header.text("general.name"),
         architecture=header.architecture,
-        n_parameters=sum(tensor.n_elements for tensor in header.tensors),
+        n_parameters=n_parameters,
         file_type=file_type_name(header.integer("general.file_type")),
         types=_types(header),
+        bits_per_weight=round(n_bits / n_parameters, 3) if n_parameters else 0.0,
         file_bytes=header.file_bytes,
         n_ctx_train=header.integer(f"{prefix}.context_length") or 0,
         n_layers=header.integer(f"{prefix}.block_count") or 0,

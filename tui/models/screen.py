@@ -151,7 +151,7 @@ class ModelsScreen(FeatureScreen):
         from tui.models.dialogs import ModelInfoScreen
 
         if row := self._local_row():
-            self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).card(row.model)))
+            self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
 
     @_notify_errors
     async def quantize(self) -> None:

@@ -21,24 +21,24 @@ __all__ = ["show"]
 @options("wants_json")
 def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
     """Show the header of MODEL (guide, a path to a GGUF, or a name that `localllm ls --external` lists)."""
-    from app.library.describe import card_json
     from app.library.local.index import full_model_info
-    from app.library.local.model_record import model_info_rows, record_of, template_changes
+    from app.library.local.model_record import describe_model_file, model_info_rows, record_of, template_changes
     from app.library.local.resolve import resolve
+    from app.protocol.codec import encode
     from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf
 
     settings = load_settings()
     header = validate_gguf(resolve(model, settings).path)
-    card = full_model_info(header)
+    info = full_model_info(header)
     with open_index(settings.cache_dir) as index:
         record = record_of(header, index, settings.cache_dir)
     if wants_json:
-        click.echo(json.dumps(card_json(card, record)))
+        click.echo(json.dumps(encode(describe_model_file(info, record))))
     elif wants_template:
         click.echo(printable("\n".join(template_changes(record) or [record.template])))
     else:
-        rows = [(label, printable_line(text)) for label, text in model_info_rows(card, record)]
+        rows = [(label, printable_line(text)) for label, text in model_info_rows(info, record)]
         width = max(len(label) for label, _ in rows)
         for label, text in rows:
             click.echo(f"{label:<{width}}  {text}")

@@ -11,26 +11,25 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from app.engine.tuning.tune_results import SpeedMeasurement
 from app.library.external import home_folder
 from app.library.external.hugging_face import cache_folder, snapshots_of
 from app.library.local.index import Index
 from app.library.local.model_files import parts_of
 from app.library.local.verification import expected_sha256
 from quantizer.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from app.engine.tuning.tune_results import SpeedMeasurement
-    from quantizer.gguf.header import Header
-    from quantizer.gguf.model_info import ModelInfo
+from quantizer.gguf.header import Header
+from quantizer.gguf.model_info import ModelInfo
 
 __all__ = [
     "BaseTemplate",
+    "ModelDescription",
     "ModelRecord",
     "base_template",
+    "describe_model_file",
     "difference",
     "model_info_rows",
     "record_of",
@@ -113,6 +112,40 @@ def _tuned(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     from app.engine.tuning.tune_results import best_measurement
 
     return best_measurement(path, cache_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateBase:
+    """The model whose chat template this one should have, and whether it has."""
+
+    repo: str
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription(ModelInfo):
+    """The facts of a model's files, this machine's records of it, and both as printable `rows`."""
+
+    path: str
+    files: tuple[str, ...]
+    sha256: tuple[str | None, ...]
+    template_base: TemplateBase | None
+    tuned: SpeedMeasurement | None
+    rows: tuple[tuple[str, str], ...]
+
+
+def describe_model_file(info: ModelInfo, record: ModelRecord) -> ModelDescription:
+    """Return the value of `localllm show --json`."""
+    paths = tuple(str(path) for path, _ in record.hashes)
+    return ModelDescription(
+        **{item.name: getattr(info, item.name) for item in fields(ModelInfo)},
+        path=paths[0],
+        files=paths,
+        sha256=tuple(sha256 or None for _, sha256 in record.hashes),
+        template_base=TemplateBase(record.base.repo, record.base.text == record.template) if record.base else None,
+        tuned=record.tuned,
+        rows=tuple(model_info_rows(info, record)),
+    )
 
 
 def model_info_rows(info: ModelInfo, record: ModelRecord) -> list[tuple[str, str]]:

@@ -10,10 +10,8 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.library.describe import (
-    card_json,
     describe_import,
     describe_model,
     describe_recommendation,
@@ -23,6 +21,7 @@ from app.library.describe import (
 from app.library.external import external_models
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
+from app.library.local.model_record import ModelDescription, describe_model_file, record_of
 from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import available, find_importable, resolve
 from app.library.machine_fit.fit_cache import FitCache
@@ -97,17 +96,15 @@ class LibraryService:
         return [describe_recommendation(recommend(read_catalogue(), role, context)) for role in Role]
 
     @in_thread
-    def card(self, name: str) -> dict[str, Any]:
-        """Return the object of `localllm show --json`, with its printed lines as `rows`. Raises ModelFileError."""
+    def show(self, name: str) -> ModelDescription:
+        """Return the description of a model's files. Raises ModelFileError."""
         from app.library.local.index import full_model_info
-        from app.library.local.model_record import model_info_rows, record_of
         from quantizer.gguf.validation import validate_gguf
 
         header = validate_gguf(resolve(name, self._settings).path)
-        info = full_model_info(header)
         with Index(self._settings.cache_dir) as index:
             record = record_of(header, index, self._settings.cache_dir)
-        return card_json(info, record) | {"rows": model_info_rows(info, record)}
+        return describe_model_file(full_model_info(header), record)
 
     @in_thread
     def types(self, name: str) -> list[TypeChoice]:

@@ -7,16 +7,17 @@ machine: the caller gave them.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Request
 from pydantic import Field, StrictStr
 
 from app.library.local.model_files import ModelRef
+from app.library.local.model_record import ModelDescription
 from app.protocol.library import LoadState, LocalModels, MachineReport, PlacementResult, RemovalResult
 from app.service.api.app_state import library_of, models_of
 from app.service.api.fields import Body
-from app.service.api.native import library_schemas as objects
+from app.service.api.native import schemas
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
@@ -76,33 +77,32 @@ async def listing(request: Request, external: str = "", fresh: str = "") -> Json
 
 
 @router.get("/recommend")
-async def recommend(request: Request) -> JsonResponse[objects.Recommendations]:
+async def recommend(request: Request) -> JsonResponse[schemas.Recommendations]:
     """A model of the catalogue for each role, chosen for this machine without the network."""
     return JsonResponse({"recommendations": await library_of(request).recommendations()})
 
 
 @router.get("/search", openapi_extra=errors(400, 502))
-async def search(request: Request, words: str = "", limit: str = "") -> JsonResponse[objects.Repositories]:
+async def search(request: Request, words: str = "", limit: str = "") -> JsonResponse[schemas.Repositories]:
     """Models of the hub whose names have all the words, each quant with its verdict for this machine."""
     if not words.strip() or len(words) > _MAX_WORDS:
         raise RequestError("There are no words to search for.", f"Give words=, at most {_MAX_WORDS} characters.")
     n_most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 4 else _N_USUAL
 
-    async def find() -> JsonResponse[objects.Repositories]:
+    async def find() -> JsonResponse[schemas.Repositories]:
         return JsonResponse({"repositories": await library_of(request).search(words, min(max(1, n_most), _N_MOST))})
 
     return await while_connected(request, find())
 
 
-@router.get("/card", openapi_extra=errors(400, 404))
-async def card(request: Request, model: str = "") -> JsonResponse[objects.Card]:
-    """The facts of a model's file, and what was measured of it here; empty is the default model."""
-    found: Any = await library_of(request).card(_name_or_default(request, model))
-    return JsonResponse(found)
+@router.get("/show", openapi_extra=errors(400, 404))
+async def show(request: Request, model: str = "") -> JsonResponse[ModelDescription]:
+    """The facts of a model's files, and what was measured of it; empty is the default model."""
+    return JsonResponse(await library_of(request).show(_name_or_default(request, model)))
 
 
 @router.get("/types", openapi_extra=errors(400, 404))
-async def types(request: Request, model: str = "") -> JsonResponse[objects.Types]:
+async def types(request: Request, model: str = "") -> JsonResponse[schemas.Types]:
     """Size, loss, verdict and speed of a model in each quantization type; empty is the default model."""
     return JsonResponse({"types": await library_of(request).types(_name_or_default(request, model))})
 

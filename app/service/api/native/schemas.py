@@ -1,21 +1,15 @@
-"""The objects of our own routes that are not values of `app.protocol`."""
+"""The objects of our own routes around the values of `app.protocol`."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from typing_extensions import TypedDict
 
 from app.protocol.job import Job
+from app.protocol.library import HubRepository, Recommendation, TypeChoice
 
-__all__ = [
-    "JobList",
-    "Log",
-    "ModelId",
-    "StaysUntil",
-]
-
-StayReason: TypeAlias = Literal["", "jobs-end"]
+__all__ = ["JobList", "Log", "ModelId", "Recommendations", "Repositories", "StaysUntil", "Types"]
 
 
 class ModelId(TypedDict):
@@ -27,7 +21,7 @@ class ModelId(TypedDict):
 class StaysUntil(TypedDict):
     """The event until which the service outlives the program that started it, empty for none."""
 
-    stays_until: StayReason
+    stays_until: Literal["", "jobs-end"]
 
 
 class JobList(TypedDict):
@@ -40,3 +34,21 @@ class Log(TypedDict):
     """The log of a job."""
 
     log: str
+
+
+class Recommendations(TypedDict):
+    """A recommendation for each role."""
+
+    recommendations: list[Recommendation]
+
+
+class Repositories(TypedDict):
+    """Repositories of the hub."""
+
+    repositories: list[HubRepository]
+
+
+class Types(TypedDict):
+    """Every type that the model could be quantized to."""
+
+    types: list[TypeChoice]

@@ -16,11 +16,11 @@ Run = Callable[..., Any]
 URL = "https://huggingface.co/org/base"
 
 
-def test_a_card_is_one_object_with_the_keys_that_programs_know(localllm: Run) -> None:
+def test_a_model_is_shown_as_one_object_with_documented_keys(localllm: Run) -> None:
     told = localllm("show", "guide", "--json").json
     assert told["architecture"] == "llama"
     assert told["kv_bytes_per_token"] > 0
-    keys = ["path", "bits_per_weight", "files", "sha256", "template_base", "tuned"]
+    keys = ["path", "files", "sha256", "template_base", "tuned", "rows"]
     assert list(told)[-len(keys) :] == keys
 
 

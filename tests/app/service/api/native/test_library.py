@@ -121,13 +121,13 @@ async def test_a_search_for_nothing_is_refused(own: RunningService) -> None:
             await client.library.search("  ")
 
 
-async def test_a_card_has_lines_for_people(own: RunningService, placed: Path) -> None:
+async def test_a_model_is_shown_in_printable_rows(own: RunningService, placed: Path) -> None:
     async with ServiceClient(own.url) as client:
-        card = dict(await client.library.card("kept"))
+        rows = dict(await client.library.show("kept"))
         with pytest.raises(ModelFileError):
-            await client.library.card("gone")
-    assert card["architecture"] == "llama"
-    assert card["file"] == str(placed)
+            await client.library.show("gone")
+    assert rows["architecture"] == "llama"
+    assert rows["file"] == str(placed)
 
 
 async def test_types_have_sizes_losses_and_verdicts(own: RunningService) -> None:
