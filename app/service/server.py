@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 import uvicorn
@@ -33,6 +34,7 @@ from app.service.models.model_file import ModelFile, read_model_file
 from app.service.operator_prompt import OperatorPrompt, report_loading
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_settings import worker_command
+from app.service.pool.worker_process import WorkerProcess
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
@@ -56,7 +58,7 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
     model (an owner gets that error when it loads the model). Raises UnfitError where the operator does not confirm.
     """
     policy = policy_of(settings)
-    command = worker_command(settings)
+    start_worker = partial(WorkerProcess.start, worker_command(settings))
     with ExitStack() as stack:
         listener = stack.enter_context(listen(settings.host, settings.port, or_any=operator is None))
         others = listen_for_clients(settings.host, stack) if settings.also else {}
@@ -65,7 +67,7 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
 
         async def run() -> None:
             shutdown_policy = ShutdownPolicy(is_owned=operator is None)
-            models = ModelManager(settings, command, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
+            models = ModelManager(settings, start_worker, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
             jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.end_if_due)
             shutdown_policy.is_idle = lambda: jobs.is_idle
             model = models.add(ref, file, attached)

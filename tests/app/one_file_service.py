@@ -22,7 +22,7 @@ from app.service.models.model_file import read_model_file
 from app.service.pool.memory_fake import FakeMemory
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
-from quantizer.process import python_command
+from tests.app.thread_worker import thread_worker
 
 __all__ = ["BASE", "HELLO", "MADE", "OTHER", "SIZES", "Service", "serving", "until"]
 
@@ -58,7 +58,7 @@ class Service:
 
     @property
     def pids(self) -> dict[str, int | None]:
-        return {model.ref.id: model.engine.worker_pid for model in self.models.loaded}
+        return {model.ref.id: model.engine.worker_pid for model in self.models.opened}
 
 
 @asynccontextmanager
@@ -77,8 +77,7 @@ async def serving(
         ctx=ctx,
         anticipate=False,
     )
-    command = python_command("app.engine.worker", "--fake", "--fake-step-ms", str(step_ms))
-    models = ModelManager(settings, command, TemplateProcess(), FakeMemory(total_bytes, SIZES))
+    models = ModelManager(settings, thread_worker(step_ms=step_ms), TemplateProcess(), FakeMemory(total_bytes, SIZES))
     path = settings.models_dir / "me" / BASE / f"{BASE}.gguf"
     models.add(ModelRef(BASE, path), read_model_file(path)).load()
     app = create_app(models, JobManager(settings), ShutdownPolicy(is_owned=False), GuardPolicy())

@@ -21,6 +21,7 @@ from app.service.pool.engine_pool import EnginePool
 from app.service.pool.engine_settings import keep_alive_s
 from app.service.pool.idle_tuning import IdleTuning
 from app.service.pool.memory import MachineMemory, Memory
+from app.service.pool.worker_process import StartWorker
 from app.settings.settings import Settings
 from quantizer.errors import RequestError
 
@@ -28,7 +29,7 @@ __all__ = ["ModelManager"]
 
 
 class ModelManager:
-    """Holds one engine per file. `command` runs a worker; `renderer` renders chat templates.
+    """Holds one engine per file, in a worker that `start_worker` starts; `renderer` renders chat templates.
 
     A model is loaded by its first use, and evicts others where `memory` (this machine's by default) is too small for
     all. Nothing is tuned while `is_occupied` says that the machine is busy with other work.
@@ -37,36 +38,36 @@ class ModelManager:
     def __init__(
         self,
         settings: Settings,
-        command: Sequence[str],
+        start_worker: StartWorker,
         renderer: TemplateRenderer,
         memory: Memory | None = None,
         is_occupied: Callable[[], bool] = lambda: False,
     ) -> None:
         """Raises UsageError for settings that make no sense."""
         self.settings = settings
-        self.catalog = ModelCatalog(settings, lambda: [model.ref for model in self.loaded])
+        self.catalog = ModelCatalog(settings, lambda: [model.ref for model in self.opened])
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
         self._is_occupied = is_occupied
         self._tuning = IdleTuning(self._is_busy)
-        self._pool = EnginePool(settings, command, memory or MachineMemory(settings), self._tuning)
+        self._pool = EnginePool(settings, start_worker, memory or MachineMemory(settings), self._tuning)
         self._keep_alive_s = keep_alive_s(settings)
 
     @property
-    def loaded(self) -> tuple[ServedModel, ...]:
-        """The models that have an engine, the default first; those that were unloaded again are among them."""
+    def opened(self) -> tuple[ServedModel, ...]:
+        """The models that have an engine, loaded or not, the default first."""
         return tuple(self._models.values())
 
     @property
     def engines(self) -> dict[str, EngineClient]:
         """Each engine once, under the first of its names."""
-        first = {model.shared: model for model in reversed(self.loaded)}
+        first = {model.shared: model for model in reversed(self.opened)}
         return {model.ref.id: model.engine for model in reversed(first.values())}
 
     def sharing(self, model: ServedModel) -> tuple[ServedModel, ...]:
         """Return the other models that have the engine of `model`."""
-        return tuple(other for other in self.loaded if other.shared is model.shared and other.ref != model.ref)
+        return tuple(other for other in self.opened if other.shared is model.shared and other.ref != model.ref)
 
     @property
     def default(self) -> ServedModel:
@@ -132,7 +133,7 @@ class ModelManager:
 
     def serving(self, ref: ModelRef) -> ServedModel | None:
         """Return the model of `ref` with its engine, None where it has none."""
-        return next((model for model in self.loaded if model.ref.path == ref.path), None)
+        return next((model for model in self.opened if model.ref.path == ref.path), None)
 
     async def release(self, ref: ModelRef) -> None:
         """Forget the model of `ref`, because its file goes. Raises RequestError for one that is needed."""

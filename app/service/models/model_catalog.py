@@ -70,19 +70,19 @@ def with_served_id(ref: ModelRef) -> ModelRef:
 
 
 class ModelCatalog:
-    """The models in the folder of `settings`, after those of `loaded`, which may be anywhere."""
+    """The models in the folder of `settings`, after those of `opened`, which may be anywhere."""
 
-    def __init__(self, settings: Settings, loaded: Callable[[], Sequence[ModelRef]]) -> None:
+    def __init__(self, settings: Settings, opened: Callable[[], Sequence[ModelRef]]) -> None:
         self._settings = settings
-        self._loaded = loaded
+        self._opened = opened
         self._facts: dict[Path, tuple[tuple[int, int], FileFacts]] = {}
 
     async def list_models(self) -> tuple[ModelRef, ...]:
-        """Return every model that a request may name: the loaded ones first, then the installed ones."""
-        loaded = self._loaded()
-        paths = {ref.path for ref in loaded}
+        """Return every model that a request may name: the opened ones first, then the installed ones."""
+        opened = self._opened()
+        paths = {ref.path for ref in opened}
         installed = await asyncio.to_thread(available, self._settings)
-        return (*loaded, *(with_served_id(ref) for ref in installed if ref.path not in paths))
+        return (*opened, *(with_served_id(ref) for ref in installed if ref.path not in paths))
 
     async def find(self, name: str) -> ModelRef:
         """Return the model that clients call `name`. Raises UnknownModelError that lists the models."""

@@ -42,7 +42,7 @@ from app.engine.request import FinishReason, Request
 from app.service.pool.engine_status import CrashLimit, EngineStatus
 from app.service.pool.pending_requests import AnswerEvent, PendingRequests, until_finished
 from app.service.pool.usage_gate import UsageGate
-from app.service.pool.worker_process import WorkerProcess
+from app.service.pool.worker_process import StartWorker, WorkerProcess
 from quantizer.errors import EngineError, UnfitError, UserError
 
 __all__ = ["Admit", "EngineClient", "admit_at_once"]
@@ -60,7 +60,7 @@ async def admit_at_once(_: EngineClient) -> None:
 
 
 class EngineClient:
-    """The engine of the model at `model_path`, run by `command`.
+    """The engine of the model at `model_path`, in a worker that `start_worker` starts.
 
     Each use loads the model, once `admit` allows it. A worker that dies fails what was running; it is restarted at once
     if it had been ready, with the next use otherwise. After 3 failures within a minute the state stays "failed" until
@@ -71,7 +71,7 @@ class EngineClient:
         self,
         model_path: Path,
         config: EngineConfig,
-        command: Sequence[str],
+        start_worker: StartWorker,
         limit: CrashLimit | None = None,
         admit: Admit = admit_at_once,
     ) -> None:
@@ -80,7 +80,7 @@ class EngineClient:
         self.config = config
         self.gate = UsageGate()
         self.settled = asyncio.Event()  # the current loading, or the last one, has succeeded or failed
-        self._command = tuple(command)
+        self._start_worker = start_worker
         self._limit = limit or CrashLimit()
         self._admit = admit
         self._pending = PendingRequests()
@@ -338,7 +338,7 @@ class EngineClient:
 
         Cancelled, it gives the worker time to save its state.
         """
-        worker = self._worker = await WorkerProcess.start(self._command)
+        worker = self._worker = await self._start_worker()
         grace_s = _GRACE_AFTER_DEATH_S
         try:
             worker.send(Load(str(self.model_path), self.config))

@@ -7,7 +7,6 @@ of recipes or prompts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory import Memory
 from app.service.pool.prefill_ahead import PrefillAhead
 from app.service.pool.usage_gate import EngineListener
+from app.service.pool.worker_process import StartWorker
 from app.settings.settings import Settings
 from offload.footprint.context import DEFAULT_N_CTX
 from quantizer.process import python_command
@@ -99,11 +99,11 @@ class SharedEngine:
 
 
 class EnginePool:
-    """Engines in `memory`, run by `command`; `tuning` measures each file once, while the service is idle."""
+    """Engines in `memory`, in workers of `start_worker`; `tuning` measures each file once, in idle times."""
 
-    def __init__(self, settings: Settings, command: Sequence[str], memory: Memory, tuning: IdleTuning) -> None:
+    def __init__(self, settings: Settings, start_worker: StartWorker, memory: Memory, tuning: IdleTuning) -> None:
         self._settings = settings
-        self._command = tuple(command)
+        self._start_worker = start_worker
         self._tuning = tuning
         self._shared: dict[EngineKey, SharedEngine] = {}
         self._queue = LoadQueue(memory, lambda: [shared.engine for shared in self._shared.values()])
@@ -153,7 +153,7 @@ class EnginePool:
             engine.model_path = await asyncio.to_thread(shared.current_path)  # a name of the file may be gone
             await self._queue.admit(engine)
 
-        engine = EngineClient(path, config, self._command, admit=admit)
+        engine = EngineClient(path, config, self._start_worker, admit=admit)
         engine.gate.add_listener(self._queue.listener())
         engine.gate.add_listener(EngineListener(on_work=self._tuning.interrupt))
         shared = SharedEngine(engine, key.identity)

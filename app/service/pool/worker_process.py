@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from app.engine.protocol.codec import decode, encode, message_length
 from app.engine.protocol.messages import WorkerMessage
 from quantizer.errors import EngineError
 from quantizer.process import ChildProcess
 
-__all__ = ["WorkerProcess"]
+__all__ = ["StartWorker", "WorkerProcess"]
 
 _NAME = "engine process"
 _LENGTH_BYTES = 4
@@ -58,3 +59,7 @@ class WorkerProcess:
         """Close the worker's stdin, kill it unless it ends within `grace_s`, and return how it ended as an error."""
         status = await self._child.end(grace_s)
         return self._child.exit_error(_NAME, status, "Send the request again: a new engine is started.")
+
+
+# Starts a worker. Raises EngineError where the system cannot.
+StartWorker: TypeAlias = Callable[[], Awaitable[WorkerProcess]]

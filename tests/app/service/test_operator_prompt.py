@@ -9,7 +9,7 @@ from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.service.operator_prompt import OperatorPrompt, report_loading
 from app.service.pool.engine_client import EngineClient
 from quantizer.errors import UnfitError
-from quantizer.process import python_command
+from tests.app.thread_worker import thread_worker
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -20,8 +20,9 @@ async def test_the_operator_confirms_a_model_that_fits_in_part(answer: bool) -> 
         questions.append(error.cause)
         return answer
 
-    command = python_command("app.engine.worker", "--fake", "--fake-unfit")
-    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64, when_unfit=UnfitPolicy.ASK), command)
+    engine = EngineClient(
+        Path("tiny.gguf"), EngineConfig(n_ctx=64, when_unfit=UnfitPolicy.ASK), thread_worker(is_unfit=True)
+    )
     try:
         with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
             await report_loading(engine, OperatorPrompt(notices.append, confirm))

@@ -27,6 +27,7 @@ from app.service.pool.engine_client import EngineClient
 from quantizer.errors import ServiceError
 from quantizer.process import python_command
 from tests.app.running import RunningService
+from tests.app.thread_worker import thread_worker
 
 Serve = Callable[..., tuple[int | str | None, str]]
 
@@ -92,8 +93,7 @@ def test_it_announces_its_address_and_stops_cleanly(environment: Mapping[str, st
 
 async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_loading() -> None:
     notices = list[str]()
-    command = python_command("app.engine.worker", "--fake", "--fake-load-ms", "2000")
-    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64), command)
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64), thread_worker(load_ms=2000))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

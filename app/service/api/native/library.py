@@ -166,7 +166,7 @@ async def _serving(request: Request, name: str) -> ServedModel | None:
     models = models_of(request)
     if not name:
         return models.default
-    loaded = next((model for model in models.loaded if model.ref.id == name), None)
+    loaded = next((model for model in models.opened if model.ref.id == name), None)
     return loaded or models.serving(await library_of(request).find(name))
 
 

@@ -66,9 +66,9 @@ class PlanBody(Body):
 async def plan(request: Request, body: PlanBody) -> JsonResponse[PlanReport]:
     """The plan of a model before it is loaded: verdict, bytes by device, speeds, remedies."""
     wanted, models = body.plan_request(), models_of(request)
-    served = next((model for model in models.loaded if wanted.model in ("", model.ref.id)), None)
+    served = next((model for model in models.opened if wanted.model in ("", model.ref.id)), None)
     resolved = wanted if served is None else replace(wanted, model=str(served.ref.path))
-    loaded = tuple(filter(None, map(_loaded, models.loaded)))
+    loaded = tuple(filter(None, map(_loaded, models.opened)))
     report = await asyncio.to_thread(plan_service_of(request).plan, resolved, loaded)
     return JsonResponse(replace(report, model=served.ref.id if served else wanted.model))
 

@@ -59,7 +59,7 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
             version=__version__,
             default_model=models.default.ref.id,
             stays_until=shutdown_policy_of(request).stays_until,
-            models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.loaded))),
+            models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.opened))),
         )
     )
 

@@ -65,7 +65,7 @@ async def tags(request: Request) -> JsonResponse[schemas.ListResponse]:
 async def running(request: Request) -> JsonResponse[schemas.ProcessResponse]:
     """The loaded models, each under every name that holds it."""
     models = models_of(request)
-    loaded = {model.ref: model for model in models.loaded if model.is_loaded}
+    loaded = {model.ref: model for model in models.opened if model.is_loaded}
     described = await models.catalog.with_facts(tuple(loaded))
     return JsonResponse({"models": [running_entry(loaded[ref], facts) for ref, facts in described]})
 

@@ -25,7 +25,7 @@ from app.service.models.model_file import read_model_file
 from app.service.pool.memory_fake import FakeMemory
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
-from quantizer.process import python_command
+from tests.app.thread_worker import thread_worker
 
 PLAN = replace(
     GUIDE_PLAN,
@@ -59,7 +59,7 @@ async def _service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
     path = Path(shutil.copy(tiny_model, tmp_path / "tiny.gguf"))
     settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
     memory = FakeMemory(10, {"tiny": 1})
-    models = ModelManager(settings, python_command("app.engine.worker", "--fake"), TemplateProcess(), memory)
+    models = ModelManager(settings, thread_worker(), TemplateProcess(), memory)
     models.add(ModelRef("tiny", path), read_model_file(path)).load()
     lines: list[str] = []
     transport = httpx.ASGITransport(

@@ -23,7 +23,7 @@ from app.service.pool.memory_fake import FakeMemory
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
-from quantizer.process import python_command
+from tests.app.thread_worker import thread_worker
 
 CODER, CODER_STEM = "qwen2.5-coder:7b-q4_K_M", "Qwen2.5-Coder-7B-Q4_K_M"
 SIZES = {"first": 10, "second": 10, "third": 10, "large": 50}
@@ -40,10 +40,11 @@ def settings(tmp_path: Path, tiny_model: Path) -> Settings:
 
 
 @asynccontextmanager
-async def _managing(settings: Settings, *options: str, total_bytes: int = 20) -> AsyncIterator[ModelManager]:
+async def _managing(settings: Settings, *, load_ms: float = 0.0, total_bytes: int = 20) -> AsyncIterator[ModelManager]:
     """The models of a service that begins with the first one."""
-    command = python_command("app.engine.worker", "--fake", *options)
-    models = ModelManager(settings, command, TemplateProcess(), FakeMemory(total_bytes, {**SIZES, CODER_STEM: 10}))
+    models = ModelManager(
+        settings, thread_worker(load_ms=load_ms), TemplateProcess(), FakeMemory(total_bytes, {**SIZES, CODER_STEM: 10})
+    )
     path = settings.models_dir / "me" / "first" / "first.gguf"
     models.add(ModelRef("first", path), read_model_file(path)).load()
     try:
@@ -61,7 +62,7 @@ def _calling(models: ModelManager) -> httpx.AsyncClient:
 
 
 def _states(models: ModelManager) -> dict[str, str]:
-    return {model.ref.id: model.engine.status.state for model in models.loaded}
+    return {model.ref.id: model.engine.status.state for model in models.opened}
 
 
 async def test_naming_a_model_loads_nothing_before_it_is_used(settings: Settings) -> None:
@@ -108,7 +109,7 @@ async def test_while_a_model_loads_its_clients_get_keep_alives(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.05)
-    async with _managing(settings, "--fake-load-ms", "400") as models, _calling(models) as http:
+    async with _managing(settings, load_ms=400) as models, _calling(models) as http:
         body = {"model": "second", "stream": True, **WORDS}
         events = (await http.post("/v1/completions", json=body)).text
         assert events.startswith(":\n\n:\n\n")
@@ -172,7 +173,7 @@ async def test_a_model_answers_to_all_its_names(settings: Settings, coder: str) 
             answer = await http.post("/v1/completions", json={"model": alias, **WORDS})
             assert (answer.status_code, answer.json()["model"]) == (200, coder), alias
             assert (await http.get(f"/v1/models/{alias}")).json()["id"] == coder
-        assert len(models.loaded) == 2, "by whatever name, it is one model"
+        assert len(models.opened) == 2, "by whatever name, it is one model"
 
 
 async def test_a_404_lists_the_ids_in_the_form_of_its_dialect(settings: Settings, coder: str) -> None:
@@ -196,4 +197,4 @@ async def test_a_404_lists_the_ids_in_the_form_of_its_dialect(settings: Settings
 
 def test_an_invalid_keep_alive_is_refused_at_the_start(settings: Settings) -> None:
     with pytest.raises(UsageError, match="keep_alive"):
-        ModelManager(Settings(keep_alive="soon"), [], TemplateProcess())
+        ModelManager(Settings(keep_alive="soon"), thread_worker(), TemplateProcess())

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,23 @@ from app.engine.protocol.messages import EngineConfig, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_status import CrashLimit
+from app.service.pool.worker_process import WorkerProcess
 from quantizer.errors import ContextOverflowError, EngineError, RequestError
 from quantizer.process import python_command
+from tests.app.thread_worker import thread_worker
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 SHORT = Request(request_id="short", prompt="hello", max_tokens=4, ignore_eos=True)
 
 
 @asynccontextmanager
-async def _open(*worker_options: str, limit: CrashLimit | None = None) -> AsyncIterator[EngineClient]:
-    command = python_command("app.engine.worker", "--fake", *worker_options)
-    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), command, limit)
+async def _open(
+    *, step_ms: float = 0, load_ms: float = 0, can_be_killed: bool = False, limit: CrashLimit | None = None
+) -> AsyncIterator[EngineClient]:
+    options = (f"--fake-step-ms={step_ms}", f"--fake-load-ms={load_ms}")
+    process = partial(WorkerProcess.start, python_command("app.engine.worker", "--fake", *options))
+    start_worker = process if can_be_killed else thread_worker(step_ms=step_ms, load_ms=load_ms)
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), start_worker, limit)
     engine.start()
     try:
         yield engine
@@ -70,7 +77,7 @@ async def test_an_answer_ends_with_its_usage() -> None:
 
 
 async def test_a_disconnect_frees_the_engine_as_its_metrics_show() -> None:
-    async with _open("--fake-step-ms", "5") as engine:
+    async with _open(step_ms=5) as engine:
         assert await engine.metrics() is None, "it is still loading"
         async with engine.answer(ENDLESS) as events:
             await anext(events)
@@ -96,7 +103,7 @@ async def test_concurrent_answers_equal_serial_ones() -> None:
 
 
 async def test_loading_reports_progress_until_it_is_ready() -> None:
-    async with _open("--fake-load-ms", "500") as engine:
+    async with _open(load_ms=500) as engine:
         seen = set()
         while engine.status.state == "loading":
             seen.add(engine.status.progress)
@@ -107,7 +114,7 @@ async def test_loading_reports_progress_until_it_is_ready() -> None:
 
 
 async def test_killed_in_mid_answer_it_fails_at_once_and_the_next_request_has_a_new_worker() -> None:
-    async with _open("--fake-step-ms", "5") as engine:
+    async with _open(step_ms=5, can_be_killed=True) as engine:
         await engine.ready()
         first_pid = engine.worker_pid
         started_s = time.monotonic()
@@ -119,7 +126,7 @@ async def test_killed_in_mid_answer_it_fails_at_once_and_the_next_request_has_a_
 
 
 async def test_a_running_call_fails_with_its_worker() -> None:
-    async with _open("--fake-load-ms", "300") as engine:
+    async with _open(load_ms=300, can_be_killed=True) as engine:
         counting = asyncio.create_task(engine.tokenize("x", add_special=False, parse_special=False))
         while engine.worker_pid is None:  # noqa: ASYNC110 - a process that starts tells nobody
             await asyncio.sleep(0.01)
@@ -130,7 +137,7 @@ async def test_a_running_call_fails_with_its_worker() -> None:
 
 async def test_after_too_many_deaths_without_an_answer_it_stays_failed_until_the_minute_is_over() -> None:
     now_s = 0.0
-    async with _open(limit=CrashLimit(max_failures=2, clock=lambda: now_s)) as engine:
+    async with _open(can_be_killed=True, limit=CrashLimit(max_failures=2, clock=lambda: now_s)) as engine:
         for _ in range(2):
             await engine.ready()
             await _kill_and_wait(engine)
@@ -142,7 +149,7 @@ async def test_after_too_many_deaths_without_an_answer_it_stays_failed_until_the
 
 
 async def test_a_finished_answer_between_deaths_keeps_it_alive() -> None:
-    async with _open(limit=CrashLimit(max_failures=2)) as engine:
+    async with _open(can_be_killed=True, limit=CrashLimit(max_failures=2)) as engine:
         for _ in range(2):
             assert len(await _text(engine, SHORT)) == 4
             await _kill_and_wait(engine)
@@ -150,7 +157,7 @@ async def test_a_finished_answer_between_deaths_keeps_it_alive() -> None:
 
 
 async def test_leaving_an_answer_frees_its_slot() -> None:
-    async with _open("--fake-step-ms", "5") as engine:
+    async with _open(step_ms=5) as engine:
         for number in range(8):  # there are four places
             request = Request(request_id=f"left {number}", prompt="on and on", ignore_eos=True)
             async with engine.answer(request) as events:
@@ -173,7 +180,7 @@ async def test_a_request_that_the_engine_refuses_raises_and_the_engine_goes_on()
 
 
 async def test_stopping_fails_running_answers() -> None:
-    async with _open("--fake-step-ms", "5") as engine:
+    async with _open(step_ms=5) as engine:
         with pytest.raises(EngineError, match="unloaded"):
             await _killed_after_first_output(engine, EngineClient.stop)
 
@@ -195,7 +202,9 @@ else:
     failed = messages.Failed("", ErrorInfo("EngineError", "Not enough memory.", "Close something."))
     sys.stdout.buffer.write(codec.encode(failed))
 """
-    engine = EngineClient(Path("tiny.gguf"), EngineConfig(), [sys.executable, "-P", "-c", program])
+    engine = EngineClient(
+        Path("tiny.gguf"), EngineConfig(), partial(WorkerProcess.start, [sys.executable, "-P", "-c", program])
+    )
     try:
         with pytest.raises(EngineError, match="Not enough memory"):
             await engine.ready()
@@ -217,7 +226,7 @@ async def test_an_unloaded_engine_is_loaded_by_the_next_request() -> None:
 
 
 async def test_a_busy_engine_is_not_unloaded() -> None:
-    async with _open("--fake-step-ms", "5") as engine, engine.answer(ENDLESS) as events:
+    async with _open(step_ms=5) as engine, engine.answer(ENDLESS) as events:
         await anext(events)
         engine.unload()
         assert engine.status.state == "ready"

@@ -17,6 +17,7 @@ from app.service.pool.idle_tuning import IdleTuning
 from app.service.pool.memory_fake import FakeMemory
 from app.settings.settings import Settings
 from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, SIZES, Service, serving
+from tests.app.thread_worker import thread_worker
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 JINJA = "{% for message in messages %}{{ message.role }}={{ message.content }} {% endfor %}>"
@@ -109,7 +110,7 @@ async def test_a_recipe_with_an_invalid_context_is_refused(service: Service, n_c
 
 async def test_attachments_that_change_answers_have_their_own_engine(tmp_path: Path, tiny_model: Path) -> None:
     settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
-    pool = EnginePool(settings, ["none"], FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
     file = read_model_file(tiny_model)
     plain, drafting, adapted, steered = (
         pool.engine_for(tiny_model, file, attached, None)

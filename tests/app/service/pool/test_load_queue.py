@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,25 @@ from app.engine.request import Request
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory_fake import FakeMemory
+from app.service.pool.worker_process import StartWorker, WorkerProcess
 from quantizer.errors import EngineError
 from quantizer.process import python_command
+from tests.app.thread_worker import thread_worker
 
+THREADS = thread_worker(step_ms=2)
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 
 
 class Engines:
     """Engines called a, b, c … over the fake backend, in a memory that a script describes."""
 
-    def __init__(self, total_bytes: int, sizes: Mapping[str, int], *options: str) -> None:
+    def __init__(self, total_bytes: int, sizes: Mapping[str, int], start_worker: StartWorker) -> None:
         self.memory = FakeMemory(total_bytes, sizes)
         queue = LoadQueue(self.memory, lambda: self.engines.values())
-        command = python_command("app.engine.worker", "--fake", "--fake-step-ms", "2", *options)
         config = EngineConfig(n_ctx=256)
-        self.engines = {name: EngineClient(Path(f"{name}.gguf"), config, command, admit=queue.admit) for name in sizes}
+        self.engines = {
+            name: EngineClient(Path(f"{name}.gguf"), config, start_worker, admit=queue.admit) for name in sizes
+        }
         for engine in self.engines.values():
             engine.gate.add_listener(queue.listener())
         self._n_requests = 0
@@ -56,8 +61,10 @@ async def _drain(events: AsyncIterator[object]) -> None:
 
 
 @asynccontextmanager
-async def _engines(total_bytes: int, sizes: Mapping[str, int], *options: str) -> AsyncIterator[Engines]:
-    engines = Engines(total_bytes, sizes, *options)
+async def _engines(
+    total_bytes: int, sizes: Mapping[str, int], start_worker: StartWorker = THREADS
+) -> AsyncIterator[Engines]:
+    engines = Engines(total_bytes, sizes, start_worker)
     try:
         async with asyncio.timeout(30):
             yield engines
@@ -139,7 +146,8 @@ async def test_a_confirmed_model_gets_all_memory() -> None:
 
 
 async def test_a_worker_that_dies_while_it_is_waited_for_counts_as_unloaded() -> None:
-    async with _engines(10, {"a": 10, "b": 10}) as engines:
+    command = python_command("app.engine.worker", "--fake", "--fake-step-ms", "2")
+    async with _engines(10, {"a": 10, "b": 10}, partial(WorkerProcess.start, command)) as engines:
         async with engines["a"].answer(ENDLESS) as events:
             await anext(events)
             request = asyncio.create_task(engines.ask("b"))

@@ -10,7 +10,7 @@ from app.engine.request import Request
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.prefill_ahead import PrefillAhead
 from quantizer.errors import RequestError
-from quantizer.process import python_command
+from tests.app.thread_worker import thread_worker
 
 SAID = "<user>hello\n<assistant>hi\n"
 HEAD = "<user>"
@@ -22,9 +22,8 @@ async def prompt_after(text: str) -> str:
 
 
 @asynccontextmanager
-async def engine(*options: str) -> AsyncIterator[EngineClient]:
-    command = python_command("app.engine.worker", "--fake", *options)
-    client = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), command)
+async def engine(step_ms: float = 0.0) -> AsyncIterator[EngineClient]:
+    client = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), thread_worker(step_ms=step_ms))
     await client.ready()
     try:
         yield client
@@ -62,7 +61,7 @@ async def test_the_next_turn_finds_all_but_its_own_text_cached() -> None:
 
 
 async def test_cancelled_prefilling_computes_nothing_more() -> None:
-    async with engine("--fake-step-ms", "5") as client:
+    async with engine(step_ms=5) as client:
         prefill_ahead = PrefillAhead(client, quiet_s=0.0)
         prefill_ahead.begin(ASKED, prompt_after)
         prefill_ahead.cancel()
@@ -73,7 +72,7 @@ async def test_cancelled_prefilling_computes_nothing_more() -> None:
 
 async def test_nothing_is_prefilled_while_another_answer_runs() -> None:
     endless = Request(request_id="endless", prompt="on and on", ignore_eos=True)
-    async with engine("--fake-step-ms", "5") as client, client.answer(endless) as events:
+    async with engine(step_ms=5) as client, client.answer(endless) as events:
         await anext(events)
         PrefillAhead(client, quiet_s=0.0).begin(ASKED, prompt_after)
         await asyncio.sleep(0.1)

@@ -51,7 +51,7 @@ async def test_each_name_has_a_timer_of_its_own(tmp_path: Path, tiny_model: Path
         assert running[BASE]["expires_at"].startswith("9999")
         assert not running[MADE]["expires_at"].startswith("9999")
         await service.call("keep-alive", model=MADE, keep_alive="0")
-        await until(lambda: not service.models.loaded[1].is_loaded)
+        await until(lambda: not service.models.opened[1].is_loaded)
         running = {entry["name"]: entry for entry in (await service.http.get("/api/ps")).json()["models"]}
         assert list(running) == [BASE]
 
