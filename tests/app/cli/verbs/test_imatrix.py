@@ -55,7 +55,7 @@ def test_a_call_without_all_it_takes_is_wrong_use(
 def test_a_model_is_no_matrix(tmp_path: Path, environment: Mapping[str, str], tiny_model: Path) -> None:
     done = imatrix(environment, "--in", str(tiny_model), "-o", str(tmp_path / "out.gguf"))
     assert done.returncode == 1
-    assert "no importance matrix" in done.stderr
+    assert "not an importance matrix" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
