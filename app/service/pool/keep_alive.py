@@ -18,10 +18,17 @@ __all__ = ["KeepAlive"]
 class KeepAlive:
     """Holds `engine` from a use on until it was idle for `idle_s`; None holds it until another model needs the memory.
 
-    `on_release` is called at the end of each hold.
+    `on_release` is called at the end of each hold. `loop` is the clock, the running loop by default.
     """
 
-    def __init__(self, engine: EngineClient, idle_s: float | None, on_release: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        idle_s: float | None,
+        on_release: Callable[[], object],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._loop = loop
         self._engine = engine
         self._idle_s = idle_s
         self._on_release = on_release
@@ -43,7 +50,7 @@ class KeepAlive:
         """The time since 1970 at which the hold ends without another request; None for no end."""
         if self._idle_s is None:
             return None
-        left_s = self._timer.when() - asyncio.get_running_loop().time() if self._timer is not None else self._idle_s
+        left_s = self._timer.when() - self._clock.time() if self._timer is not None else self._idle_s
         return time.time() + left_s
 
     @contextmanager
@@ -71,7 +78,7 @@ class KeepAlive:
         self._stop_timer()
         is_idle = self._is_held and not self._n_uses and self._engine.status.state == "ready"
         if self._idle_s is not None and is_idle:
-            self._timer = asyncio.get_running_loop().call_later(self._idle_s, self.release)
+            self._timer = self._clock.call_later(self._idle_s, self.release)
 
     def ensure_timer(self) -> None:
         """Count idle seconds unless they are being counted: the engine is idle."""
@@ -87,6 +94,10 @@ class KeepAlive:
         """Note that the engine was unloaded; a use that waits for it goes on waiting."""
         self._stop_timer()
         self._is_held = False
+
+    @property
+    def _clock(self) -> asyncio.AbstractEventLoop:
+        return self._loop or asyncio.get_running_loop()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -145,7 +145,7 @@ def test_a_killed_service_leaves_no_worker_behind(start_service: Callable[..., R
     worker_pid = service.model()["worker_pid"]
     os.kill(service.process.pid, signal.SIGKILL)
     assert service.process.wait(timeout=5) == -signal.SIGKILL
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while _process_lives(worker_pid) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert not _process_lives(worker_pid)
@@ -183,7 +183,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
     async with _listening() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: loc")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             assert await _answer_or_reset(reader) == b""
         writer.close()
 

@@ -2,110 +2,160 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
+from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_status import EngineStatus
 from app.service.pool.keep_alive import KeepAlive
 
 
-class Engine:
-    """An engine whose state a test sets; it counts releases of its name."""
+@dataclass
+class Timer:
+    at_s: float
+    callback: Callable[[], object]
+    is_cancelled: bool = False
 
-    def __init__(self) -> None:
+    def when(self) -> float:
+        return self.at_s
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+@dataclass
+class Clock:
+    """An event loop's timers, which run when a test lets time pass."""
+
+    now_s: float = 0.0
+    timers: list[Timer] = field(default_factory=list)
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
+        self.timers.append(Timer(self.now_s + delay_s, callback))
+        return self.timers[-1]
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        due = [timer for timer in self.timers if timer.at_s <= self.now_s]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for timer in due:
+            if not timer.is_cancelled:
+                timer.callback()
+
+
+class Name:
+    """A name of an engine whose state a test sets; it counts its releases."""
+
+    def __init__(self, idle_s: float | None = None) -> None:
         self.status = EngineStatus(state="ready")
-        self.released = asyncio.Event()
+        self.clock = Clock()
+        self.n_released = 0
+        self.hold = KeepAlive(
+            cast("EngineClient", self), idle_s, self._release, cast("asyncio.AbstractEventLoop", self.clock)
+        )
 
-    async def until_released(self) -> None:
-        async with asyncio.timeout(5):
-            await self.released.wait()
-
-
-def _keeping(idle_s: float | None = None) -> tuple[KeepAlive, Engine]:
-    engine = Engine()
-    return KeepAlive(engine, idle_s, engine.released.set), engine  # type: ignore[arg-type]
+    def _release(self) -> None:
+        self.n_released += 1
 
 
-async def test_an_unused_name_holds_nothing() -> None:
-    kept, engine = _keeping(idle_s=0)
-    kept.ensure_timer()
-    await asyncio.sleep(0.01)
-    assert (kept.is_holding, engine.released.is_set()) == (False, False)
+def test_an_unused_name_holds_nothing() -> None:
+    name = Name(idle_s=0)
+    name.hold.ensure_timer()
+    name.clock.advance(1)
+    assert (name.hold.is_holding, name.n_released) == (False, 0)
 
 
-async def test_a_model_without_limit_stays_until_a_request_sets_one() -> None:
-    kept, engine = _keeping()
-    with kept.in_use():
-        assert (kept.is_used, kept.is_holding) == (True, True)
-    assert (kept.is_used, kept.is_holding, kept.expires_s) == (False, True, None)
-    kept.set_idle_limit(0.02)
-    kept.restart_timer()
-    assert kept.expires_s == pytest.approx(time.time() + 0.02, abs=0.01)
-    await engine.until_released()
-    assert not kept.is_holding
+def test_a_model_without_limit_stays_until_a_request_sets_one() -> None:
+    name = Name()
+    with name.hold.in_use():
+        assert (name.hold.is_used, name.hold.is_holding) == (True, True)
+    name.clock.advance(10**6)
+    assert (name.hold.is_used, name.hold.is_holding, name.hold.expires_s) == (False, True, None)
+    name.hold.set_idle_limit(1000)
+    name.hold.restart_timer()
+    name.clock.advance(400)
+    assert name.hold.expires_s == pytest.approx(time.time() + 600, abs=100)
+    name.clock.advance(600)
+    assert (name.hold.is_holding, name.n_released) == (False, 1)
 
 
-async def test_a_use_stops_the_timer_and_its_end_restarts_it() -> None:
-    kept, engine = _keeping(idle_s=0.05)
-    with kept.in_use(), kept.in_use():
-        assert kept.expires_s == pytest.approx(time.time() + 0.05, abs=0.01), "as if it ended now"
-        await asyncio.sleep(0.1)
-        assert not engine.released.is_set()
-    kept.set_idle_limit(None)
-    kept.restart_timer()
-    await asyncio.sleep(0.1)
-    assert (engine.released.is_set(), kept.expires_s) == (False, None)
+def test_a_use_stops_the_timer_and_its_end_restarts_it() -> None:
+    name = Name(idle_s=1000)
+    with name.hold.in_use(), name.hold.in_use():
+        assert name.hold.expires_s == pytest.approx(time.time() + 1000, abs=100), "as if it ended now"
+        name.clock.advance(2000)
+        assert name.n_released == 0
+    name.clock.advance(999)
+    assert name.n_released == 0
+    name.clock.advance(1)
+    assert name.n_released == 1
 
 
-async def test_the_end_of_one_use_of_two_starts_no_timer() -> None:
-    kept, engine = _keeping(idle_s=0)
-    with kept.in_use():
-        with kept.in_use():
-            pass
-        await asyncio.sleep(0.01)
-        assert not engine.released.is_set()
-    await engine.until_released()
-
-
-async def test_the_idle_limit_counts_from_the_next_idle_time_on() -> None:
-    kept, engine = _keeping()
-    kept.hold()
-    kept.set_idle_limit(0)
-    await asyncio.sleep(0.01)
-    assert not engine.released.is_set(), "the request that sets it has not begun yet"
-    kept.ensure_timer()
-    await engine.until_released()
-
-
-async def test_another_names_idleness_does_not_restart_the_timer() -> None:
-    kept, engine = _keeping(idle_s=0.2)
-    kept.hold()
-    kept.ensure_timer()
-    first_s = kept.expires_s
-    await asyncio.sleep(0.05)
-    kept.ensure_timer()
-    assert kept.expires_s == pytest.approx(first_s, abs=0.02)
-    await engine.until_released()
-
-
-async def test_a_failed_model_has_no_timer_and_is_still_held() -> None:
-    kept, engine = _keeping(idle_s=0)
-    engine.status = EngineStatus(state="failed")
-    with kept.in_use():
+def test_removing_the_limit_stops_the_timer() -> None:
+    name = Name(idle_s=1)
+    with name.hold.in_use():
         pass
-    kept.ensure_timer()
-    await asyncio.sleep(0.01)
-    assert not engine.released.is_set()
-    assert kept.expires_s is not None
-    assert kept.is_holding
+    name.hold.set_idle_limit(None)
+    name.hold.restart_timer()
+    name.clock.advance(2)
+    assert (name.n_released, name.hold.expires_s) == (0, None)
 
 
-async def test_a_waiting_use_goes_on_waiting_when_the_model_is_evicted() -> None:
-    kept, engine = _keeping(idle_s=None)
-    with kept.in_use():
-        kept.clear()
-        assert kept.is_holding
-    assert kept.is_holding, "it was loaded again for this use"
-    with kept.in_use():
-        engine.status = EngineStatus(state="unloaded")
-    assert not kept.is_holding
+def test_the_end_of_one_use_of_two_starts_no_timer() -> None:
+    name = Name(idle_s=0)
+    with name.hold.in_use():
+        with name.hold.in_use():
+            pass
+        name.clock.advance(1)
+        assert name.n_released == 0
+    name.clock.advance(0)
+    assert name.n_released == 1
+
+
+def test_the_idle_limit_counts_from_the_next_idle_time_on() -> None:
+    name = Name()
+    name.hold.hold()
+    name.hold.set_idle_limit(0)
+    name.clock.advance(1)
+    assert name.n_released == 0, "the request that sets it has not begun yet"
+    name.hold.ensure_timer()
+    name.clock.advance(0)
+    assert name.n_released == 1
+
+
+def test_another_names_idleness_does_not_restart_the_timer() -> None:
+    name = Name(idle_s=10)
+    name.hold.hold()
+    name.hold.ensure_timer()
+    name.clock.advance(6)
+    name.hold.ensure_timer()
+    name.clock.advance(4)
+    assert name.n_released == 1
+
+
+def test_a_failed_model_has_no_timer_and_is_still_held() -> None:
+    name = Name(idle_s=0)
+    name.status = EngineStatus(state="failed")
+    with name.hold.in_use():
+        pass
+    name.hold.ensure_timer()
+    name.clock.advance(1)
+    assert (name.n_released, name.hold.is_holding) == (0, True)
+    assert name.hold.expires_s is not None
+
+
+def test_a_waiting_use_goes_on_waiting_when_the_model_is_evicted() -> None:
+    name = Name()
+    with name.hold.in_use():
+        name.hold.clear()
+        assert name.hold.is_holding
+    assert name.hold.is_holding, "it was loaded again for this use"
+    with name.hold.in_use():
+        name.status = EngineStatus(state="unloaded")
+    assert not name.hold.is_holding
