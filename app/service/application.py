@@ -17,16 +17,18 @@ from starlette.types import ASGIApp
 
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
-from app.service.api.llamacpp import routes as llamacpp_text
-from app.service.api.llamacpp import server_routes as llamacpp
+from app.service.api.app_state import AppState
+from app.service.api.llamacpp import routes as llamacpp
+from app.service.api.llamacpp import server_routes as llamacpp_server
 from app.service.api.lmstudio import routes as lmstudio
-from app.service.api.native import jobs as jobs_api
-from app.service.api.native import library, metrics
-from app.service.api.native import plan as planning
-from app.service.api.native import status as localllm
+from app.service.api.native import jobs as native_jobs
+from app.service.api.native import library as native_library
+from app.service.api.native import metrics as native_metrics
+from app.service.api.native import plan as native_plan
+from app.service.api.native import status as native_status
 from app.service.api.ollama import library_routes as ollama_library
 from app.service.api.ollama import routes as ollama
-from app.service.api.openai import embeddings
+from app.service.api.openai import embeddings as openai_embeddings
 from app.service.api.openai import routes as openai
 from app.service.api.responses import routes as responses
 from app.service.http.access_log import AccessLog
@@ -56,19 +58,19 @@ __all__ = ["create_app", "create_document"]
 # Each has a router.
 _ROUTE_MODULES = (
     openai,
+    openai_embeddings,
     responses,
-    embeddings,
     anthropic,
     ollama,
     ollama_library,
     lmstudio,
     llamacpp,
-    llamacpp_text,
-    metrics,
-    localllm,
-    library,
-    planning,
-    jobs_api,
+    llamacpp_server,
+    native_status,
+    native_plan,
+    native_library,
+    native_jobs,
+    native_metrics,
     docs,
 )
 _LLAMACPP_PATHS = (
@@ -86,7 +88,7 @@ _LLAMACPP_PATHS = (
 )
 # By the begin of a path; the first that fits counts, OpenAI's otherwise.
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
-    ("/api/localllm/", localllm.error_body),
+    ("/api/localllm/", native_status.error_body),
     ("/api/v0/", openai_error),
     ("/api/", ollama_error),
     ("/v1/messages", anthropic_error),
@@ -118,12 +120,9 @@ def create_app(
 
     # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.models = models
-    app.state.library = library_service
-    app.state.planner = PlanService(models.settings)
-    app.state.jobs = jobs
-    app.state.shutdown_policy = shutdown_policy
-    app.state.document = cache(create_document)
+    app.state.localllm = AppState(
+        models, library_service, PlanService(models.settings), jobs, shutdown_policy, cache(create_document)
+    )
     for module in _ROUTE_MODULES:
         app.include_router(module.router)
     app.add_exception_handler(UserError, _user_error)

@@ -5,6 +5,7 @@ Owns the page. Knows nothing of what the routes do.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.responses import HTMLResponse
 
-from app.service.api.app_state import document_of
+from app.service.api.app_state import app_state
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 
@@ -29,14 +30,14 @@ _HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-in
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    """The document that tools read."""
-    return JsonResponse(await document_of(request))
+    """The document for programs."""
+    return JsonResponse(await asyncio.to_thread(app_state(request).document))
 
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
-    """The page that people read."""
-    return HTMLResponse(page(await document_of(request)), headers=_HEADERS)
+    """The page for a browser."""
+    return HTMLResponse(page(await asyncio.to_thread(app_state(request).document)), headers=_HEADERS)
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -61,8 +62,8 @@ def _fields(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
     answer: Mapping[str, Any] = next(
         (each.get("content", {}) for status, each in _answers(operation) if status < "300"), {}
     )
-    refusals = ", ".join(f"<code>{status}</code>" for status, _ in _answers(operation) if status >= "400")
-    parts = {"Takes": _names(document, body), "Answers": _names(document, answer), "Refuses with": refusals}
+    statuses = ", ".join(f"<code>{status}</code>" for status, _ in _answers(operation) if status >= "400")
+    parts = {"Body": _names(document, body), "Answer": _names(document, answer), "Errors": statuses}
     return "".join(f"<div>{label} {names}</div>" for label, names in parts.items() if names)
 
 

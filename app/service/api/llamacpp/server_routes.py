@@ -7,7 +7,7 @@ from pydantic import StrictInt
 
 from app import __version__
 from app.engine.request import SamplingParams
-from app.service.api.app_state import model_of, models_of
+from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body
 from app.service.api.llamacpp.schemas import (
     DetokenizeResponse,
@@ -54,7 +54,7 @@ class DetokenizeBody(Body):
 @router.get("/v1/health", openapi_extra=_HEALTH_ERRORS)
 async def health(request: Request) -> JsonResponse[HealthResponse] | Response:
     """200 when the default model can answer, if need be after loading it again, 503 while it cannot."""
-    status = models_of(request).default.engine.status
+    status = app_state(request).models.default.engine.status
     if status.state in ("ready", "unloaded"):
         return JsonResponse({"status": "ok"})
     if status.state == "loading":
@@ -65,7 +65,7 @@ async def health(request: Request) -> JsonResponse[HealthResponse] | Response:
 @router.get("/lora-adapters")
 async def lora_adapters(request: Request) -> JsonResponse[list[LoraAdapter]]:
     """The adapters of the default model, and the scale of each in requests that name none."""
-    adapters = models_of(request).default.adapters
+    adapters = app_state(request).models.default.adapters
     return JsonResponse([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
 
 

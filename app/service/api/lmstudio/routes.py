@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.library.local.resolve import ModelRef
-from app.service.api.app_state import models_of
+from app.service.api.app_state import app_state
 from app.service.api.openai import embeddings
 from app.service.api.openai import routes as openai
 from app.service.http.openapi import errors
@@ -54,7 +54,7 @@ router.post("/embeddings", openapi_extra=errors(404))(embeddings.embeddings)
 @router.get("/models")
 async def list_models(request: Request) -> JsonResponse[StudioModels]:
     """Every model that a request may name, without files that fail validation."""
-    models = models_of(request)
+    models = app_state(request).models
     data = [_entry(ref, facts, models.serving(ref)) for ref, facts in await models.catalog.list_with_facts()]
     return JsonResponse({"object": "list", "data": data})
 
@@ -62,7 +62,7 @@ async def list_models(request: Request) -> JsonResponse[StudioModels]:
 @router.get("/models/{model_id:path}", openapi_extra=errors(404))
 async def retrieve_model(request: Request, model_id: str) -> JsonResponse[StudioModel]:
     """One model."""
-    models = models_of(request)
+    models = app_state(request).models
     ref = await models.find(model_id)
     return JsonResponse(_entry(ref, await models.catalog.facts(ref), models.serving(ref)))
 

@@ -11,7 +11,7 @@ from fastapi import Request
 from pydantic import Field, RootModel
 
 from app.protocol.job import Job
-from app.service.api.app_state import jobs_of
+from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.api.native.schemas import JobList, Log
 from app.service.api.native.status import error_body
@@ -72,13 +72,13 @@ class JobBody(RootModel[_AnyBody]):
 @router.post("", status_code=201, openapi_extra=errors(404, 429))
 async def start(request: Request, body: JobBody) -> JsonResponse[Job]:
     """Queue a job; the answer is the job, as `GET /api/localllm/jobs/{job_id}` returns it later."""
-    return JsonResponse(await jobs_of(request).start(body.root.arguments), 201)
+    return JsonResponse(await app_state(request).jobs.start(body.root.arguments), 201)
 
 
 @router.get("")
 async def list_jobs(request: Request) -> JsonResponse[JobList]:
     """Every queued, running or ended job, oldest first; of the ended ones the last hundred."""
-    return JsonResponse({"jobs": list(jobs_of(request).all)})
+    return JsonResponse({"jobs": list(app_state(request).jobs.all)})
 
 
 @router.get("/events")
@@ -87,19 +87,19 @@ async def watch_all(request: Request) -> EventStream[Job]:
 
     A removed job comes once more, as "forgotten". Closing the stream stops no job.
     """
-    return EventStream(jobs_of(request).watch(), error_body, DONE_EVENTS)
+    return EventStream(app_state(request).jobs.watch(), error_body, DONE_EVENTS)
 
 
 @router.get("/{job_id}", openapi_extra=errors(404))
 async def show(request: Request, job_id: str) -> JsonResponse[Job]:
     """One job."""
-    return JsonResponse(jobs_of(request).find(job_id))
+    return JsonResponse(app_state(request).jobs.find(job_id))
 
 
 @router.get("/{job_id}/events", openapi_extra=errors(404))
 async def watch_one(request: Request, job_id: str) -> EventStream[Job]:
     """Server-sent events, each this job as it changes, until it has ended; the last event is [DONE]."""
-    jobs = jobs_of(request)
+    jobs = app_state(request).jobs
     jobs.find(job_id)
     return EventStream(jobs.watch_one(job_id), error_body, DONE_EVENTS)
 
@@ -107,22 +107,22 @@ async def watch_one(request: Request, job_id: str) -> EventStream[Job]:
 @router.get("/{job_id}/log", openapi_extra=errors(404))
 async def show_log(request: Request, job_id: str) -> JsonResponse[Log]:
     """The last 256 KiB of a job's log."""
-    return JsonResponse({"log": jobs_of(request).log(job_id)})
+    return JsonResponse({"log": app_state(request).jobs.log(job_id)})
 
 
 @router.post("/{job_id}/cancel", openapi_extra=errors(404, 409))
 async def cancel(request: Request, job_id: str) -> JsonResponse[Job]:
     """Remove a job from the queue, or interrupt it as Ctrl-C does; its events report the end."""
-    return JsonResponse(jobs_of(request).cancel(job_id))
+    return JsonResponse(app_state(request).jobs.cancel(job_id))
 
 
 @router.post("/{job_id}/retry", openapi_extra=errors(404, 409, 429))
 async def retry(request: Request, job_id: str) -> JsonResponse[Job]:
     """Queue a job that has ended again: a download resumes."""
-    return JsonResponse(await jobs_of(request).retry(job_id))
+    return JsonResponse(await app_state(request).jobs.retry(job_id))
 
 
 @router.delete("/{job_id}", openapi_extra=errors(404, 409))
 async def forget(request: Request, job_id: str) -> JsonResponse[Job]:
     """Remove a job that has ended, and its log; its results stay."""
-    return JsonResponse(jobs_of(request).forget(job_id))
+    return JsonResponse(app_state(request).jobs.forget(job_id))

@@ -15,7 +15,7 @@ from pydantic import Field, StrictStr
 from app.library.local.model_files import ModelRef
 from app.library.local.model_record import ModelDescription
 from app.protocol.library import LoadState, LocalModels, MachineReport, PlacementResult, RemovalResult
-from app.service.api.app_state import library_of, models_of
+from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.api.native import schemas
 from app.service.http.openapi import errors
@@ -70,8 +70,8 @@ async def listing(request: Request, external: str = "", fresh: str = "") -> Json
 
     `is_complete` is false while headers are still being read: then ask again.
     """
-    found = await library_of(request).listing(has_external=_is_set(external), is_fresh=_is_set(fresh))
-    models = models_of(request)
+    found = await app_state(request).library.listing(has_external=_is_set(external), is_fresh=_is_set(fresh))
+    models = app_state(request).models
     rows = [replace(model, **asdict(_load_state(models.serving(ref)))) for ref, model in found.models]
     return JsonResponse(LocalModels(tuple(rows), found.is_complete))
 
@@ -79,7 +79,7 @@ async def listing(request: Request, external: str = "", fresh: str = "") -> Json
 @router.get("/recommend")
 async def recommend(request: Request) -> JsonResponse[schemas.Recommendations]:
     """A model of the catalogue for each role, chosen for this machine without the network."""
-    return JsonResponse({"recommendations": await library_of(request).recommendations()})
+    return JsonResponse({"recommendations": await app_state(request).library.recommendations()})
 
 
 @router.get("/search", openapi_extra=errors(400, 502))
@@ -90,7 +90,9 @@ async def search(request: Request, words: str = "", limit: str = "") -> JsonResp
     n_most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 4 else _N_USUAL
 
     async def find() -> JsonResponse[schemas.Repositories]:
-        return JsonResponse({"repositories": await library_of(request).search(words, min(max(1, n_most), _N_MOST))})
+        return JsonResponse(
+            {"repositories": await app_state(request).library.search(words, min(max(1, n_most), _N_MOST))}
+        )
 
     return await while_connected(request, find())
 
@@ -98,31 +100,31 @@ async def search(request: Request, words: str = "", limit: str = "") -> JsonResp
 @router.get("/show", openapi_extra=errors(400, 404))
 async def show(request: Request, model: str = "") -> JsonResponse[ModelDescription]:
     """The facts of a model's files, and what was measured of it; empty is the default model."""
-    return JsonResponse(await library_of(request).show(_name_or_default(request, model)))
+    return JsonResponse(await app_state(request).library.show(_name_or_default(request, model)))
 
 
 @router.get("/types", openapi_extra=errors(400, 404))
 async def types(request: Request, model: str = "") -> JsonResponse[schemas.Types]:
     """Size, loss, verdict and speed of a model in each quantization type; empty is the default model."""
-    return JsonResponse({"types": await library_of(request).types(_name_or_default(request, model))})
+    return JsonResponse({"types": await app_state(request).library.types(_name_or_default(request, model))})
 
 
 @router.get("/machine")
 async def machine(request: Request) -> JsonResponse[MachineReport]:
     """The devices of this machine, and its problems."""
-    return JsonResponse(await library_of(request).diagnose())
+    return JsonResponse(await app_state(request).library.diagnose())
 
 
 @router.post("/import", openapi_extra=errors(404, 409))
 async def import_model(request: Request, body: ImportBody) -> JsonResponse[PlacementResult]:
     """Import a model into the library, by a link unless its bytes are to be copied."""
-    return JsonResponse(await library_of(request).place(body.source, body.name, is_copy=body.copy_bytes))
+    return JsonResponse(await app_state(request).library.place(body.source, body.name, is_copy=body.copy_bytes))
 
 
 @router.post("/remove", openapi_extra=errors(404))
 async def remove(request: Request, body: RemoveBody) -> JsonResponse[RemovalResult]:
     """Remove a model from the library, unless it is loaded; only names in the models folder are removed."""
-    library = library_of(request)
+    library = app_state(request).library
     ref = await library.find(body.model)
     if not body.dry_run:
         await _release(request, ref)
@@ -158,16 +160,16 @@ def _is_set(flag: str) -> bool:
 
 
 def _name_or_default(request: Request, model: str) -> str:
-    return model or str(models_of(request).default.ref.path)
+    return model or str(app_state(request).models.default.ref.path)
 
 
 async def _serving(request: Request, name: str) -> ServedModel | None:
     """Return the loaded model called `name`, None for a local one that is not loaded. Raises UnknownModelError."""
-    models = models_of(request)
+    models = app_state(request).models
     if not name:
         return models.default
     loaded = next((model for model in models.opened if model.ref.id == name), None)
-    return loaded or models.serving(await library_of(request).find(name))
+    return loaded or models.serving(await app_state(request).library.find(name))
 
 
 def _load_state(model: ServedModel | None) -> LoadState:
@@ -179,7 +181,7 @@ def _load_state(model: ServedModel | None) -> LoadState:
 
 async def _release(request: Request, ref: ModelRef) -> None:
     """Release the model of `ref` for good. Raises RequestError for a loaded one."""
-    models = models_of(request)
+    models = app_state(request).models
     model = models.serving(ref)
     if model is not None and model.is_loaded:
         raise RequestError(f"{ref.id} is loaded.", "Unload it first.")

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 
 from app.engine.loop.counters import Histogram
 from app.engine.protocol.messages import EngineMetrics
-from app.service.api.app_state import models_of
+from app.service.api.app_state import app_state
 from app.service.http.routing import Router
 
 __all__ = ["prometheus_text", "router"]
@@ -138,7 +138,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineMetrics], Histogram]], ...] =
 @router.get("/metrics")
 async def metrics(request: Request) -> PlainTextResponse:
     """The metrics of every engine, by the label `model`: of several names of one file, the one that was used first."""
-    found = {model_id: await engine.metrics() for model_id, engine in models_of(request).engines.items()}
+    found = {model_id: await engine.metrics() for model_id, engine in app_state(request).models.engines.items()}
     text = prometheus_text({model_id: each for model_id, each in found.items() if each})
     return PlainTextResponse(text, media_type=_MEDIA_TYPE)
 

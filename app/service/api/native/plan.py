@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StrictStr
 
 from app.engine.protocol.messages import EngineConfig
 from app.protocol.plan import PlanReport, PlanRequest
-from app.service.api.app_state import models_of, plan_service_of
+from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.api.native.schemas import ModelId
 from app.service.http.openapi import errors
@@ -65,11 +65,11 @@ class PlanBody(Body):
 @router.post("/plan", openapi_extra=errors(404, 502))
 async def plan(request: Request, body: PlanBody) -> JsonResponse[PlanReport]:
     """The plan of a model before it is loaded: verdict, bytes by device, speeds, remedies."""
-    wanted, models = body.plan_request(), models_of(request)
+    wanted, models = body.plan_request(), app_state(request).models
     served = next((model for model in models.opened if wanted.model in ("", model.ref.id)), None)
     resolved = wanted if served is None else replace(wanted, model=str(served.ref.path))
     loaded = tuple(filter(None, map(_loaded, models.opened)))
-    report = await asyncio.to_thread(plan_service_of(request).plan, resolved, loaded)
+    report = await asyncio.to_thread(app_state(request).plan_service.plan, resolved, loaded)
     return JsonResponse(replace(report, model=served.ref.id if served else wanted.model))
 
 
@@ -80,7 +80,7 @@ async def reload(request: Request, body: PlanBody) -> JsonResponse[ModelId]:
     if not wanted.is_here:
         raise UsageError("This plan is for another machine.", "Plan for this one, without vram and ram.")
     parse_kv_types(wanted.kv_type)
-    model = await models_of(request).reload(wanted.model, partial(apply_plan_request, wanted))
+    model = await app_state(request).models.reload(wanted.model, partial(apply_plan_request, wanted))
     return JsonResponse({"id": model.ref.id})
 
 

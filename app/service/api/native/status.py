@@ -16,7 +16,7 @@ from app import __version__
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol.messages import UnfitPolicy
 from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, ServiceStatus
-from app.service.api.app_state import models_of, shutdown_policy_of
+from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.api.native.schemas import ModelId, StaysUntil
 from app.service.http.errors import openai_error
@@ -53,12 +53,12 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
 
     Both are null while the engine loads, has died or does not respond for a second.
     """
-    models = models_of(request)
+    models = app_state(request).models
     return JsonResponse(
         ServiceStatus(
             version=__version__,
             default_model=models.default.ref.id,
-            stays_until=shutdown_policy_of(request).stays_until,
+            stays_until=app_state(request).shutdown_policy.stays_until,
             models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.opened))),
         )
     )
@@ -67,14 +67,14 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
 @router.post("/load", openapi_extra=errors(404))
 async def load(request: Request, body: LoadBody) -> JsonResponse[ModelId]:
     """Begin to load a model; /status reports the progress."""
-    model = await models_of(request).load(body.model, body.when_unfit)
+    model = await app_state(request).models.load(body.model, body.when_unfit)
     return JsonResponse({"id": model.ref.id})
 
 
 @router.post("/stay")
 async def stay(request: Request, body: StayBody) -> JsonResponse[StaysUntil]:  # noqa: ARG001  # checked is enough
     """Keep a service that the TUI or CLI started alive until its last job has ended and nobody watches."""
-    policy = shutdown_policy_of(request)
+    policy = app_state(request).shutdown_policy
     policy.stay()
     return JsonResponse({"stays_until": policy.stays_until})
 

@@ -31,7 +31,7 @@ from app.library.local.recipe import (
 from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import UnknownModelError
 from app.protocol.job import Job
-from app.service.api.app_state import jobs_of, models_of
+from app.service.api.app_state import app_state
 from app.service.api.ollama.requests import CopyBody, CreateBody, ModelBody, PullBody
 from app.service.api.ollama.schemas import ProgressResponse, StatusResponse
 from app.service.http.errors import RefusedError, ollama_error
@@ -79,11 +79,11 @@ async def pull(request: Request, body: PullBody) -> StatusAnswer:
         await asyncio.to_thread(_check_wanted, name)
     except UsageError as error:
         try:
-            await models_of(request).find(body.model_name)
+            await app_state(request).models.find(body.model_name)
         except UnknownModelError:
             raise model_not_found(body.model_name, error) from error
         return await _respond(request, body, _already_done())
-    jobs = jobs_of(request)
+    jobs = app_state(request).jobs
     job = await jobs.start(PullArguments(reference=name))
     return await _respond(request, body, _statuses(jobs, job, _pulling))
 
@@ -92,7 +92,7 @@ async def pull(request: Request, body: PullBody) -> StatusAnswer:
 async def create(request: Request, body: CreateBody) -> StatusAnswer:
     """Make a model of a local one: quantized, or under a second name, with a recipe of its own or without."""
     body.check()
-    models, settings = models_of(request), jobs_of(request).settings
+    models, settings = app_state(request).models, app_state(request).jobs.settings
     source, name = await find_model(models, body.base or ""), _place_name(body.model_name)
     if body.template:
         await _check_template(models, body.template)
@@ -103,7 +103,7 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
         await _link(source, name, settings, recipe)
         return await _respond(request, body, _already_done())
     arguments = QuantizeArguments(source=str(source.path), file_type=body.quantize.upper(), output=name)
-    jobs = jobs_of(request)
+    jobs = app_state(request).jobs
     statuses = _statuses(jobs, await jobs.start(arguments), _creating)
     path = model_output_path(source, name, settings.models_dir)
     return await _respond(request, body, _with_recipe(statuses, path, recipe))
@@ -112,16 +112,16 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
 @router.post("/api/copy", openapi_extra=errors(404, 409))
 async def copy(request: Request, body: CopyBody) -> Response:
     """Give a model a second name, which takes no disk space."""
-    source = await find_model(models_of(request), body.source)
+    source = await find_model(app_state(request).models, body.source)
     recipe = await asyncio.to_thread(read_recipe, source.path)
-    await _link(source, _place_name(body.destination), jobs_of(request).settings, recipe)
+    await _link(source, _place_name(body.destination), app_state(request).jobs.settings, recipe)
     return Response()
 
 
 @router.delete("/api/delete", openapi_extra=errors(404))
 async def delete(request: Request, body: ModelBody) -> Response:
     """Remove a model from the library; models of other programs, and the guide, stay."""
-    models, settings = models_of(request), jobs_of(request).settings
+    models, settings = app_state(request).models, app_state(request).jobs.settings
     ref = await find_model(models, body.model_name)
     try:
         removal = plan_removal(ref, settings.models_dir)

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 
 from app.library.local.recipe import read_recipe
 from app.library.local.resolve import UnknownModelError
-from app.service.api.app_state import model_of, models_of, planner_warnings
+from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.ollama import schemas
 from app.service.api.ollama.library_routes import find_model, model_not_found
 from app.service.api.ollama.model_info import list_entry, running_entry, show_response
@@ -57,14 +57,14 @@ async def version() -> JsonResponse[schemas.Version]:
 @router.api_route("/api/tags", methods=["GET", "HEAD"])
 async def tags(request: Request) -> JsonResponse[schemas.ListResponse]:
     """Every model that a request may name, without files that fail validation."""
-    described = await models_of(request).catalog.list_with_facts()
+    described = await app_state(request).models.catalog.list_with_facts()
     return JsonResponse({"models": [list_entry(ref, facts) for ref, facts in described]})
 
 
 @router.get("/api/ps")
 async def running(request: Request) -> JsonResponse[schemas.ProcessResponse]:
     """The loaded models, each under every name that holds it."""
-    models = models_of(request)
+    models = app_state(request).models
     loaded = {model.ref: model for model in models.opened if model.is_loaded}
     described = await models.catalog.with_facts(tuple(loaded))
     return JsonResponse({"models": [running_entry(loaded[ref], facts) for ref, facts in described]})
@@ -73,7 +73,7 @@ async def running(request: Request) -> JsonResponse[schemas.ProcessResponse]:
 @router.post("/api/show", openapi_extra=errors(404))
 async def show(request: Request, body: ModelBody) -> JsonResponse[schemas.ShowResponse]:
     """The description of one model."""
-    models = models_of(request)
+    models = app_state(request).models
     ref = await find_model(models, body.model_name)
     recipe = await asyncio.to_thread(read_recipe, ref.path)
     return JsonResponse(show_response(ref, await models.catalog.facts(ref), recipe, models.serving(ref)))

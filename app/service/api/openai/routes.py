@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 from fastapi import Request
 
 from app.library.local.model_files import ModelRef
-from app.service.api.app_state import model_of, models_of, planner_warnings
+from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
 from app.service.api.openai.responses import ChatFormatter, CompletionFormatter, TextFormatter
 from app.service.api.openai.schemas import (
@@ -48,7 +48,7 @@ TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 @router.get("/models")
 async def list_models(request: Request) -> JsonResponse[ModelList]:
     """Every model that a request may name."""
-    models = models_of(request)
+    models = app_state(request).models
     refs = await models.catalog.list_models()
     times_s = await asyncio.to_thread(_created_s, refs)
     data = [_model_entry(ref, time_s, models.serving(ref)) for ref, time_s in zip(refs, times_s, strict=True)]
@@ -58,7 +58,7 @@ async def list_models(request: Request) -> JsonResponse[ModelList]:
 @router.get("/models/{model_id:path}", openapi_extra=errors(404))
 async def retrieve_model(request: Request, model_id: str) -> JsonResponse[Model]:
     """One model, by any of its names."""
-    models = models_of(request)
+    models = app_state(request).models
     ref = await models.find(model_id)
     (time_s,) = await asyncio.to_thread(_created_s, [ref])
     return JsonResponse(_model_entry(ref, time_s, models.serving(ref)))

@@ -38,7 +38,7 @@ def test_the_page_loads_nothing(service: RunningService) -> None:
     assert "POST /v1/chat/completions" in response.text
     assert "<code>messages</code> *" in response.text
     assert "<code>choices</code> *" in response.text
-    assert "Refuses with <code>400</code>, <code>401</code>" in response.text
+    assert "Errors <code>400</code>, <code>401</code>" in response.text
 
 
 def test_the_page_escapes_the_document() -> None:
