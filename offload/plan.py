@@ -52,13 +52,13 @@ class PlanConstraints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """The best plan: the placement with its assessment (`found`), warnings, and remedies ranked by speed.
+    """The best plan: the placement with its `assessment`, warnings, and remedies ranked by speed.
 
     Speeds may be off by `uncertainty`, a share of them.
     """
 
     setting: RunConfig
-    found: Assessment
+    assessment: Assessment
     uncertainty: float
     warnings: tuple[str, ...]
     remedies: tuple[Remedy, ...]
@@ -95,7 +95,7 @@ def complete_plan(
     """
     return PlacementPlan(
         setting=found.profile.setting,
-        found=found,
+        assessment=found,
         uncertainty=rates.uncertainty,
         warnings=(*plan_warnings(found, rates), *beyond_training(found.profile.setting.n_ctx, model.n_ctx_train)),
         remedies=find_remedies(model, _setting(model, constraints), machine, rates, found) if wants_remedies else (),

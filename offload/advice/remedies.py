@@ -66,7 +66,7 @@ class _Case:
     wanted: RunConfig
     machine: Machine
     rates: Rates
-    found: Assessment
+    assessment: Assessment
 
     @property
     def fast_bytes(self) -> int:
@@ -104,7 +104,7 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
         found = choose(smaller, case.wanted, case.machine, case.rates)
         loss = FILE_TYPES[name].perplexity_loss
         cost = f"+{loss:.2f} on a perplexity of 6.23" if loss is not None else FILE_TYPES[name].description
-        if _helps(found, case.found):
+        if _helps(found, case.assessment):
             helping.append(
                 _remedy(f"quantize to {name} ({format_memory(smaller.n_bytes)})", found, cost, Change(file_type=name))
             )
@@ -119,7 +119,7 @@ def _smaller_cache(case: _Case) -> Iterator[Remedy]:
     if case.wanted.kv_types == KvTypes() and supports_kv_types(kv_types, case.model.kv_shape):
         wanted = replace(case.wanted, kv_types=kv_types, is_fused=True)
         found = choose(case.model, wanted, case.machine, case.rates)
-        if _helps(found, case.found):
+        if _helps(found, case.assessment):
             size = format_memory(found.profile.cache_bytes)
             yield _remedy(
                 f"--kv-type {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV)
@@ -132,7 +132,7 @@ def _shorter_context(case: _Case) -> Iterator[Remedy]:
     while n_ctx >= _LEAST_N_CTX:
         wanted = replace(case.wanted, n_ctx=n_ctx, n_cells=n_ctx, depth=min(n_ctx, case.wanted.depth))
         found = choose(case.model, wanted, case.machine, case.rates)
-        if _helps(found, case.found):
+        if _helps(found, case.assessment):
             yield _remedy(f"--ctx {n_ctx}", found, f"context of {format_tokens(n_ctx)} tokens", Change(n_ctx=n_ctx))
             return
         n_ctx //= 2
@@ -145,7 +145,7 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
     is_unified = bool(case.machine.gpus) and all(gpu.kind is DeviceKind.INTEGRATED for gpu in case.machine.gpus)
     if is_unified:
         bytes_per_s = _COMMON_GPU_BYTES_PER_S
-    least_bytes = case.found.profile.weight_bytes - case.found.profile.input_bytes
+    least_bytes = case.assessment.profile.weight_bytes - case.assessment.profile.input_bytes
     for size in _GPU_GIB:
         if size << 30 < least_bytes:
             continue
@@ -157,7 +157,7 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
             bytes_per_s=bytes_per_s,
         )
         machine = Machine(case.machine.host, (card,))
-        found = assess(case.found.profile, machine, expected_rates(machine))
+        found = assess(case.assessment.profile, machine, expected_rates(machine))
         if found.verdict in (FitLevel.FITS, FitLevel.TIGHT):
             what, cost = ("a machine with a GPU", "the machine") if is_unified else ("a GPU", "the card")
             assumed = f"assuming {format_bandwidth(bytes_per_s)} GB/s"
@@ -167,7 +167,7 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
 
 def _several_machines(case: _Case) -> Iterator[Remedy]:
     """Yield another engine; its speed is unknown."""
-    cluster = cluster_for(case.model, case.found.profile, case.machine)
+    cluster = cluster_for(case.model, case.assessment.profile, case.machine)
     if cluster is not None:
         needs = "" if checkpoint_of(case.model) else "; of a GGUF vLLM takes one file only, with vllm-gguf-plugin"
         joined = ", joined with `ray start`" if cluster.n_machines > 1 else ""

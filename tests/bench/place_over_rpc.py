@@ -121,8 +121,8 @@ def run_all(n_runs: int, seed: int, names: Sequence[str]) -> int:
             model = PlannedModel(header, header.tensors)
             question, machine = drawn(chance, model, names)
             found = dry_plan(model, question, machine, expected_rates(machine), partial(dry_run, path))
-            held = load(path, parameters_of(found.found), found.setting)
-            placement, shares = found.found.placement, found.found.shares
+            held = load(path, parameters_of(found.assessment), found.setting)
+            placement, shares = found.assessment.placement, found.assessment.shares
             assert placement is not None
             wrong = faults(shares, held)
             n_faulty += bool(wrong)

@@ -43,8 +43,8 @@ def planned(machine: Machine, compute_gib: float) -> tuple[PlacementPlan, list[L
 def test_a_plan_that_a_dry_run_confirms_has_the_bytes_of_the_dry_run() -> None:
     found, asked = planned(with_free(TWO_CARDS, 6, 6), 0.25)
     assert len(asked) == 1
-    assert asked[0] == parameters_of(found.found)
-    assert {share.compute_bytes for share in found.found.shares} == {GIB // 4}
+    assert asked[0] == parameters_of(found.assessment)
+    assert {share.compute_bytes for share in found.assessment.shares} == {GIB // 4}
 
 
 def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there() -> None:
@@ -52,8 +52,8 @@ def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there(
     lean, _ = planned(machine, 0.1)
     found, asked = planned(machine, 1.5)
     assert len(asked) > 1
-    assert parameters_of(found.found).n_gpu_layers < parameters_of(lean.found).n_gpu_layers
-    for share in found.found.shares[:-1]:
+    assert parameters_of(found.assessment).n_gpu_layers < parameters_of(lean.assessment).n_gpu_layers
+    for share in found.assessment.shares[:-1]:
         assert share.n_bytes <= share.device.free_bytes - margin_bytes(share.device)
 
 
@@ -64,15 +64,15 @@ def test_a_model_that_fits_nowhere_by_the_formula_is_planned_again_with_the_dry_
     just_short = PlannedModel(header, header.tensors).profile(setting).total_bytes + margin_bytes(host) - (50 << 20)
     machine = Machine(replace(host, free_bytes=just_short))
     model = PlannedModel(header, header.tensors)
-    assert plan(model, QUESTION, machine, expected_rates(machine)).found.verdict is FitLevel.WONT_RUN
+    assert plan(model, QUESTION, machine, expected_rates(machine)).assessment.verdict is FitLevel.WONT_RUN
     found, asked = planned(machine, 0.01)
     assert asked[0] == ON_HOST
-    assert found.found.verdict is FitLevel.TIGHT
+    assert found.assessment.verdict is FitLevel.TIGHT
 
 
 @pytest.mark.parametrize("compute_gib", [0.01, 40.0])
 def test_what_will_not_run_is_left_to_the_processor(compute_gib: float) -> None:
     machine = Machine(replace(TWO_CARDS.host, free_bytes=GIB))
     found, _ = planned(machine, compute_gib)
-    assert found.found.verdict is FitLevel.WONT_RUN
-    assert parameters_of(found.found) == ON_HOST
+    assert found.assessment.verdict is FitLevel.WONT_RUN
+    assert parameters_of(found.assessment) == ON_HOST

@@ -49,21 +49,21 @@ def planned(name: str, file_type: str, machine: Machine, question: PlanConstrain
 
 def told(found: PlacementPlan) -> list[str]:
     """A plan on a few lines."""
-    pace = found.found.speed
+    pace = found.assessment.speed
     tps = f"{format_speed(pace.decode_tps)} tok/s, prompt {format_speed(pace.prefill_tps)}" if pace else "speed unknown"
     setting = found.setting
-    lines = [f"{found.found.verdict}, {tps}, {setting.n_cells} cells for a context of {setting.n_ctx}"]
+    lines = [f"{found.assessment.verdict}, {tps}, {setting.n_cells} cells for a context of {setting.n_ctx}"]
     lines += (
         [f"  micro-batches of {setting.n_ubatch}"]
-        if found.found.placement and setting.n_ubatch != DEFAULT_N_UBATCH
+        if found.assessment.placement and setting.n_ubatch != DEFAULT_N_UBATCH
         else []
     )
     lines += [
         f"  {share.device.name}: {share.n_layers} layers, {format_memory(share.n_bytes)}"
         f" of {format_memory(share.device.free_bytes)}"
-        for share in found.found.shares
+        for share in found.assessment.shares
     ]
-    lines += [f"  + {extra.what}: {format_memory(extra.n_bytes)}" for extra in found.found.profile.extras]
+    lines += [f"  + {extra.what}: {format_memory(extra.n_bytes)}" for extra in found.assessment.profile.extras]
     lines += [f"  ! {warning}" for warning in found.warnings]
     for remedy in found.remedies:
         gained = format_speed(remedy.decode_tps) if remedy.decode_tps else "?"
@@ -93,7 +93,7 @@ def test_the_cost_of_a_partial_fit_is_one_sentence_with_its_numbers() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     card = replace(machine.gpus[0], free_bytes=4 * GIB)
     found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,)))
-    assert found.found.verdict is FitLevel.PARTIAL
+    assert found.assessment.verdict is FitLevel.PARTIAL
     assert "tok/s instead of" in found.warnings[0]
     assert "% of the bytes are read at 45 GB/s instead of 360." in found.warnings[0]
 
@@ -105,7 +105,7 @@ def test_remedies_come_with_the_fastest_first_and_each_one_helps() -> None:
     speeds = [remedy.decode_tps or 0.0 for remedy in found.remedies]
     assert len(speeds) > 1
     assert speeds == sorted(speeds, reverse=True)
-    assert speeds[-1] > (found.found.decode_tps or 0.0)
+    assert speeds[-1] > (found.assessment.decode_tps or 0.0)
 
 
 def test_cells_of_other_conversations_are_given_up_before_the_plan_gets_worse() -> None:
@@ -118,8 +118,8 @@ def test_cells_of_other_conversations_are_given_up_before_the_plan_gets_worse() 
 
 def test_a_model_larger_than_all_memory_will_not_run_and_the_numbers_say_why() -> None:
     found = planned("qwen3-30b-a3b", "Q4_K_M", MACHINES["container of 4 GiB"])
-    assert found.found.verdict is FitLevel.WONT_RUN
-    assert found.found.shares == ()
+    assert found.assessment.verdict is FitLevel.WONT_RUN
+    assert found.assessment.shares == ()
     assert "3.6 GiB are free" in found.warnings[0]
 
 
@@ -127,14 +127,14 @@ def test_a_gpu_of_unknown_bandwidth_gets_layers_and_no_made_up_speed() -> None:
     machine = MACHINES["RTX 4090, 64 GB RAM"]
     card = replace(machine.gpus[0], bytes_per_s=None)
     found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,)))
-    assert found.found.shares[0].n_layers == 33
-    assert found.found.speed is None
+    assert found.assessment.shares[0].n_layers == 33
+    assert found.assessment.speed is None
     assert "is unknown" in found.warnings[0]
 
 
 def test_a_machine_without_any_memory_is_planned_for_without_a_crash() -> None:
     nothing = replace(MACHINES["processor only, 32 GB"].host, total_bytes=0, free_bytes=0)
-    assert planned("llama-3.1-8b", "Q4_K_M", Machine(nothing)).found.verdict is FitLevel.WONT_RUN
+    assert planned("llama-3.1-8b", "Q4_K_M", Machine(nothing)).assessment.verdict is FitLevel.WONT_RUN
 
 
 def test_a_cache_that_the_model_cannot_have_is_refused() -> None:
@@ -147,7 +147,7 @@ def test_a_gpu_that_does_not_tell_its_memory_gets_nothing_and_a_sentence() -> No
     machine = MACHINES["RTX 4090, 64 GB RAM"]
     silent = replace(machine.gpus[0], name="Vulkan0", total_bytes=0, free_bytes=0)
     found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (silent,)))
-    assert found.found.shares[0].n_layers == 0
+    assert found.assessment.shares[0].n_layers == 0
     assert any("How much memory Vulkan0 has is unknown" in warning for warning in found.warnings)
 
 
@@ -163,8 +163,8 @@ def test_machines_that_make_no_sense_are_planned_for_without_a_crash(vram: int, 
     )
     for name in ("llama-3.1-8b", "mamba-130m", "bge-base"):
         found = planned(name, "Q8_0", odd, replace(QUESTION, n_ctx=n_ctx))
-        assert (found.found.placement is None) == (found.found.verdict is FitLevel.WONT_RUN)
-        assert found.found.decode_tps is None or found.found.decode_tps > 0
+        assert (found.assessment.placement is None) == (found.assessment.verdict is FitLevel.WONT_RUN)
+        assert found.assessment.decode_tps is None or found.assessment.decode_tps > 0
 
 
 def test_a_context_beyond_training_is_warned_of_last() -> None:

@@ -34,7 +34,7 @@ _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str]:
     """Yield the lines of a plan."""
-    found, setting = plan.found, plan.setting
+    found, setting = plan.assessment, plan.setting
     yield _VERDICTS[found.verdict]
     cells = f"{format_tokens(setting.n_cells)} cells of {setting.kv_types}"
     yield f"Context {format_tokens(setting.n_ctx)} tokens, {cells}{_batches(plan)}."
@@ -75,7 +75,7 @@ def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
 
 def _curve_lines(plan: PlacementPlan) -> Iterator[str]:
     """Yield tok/s against layers on the fastest GPU as bars; at most a dozen of them, the plan's own among them."""
-    found = plan.found
+    found = plan.assessment
     if len(found.curve) < 2 or found.placement is None:
         yield "No curve: there are no layers to move between a GPU and the processor."
         return
@@ -99,12 +99,12 @@ def _table(plan: PlacementPlan) -> Iterator[str]:
         "cache": lambda share: share.cache_bytes,
         "compute": lambda share: share.compute_bytes + share.host_bytes,
     }
-    if plan.found.profile.extras:
+    if plan.assessment.profile.extras:
         columns["beside"] = lambda share: share.beside_bytes
     columns["free"] = lambda share: share.device.free_bytes
     rows = [
         [share.device.name, str(share.n_layers), *(format_memory(size(share)) for size in columns.values())]
-        for share in plan.found.shares
+        for share in plan.assessment.shares
     ]
     yield from align_columns([["device", "layers", *columns], *rows])
 

@@ -67,15 +67,15 @@ def _judging(path: Path, settings: Settings, machine: Machine) -> Callable[[Turn
 
     def symptoms(turn: TurnTiming) -> Symptoms:
         return Symptoms(
-            verdict=planned.found.verdict,
+            verdict=planned.assessment.verdict,
             queue_s=turn.queue_s,
             n_ahead=turn.n_ahead,
             prefill_tps=turn.prefill_tps,
             decode_tps=turn.decode_tps,
             n_prefill=work.n_prefill,
             n_decode=work.n_decode,
-            read_bytes=sum(share.read_bytes for share in planned.found.shares),
-            predicted_tps=planned.found.decode_tps,
+            read_bytes=sum(share.read_bytes for share in planned.assessment.shares),
+            predicted_tps=planned.assessment.decode_tps,
             remedy=planned.remedies[0].what if planned.remedies else None,
             smaller=smaller,
         )

@@ -196,7 +196,7 @@ def _draft_sources(
 
 def _recorder(attempt: LoadAttempt, model: PlannedModel, key: str, cache_dir: Path) -> RunRecorder:
     """Return the recorder of the speeds of a model that was loaded as `attempt`."""
-    found, setting = attempt.plan.found, attempt.setting
+    found, setting = attempt.plan.assessment, attempt.setting
     return RunRecorder(
         history=run_history(cache_dir),
         n_threads=setting.n_threads,

@@ -43,12 +43,12 @@ class LoadAttempt:
     @property
     def parameters(self) -> LoadParameters:
         """Where the layers go."""
-        return parameters_of(self.plan.found)
+        return parameters_of(self.plan.assessment)
 
     @property
     def shares(self) -> tuple[Share, ...]:
         """What each device gets; empty when that is unknown."""
-        return self.plan.found.shares
+        return self.plan.assessment.shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class LoadPlanner:
         if not machine.gpus:
             return LoadAttempt(config, setting, plan(self.model, constraints, machine, rates))
         found = dry_plan(self.model, constraints, machine, rates, self.dry_run)
-        parameters = parameters_of(found.found)
+        parameters = parameters_of(found.assessment)
         setting = replace(
             setting,
             flash_attention=found.setting.is_fused,
@@ -133,7 +133,7 @@ def load_within_memory(
 def _summary(attempt: LoadAttempt) -> str:
     """Return the sizes of `attempt` as text: 30 of 33 layers fit, a context of 8,192 tokens."""
     context = f"a context of {format_tokens(attempt.config.n_ctx)} tokens"
-    return f"{fit_summary(attempt.plan.found)}, {context}" if attempt.parameters.devices else context
+    return f"{fit_summary(attempt.plan.assessment)}, {context}" if attempt.parameters.devices else context
 
 
 def _too_large(attempt: LoadAttempt, error: MemoryShortError) -> EngineError:

@@ -54,8 +54,8 @@ def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
 
     Raises UnfitError when the user has to agree first, EngineError when nobody can be asked and it is too large.
     """
-    level = plan.found.verdict
-    is_too_large = level is FitLevel.WONT_RUN and (bool(plan.found.machine.gpus) or _exceeds_memory(plan))
+    level = plan.assessment.verdict
+    is_too_large = level is FitLevel.WONT_RUN and (bool(plan.assessment.machine.gpus) or _exceeds_memory(plan))
     if level is not FitLevel.PARTIAL and not is_too_large:
         return ""
     cause, remedy = plan.warnings[0], _remedies_text(plan.remedies)
@@ -68,8 +68,8 @@ def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
 
 def _exceeds_memory(plan: PlacementPlan) -> bool:
     """Return whether the model takes more than all free memory, so that it is read from disk again and again."""
-    profile = plan.found.profile
-    return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.found.machine.host.free_bytes
+    profile = plan.assessment.profile
+    return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.assessment.machine.host.free_bytes
 
 
 def _remedies_text(remedies: tuple[Remedy, ...]) -> str:

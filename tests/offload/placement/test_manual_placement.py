@@ -33,19 +33,19 @@ def pinned(machine: Machine, question: PlanConstraints = QUESTION, **gpu_layers:
 
 
 def test_layers_go_where_they_were_put_and_the_rest_to_the_processor() -> None:
-    found = pinned(TWO_CARDS, CUDA0=10, CUDA1=5).found
+    found = pinned(TWO_CARDS, CUDA0=10, CUDA1=5).assessment
     assert {share.device.name: share.n_layers for share in found.shares} == {"CUDA0": 10, "CUDA1": 5, "CPU": 18}
 
 
 def test_all_on_the_processor_can_be_wanted_too() -> None:
-    found = pinned(RTX_3060, CUDA0=0).found
+    found = pinned(RTX_3060, CUDA0=0).assessment
     assert [share.n_bytes > 0 for share in found.shares] == [False, True]
     assert found.decode_tps == pytest.approx(found.curve[0])
 
 
 @given(st.integers(0, N_LAYERS))
 def test_its_speed_is_the_point_of_the_curve_with_as_many_layers(n_layers: int) -> None:
-    found = pinned(RTX_3060, CUDA0=n_layers).found
+    found = pinned(RTX_3060, CUDA0=n_layers).assessment
     assert found.decode_tps == pytest.approx(found.curve[n_layers], rel=1e-6)
 
 
@@ -55,29 +55,29 @@ def test_no_choice_that_fits_is_faster_than_the_planners_own(first: int, second:
         return
     own = plan(SMALL, QUESTION, TWO_CARDS, expected_rates(TWO_CARDS))
     chosen = pinned(TWO_CARDS, CUDA0=first, CUDA1=second)
-    if chosen.found.verdict is not FitLevel.WONT_RUN:
-        assert chosen.found.decode_tps <= own.found.decode_tps * (1 + 1e-9)
+    if chosen.assessment.verdict is not FitLevel.WONT_RUN:
+        assert chosen.assessment.decode_tps <= own.assessment.decode_tps * (1 + 1e-9)
 
 
 def test_the_planners_choice_set_by_hand_gives_the_same() -> None:
     own = plan(SMALL, QUESTION, RTX_3060, expected_rates(RTX_3060))
-    same = pinned(RTX_3060, CUDA0=own.found.placement.n_on_gpus)
-    assert same.found.verdict is own.found.verdict is FitLevel.FITS
-    assert same.found.decode_tps == pytest.approx(own.found.decode_tps)
+    same = pinned(RTX_3060, CUDA0=own.assessment.placement.n_on_gpus)
+    assert same.assessment.verdict is own.assessment.verdict is FitLevel.FITS
+    assert same.assessment.decode_tps == pytest.approx(own.assessment.decode_tps)
 
 
 def test_a_manual_placement_that_does_not_fit_is_shown_as_such() -> None:
     large = replace(QUESTION, n_ctx=131_072)
     found = pinned(RTX_3060, large, CUDA0=N_LAYERS)
-    assert found.found.verdict is FitLevel.WONT_RUN
-    assert [share.device.name for share in overfull(found.found.shares, RTX_3060)] == ["CUDA0"]
-    assert found.found.decode_tps is not None
+    assert found.assessment.verdict is FitLevel.WONT_RUN
+    assert [share.device.name for share in overfull(found.assessment.shares, RTX_3060)] == ["CUDA0"]
+    assert found.assessment.decode_tps is not None
     assert found.warnings[0].startswith("CUDA0 would hold ")
 
 
 def test_fewer_layers_than_fit_are_not_reported_as_all_that_fit() -> None:
     found = pinned(RTX_3060, CUDA0=10)
-    assert found.found.verdict is FitLevel.PARTIAL
+    assert found.assessment.verdict is FitLevel.PARTIAL
     assert found.warnings[0].startswith("10 of 33 layers are on GPUs: ")
 
 
@@ -90,7 +90,7 @@ def test_a_dry_run_that_finds_more_leaves_the_layers_and_changes_the_verdict() -
         return {"CUDA0": 12 << 30, "CPU": 0}
 
     found = dry_plan(SMALL, question, RTX_3060, expected_rates(RTX_3060), dry_run)
-    assert found.found.verdict is FitLevel.WONT_RUN
+    assert found.assessment.verdict is FitLevel.WONT_RUN
     assert (len(asked), asked[0].n_gpu_layers) == (1, N_LAYERS)
 
 

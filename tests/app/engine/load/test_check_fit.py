@@ -54,7 +54,7 @@ def test_a_partly_offloaded_model_needs_a_yes_when_the_user_can_be_asked() -> No
 
 def test_a_model_beyond_all_memory_is_an_error_with_remedies_unless_the_user_agrees() -> None:
     hopeless = planned(6)
-    assert hopeless.found.verdict is FitLevel.WONT_RUN
+    assert hopeless.assessment.verdict is FitLevel.WONT_RUN
     with pytest.raises(EngineError, match=r"It needs .* are free.* What would help: .*quantize .* with --yes"):
         check_fit(hopeless, UnfitPolicy.WARN)
     with pytest.raises(UnfitError):
@@ -68,7 +68,7 @@ def test_a_gpu_without_layers_is_an_error() -> None:
 
 
 def test_a_model_that_leaves_a_processor_alone_no_margin_is_loaded() -> None:
-    profile = planned(20).found.profile
+    profile = planned(20).assessment.profile
     tight = planned((profile.weight_bytes + profile.cache_bytes + profile.compute_bytes) / GIB + 0.1)
-    assert tight.found.verdict is FitLevel.WONT_RUN
+    assert tight.assessment.verdict is FitLevel.WONT_RUN
     assert check_fit(tight, UnfitPolicy.WARN) == ""

@@ -28,9 +28,13 @@ def model(name: str, file_type: str) -> PlannedModel:
 def test_a_short_verdict_is_that_of_the_whole_plan(name: str, file_type: str, machine: str, verdict: FitLevel) -> None:
     here, candidate = planning_context(Settings(), MACHINES[machine]), model(name, file_type)
     fit, plan = here.fit(candidate), here.plan(candidate)
-    assert fit.verdict is verdict is plan.found.verdict
-    assert (fit.decode_tps, fit.uncertainty, fit.n_ctx) == (plan.found.decode_tps, plan.uncertainty, plan.setting.n_ctx)
-    assert fit.total_bytes == plan.found.profile.total_bytes
+    assert fit.verdict is verdict is plan.assessment.verdict
+    assert (fit.decode_tps, fit.uncertainty, fit.n_ctx) == (
+        plan.assessment.decode_tps,
+        plan.uncertainty,
+        plan.setting.n_ctx,
+    )
+    assert fit.total_bytes == plan.assessment.profile.total_bytes
 
 
 def test_settings_say_how_a_model_is_wanted() -> None:
