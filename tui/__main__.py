@@ -64,7 +64,7 @@ def _command_line(arguments: list[str]) -> None:
     from app.cli.main import main as command_line
     from app.cli.user_interface import UserInterface
 
-    command_line(arguments, face=UserInterface(_run_app, _run_inline))
+    command_line(arguments, interface=UserInterface(_run_app, _run_inline))
 
 
 def _terminal_app(options: Mapping[str, object]) -> None:

@@ -1,8 +1,6 @@
-"""The yes that a model needs which is slow here, or too large: asked at a terminal, or given with `--yes`.
+"""The confirmations of the command line: before a removal, and before loading a model that does not fit.
 
-Owns the question. Knows nothing of why a model needs it.
-
-Questions before anything is taken away.
+Owns the questions, and the policy for models that do not fit. Refuses to know why a model does not fit.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ __all__ = ["confirm_load", "confirm_removal", "with_unfit_policy"]
 
 
 def with_unfit_policy(settings: Settings, *, assume_yes: bool, may_ask: bool) -> Settings:
-    """Return `settings` that load an unfit model where that `assume_yes`; that ask where they `may_ask` at a terminal.
+    """Return `settings` that load an unfit model with `assume_yes`, or ask first where they `may_ask` at a terminal.
 
-    What a person has set stays.
+    A policy other than the default is kept.
     """
     if assume_yes:
         return replace(settings, when_unfit="load")
@@ -31,23 +29,20 @@ def with_unfit_policy(settings: Settings, *, assume_yes: bool, may_ask: bool) ->
 
 
 def confirm_load(error: UnfitError) -> bool:
-    """Tell what is wrong with a model and ask whether to load it all the same; going away is a no."""
+    """Print why a model does not fit and ask whether to load it anyway; Ctrl-C means no."""
     click.echo(printable(str(error)), err=True)
     try:
-        return click.confirm("Load it all the same?", err=True)
+        return click.confirm("Load it anyway?", err=True)
     except click.Abort:
         return False
 
 
 def confirm_removal(question: str, *, assume_yes: bool) -> None:
-    """Ask on stderr, unless it was agreed to on the command line, and leave with status 1 where the answer is no.
-
-    Raises UsageError where nobody could answer.
-    """
+    """Ask on stderr, unless `assume_yes`, and exit with status 1 on a no. Raises UsageError without a terminal."""
     if assume_yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("Nobody can be asked here.", "Give --yes if you mean it.")
+        raise UsageError("This needs a confirmation.", "Run it at a terminal, or with --yes.")
     if not click.confirm(question, err=True):
         click.echo("Nothing was removed.", err=True)
         raise click.exceptions.Exit(1)

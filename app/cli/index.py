@@ -1,4 +1,4 @@
-"""The index of models as verbs open it: who has to wait for a new one is told why."""
+"""The index of models as verbs open it, with a message where it was rebuilt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["open_index"]
 
 @contextmanager
 def open_index(cache_dir: Path) -> Iterator[Index]:
-    """Open the index, and say on stderr when it had to be made anew. Raises StorageError."""
+    """Open the index, and print on stderr when it was rebuilt. Raises StorageError."""
     from app.library.local.index import Index
 
     with Index(cache_dir) as index:
@@ -25,4 +25,4 @@ def open_index(cache_dir: Path) -> Iterator[Index]:
             yield index
         finally:
             if index.was_damaged:
-                click.echo("The index of models was damaged and was made anew.", err=True)
+                click.echo("The index of models was damaged and was rebuilt.", err=True)

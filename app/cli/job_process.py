@@ -1,8 +1,7 @@
 """A verb as a job of the service: `python -m app.cli.job_process VERB ...`.
 
-What bars would show goes to stdout as lines of JSON, and how the verb failed. The other end of stdin is the service: a
-line from there is what Ctrl-C is to a person, its end means that the service is gone, and then this process dies as if
-it had been killed. All that localllm writes survives that, and the same verb goes on from there.
+Progress and failure go to stdout as lines of JSON. A line on stdin interrupts the verb like Ctrl-C; the end of stdin
+means that the service is gone, and this process exits at once. Partial files survive that, and the verb resumes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _heed_service() -> None:
 
 def _interrupt(thread: int) -> None:
     if sys.platform == "win32":
-        _thread.interrupt_main()  # what waits for the system hears of it only afterwards
+        _thread.interrupt_main()  # a blocking system call is interrupted only afterwards
     else:
         signal.pthread_kill(thread, signal.SIGINT)
 

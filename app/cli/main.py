@@ -65,7 +65,7 @@ _VERBS = {
 }
 
 
-# What people type who come from Ollama, LM Studio or llama.cpp.
+# Verbs of Ollama, LM Studio and llama.cpp.
 _ELSEWHERE = {
     "list": "ls",
     "get": "pull",
@@ -86,7 +86,7 @@ def _hint(word: str) -> str:
     """Return what may have been meant, with a space before it; nothing where nothing is near."""
     if word.lower().endswith(".gguf"):
         return f" To talk with a file: localllm run {printable(word)}"
-    import difflib  # which nobody needs who spells well
+    import difflib  # rarely needed
 
     near = difflib.get_close_matches(word, _VERBS, n=1)
     meant = _ELSEWHERE.get(word.lower()) or (near[0] if near else "")
@@ -133,21 +133,20 @@ def _cli() -> None:
 
 
 def main(
-    args: Sequence[str] | None = None, events: JobEvents | None = None, face: UserInterface | None = None
+    args: Sequence[str] | None = None, events: JobEvents | None = None, interface: UserInterface | None = None
 ) -> NoReturn:
     """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use.
 
-    With `events` it is a job: they hear how far it is and how it failed. With a `face` it is a person's: that shows
-    conversations.
+    With `events` it is a job that reports its progress and failure there. An `interface` runs chats at a terminal.
     """
-    sys.exit(_status(args, events, face))
+    sys.exit(_status(args, events, interface))
 
 
-def _status(args: Sequence[str] | None, events: JobEvents | None, face: UserInterface | None) -> int:
+def _status(args: Sequence[str] | None, events: JobEvents | None, interface: UserInterface | None) -> int:
     words = list(args) if args is not None else None
     try:
         # click returns the status of what left early, and what the verb returned where none did: nothing
-        left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or face)
+        left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or interface)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
@@ -155,7 +154,7 @@ def _status(args: Sequence[str] | None, events: JobEvents | None, face: UserInte
             events.failed(UsageError(error.format_message()))
         return error.exit_code
     except UserError as error:
-        click.echo(f"Error: {printable(str(error))}", err=True)  # it may name what a file or a hub said
+        click.echo(f"Error: {printable(str(error))}", err=True)  # it may quote a file or a hub
         if events:
             events.failed(error)
         return error.exit_status
@@ -168,7 +167,7 @@ def _status(args: Sequence[str] | None, events: JobEvents | None, face: UserInte
 
 
 def _discard_stdout() -> None:
-    """Give Python somewhere to flush to at exit: whoever read our output is gone."""
+    """Redirect stdout to nowhere, so that Python can flush it at exit: its reader is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

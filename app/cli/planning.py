@@ -1,4 +1,4 @@
-"""The machine to plan for, as the command line names it: this one, or what is given of another."""
+"""The machine to plan for: this one, or one described by --vram and --ram."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["planning_circumstances"]
 
 
 def planning_circumstances(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
-    """Return the machine to plan for: this one, or what is given of another. Raises UsageError."""
+    """Return this machine, or the described one, with its rates. Raises UsageError."""
     endpoints = announced_rpc_endpoints(settings)
     if not vram and ram is None:
         return local_planning_context(settings)

@@ -1,4 +1,4 @@
-"""What a person asks on the command line: an argument, piped text, or lines typed at a prompt."""
+"""The prompt on the command line: an argument, piped text, or lines typed at a terminal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def piped_text() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        cause = f"What is piped in is not UTF-8 text: {error.reason} at byte {error.start}."
+        cause = f"The piped text is not UTF-8: {error.reason} at byte {error.start}."
         raise UsageError(cause, "Convert it.") from error
 
 
 def combined(prompt: str | None, piped: str) -> str:
-    """Return the whole question: the prompt, then the piped text. Empty when there is neither.
+    """Return the prompt followed by the piped text; empty without both.
 
     Raises UsageError for an argument that was not text in the terminal's encoding.
     """
@@ -35,7 +35,7 @@ def combined(prompt: str | None, piped: str) -> str:
 
 
 def multiline(first: str, read_line: Callable[[], str]) -> str:
-    """Return the question that begins with the line `first`; after an opening \"\"\" it goes on to the closing one."""
+    """Return the message that begins with the line `first`; after an opening \"\"\" it extends to the closing one."""
     if not first.startswith(_FENCE):
         return first
     lines = [first.removeprefix(_FENCE)]

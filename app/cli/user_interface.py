@@ -1,7 +1,6 @@
-"""What a person at a terminal can be shown: the full screen, or a conversation in the scrollback.
+"""The user interface of the command line: the full screen, and the chat in the terminal's scrollback.
 
-Owns the seam between the verbs and who shows it. `tui` is behind it, which nothing here may import: whoever starts the
-command line hands it over.
+Owns the seam between the verbs and `tui`, which nothing here may import: whoever starts the command line passes it.
 """
 
 from __future__ import annotations
@@ -21,31 +20,30 @@ __all__ = ["ChatOptions", "UserInterface", "current_interface"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """A conversation that was asked for. `chat` goes before what a kept chat is answered by, as far as it says
-    anything.
+    """The options of a chat in the scrollback. What `chat` sets precedes the settings of a saved chat.
 
-    One that `is_kept` goes on with the chat `chat_id` (None: the one in which something was said last) unless it
-    `is_new`. With a `question` that alone is asked, and nobody is at the terminal.
+    A chat that `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only
+    that is answered, without a dialog.
     """
 
     settings: Settings
     chat: ChatSettings
-    is_kept: bool = False
+    is_saved: bool = False
     chat_id: int | None = None
     is_new: bool = False
     shows_stats: bool = False
-    question: str = ""
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UserInterface:
-    """`show_app` runs the full screen with settings and the flags among them, and returns the exit status; `talk` holds
-    a conversation and raises the UserError that ends it."""
+    """`run_app` runs the full screen with the settings and the flags among them, and returns the exit status;
+    `run_chat` runs a chat in the scrollback and raises the UserError that ends it."""
 
-    show_app: Callable[[Settings, Mapping[str, object]], int]
-    talk: Callable[[ChatOptions], None]
+    run_app: Callable[[Settings, Mapping[str, object]], int]
+    run_chat: Callable[[ChatOptions], None]
 
 
 def current_interface() -> UserInterface | None:
-    """Return what this command line was started with: nothing where no person did."""
+    """Return the user interface of this command line, None without one."""
     return click.get_current_context().find_object(UserInterface)

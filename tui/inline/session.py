@@ -38,7 +38,7 @@ def run_inline(options: ChatOptions) -> None:
     settings = options.settings
     connection = ServiceConnection(local_service(settings), settings.model, settings.when_unfit)
     with LoopThread() as loop, _exit_on_signals():
-        if options.is_kept:
+        if options.is_saved:
             with loop.within(SqliteChatRepository(settings.data_dir)) as repository, loop.within(connection):
                 InlineSession(options, loop, connection, repository).run()
         else:
@@ -63,7 +63,7 @@ class InlineSession:
             session,
             Presets(options.settings.data_dir),
             self._scrollback,
-            is_kept=options.is_kept,
+            is_kept=options.is_saved,
             shows_stats=options.shows_stats,
         )
 
@@ -73,8 +73,8 @@ class InlineSession:
         self._loop.run(self._chat.open(options.chat_id, is_new=options.is_new, answered=options.chat))
         self._load()
         try:
-            if options.question:
-                self._answer_once(options.question)
+            if options.prompt:
+                self._answer_once(options.prompt)
             else:
                 self._converse()
         finally:
@@ -89,7 +89,7 @@ class InlineSession:
                 raise
             self._connection.accept_unfit()
             self._wait_for_model()
-        self._notices.tell(self._connection.state.notices)
+        self._notices.print(self._connection.state.notices)
         self._warn_about_context()
 
     def _wait_for_model(self) -> None:
@@ -121,7 +121,7 @@ class InlineSession:
     def _submit(self, text: str) -> None:
         with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C stopped the command, which reported it
             self._loop.run(self._chat.submit(text))
-        self._notices.tell(self._connection.state.notices)
+        self._notices.print(self._connection.state.notices)
 
     def _greet(self) -> None:
         """Print the last exchange and a hint."""

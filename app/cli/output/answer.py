@@ -1,6 +1,6 @@
-"""A line on stderr that says what is being waited for, written over until something comes.
+"""The answer of a model on the command line: requested, printed while it streams, summed up.
 
-One answer on the command line: asked for, printed as it comes, and what it cost.
+Owns how an answer is printed. Refuses to know where the model runs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from app.terminal import printable, printable_line
 
 __all__ = ["Answer", "AnswerPrinter", "BusyLine", "LoadingLine", "as_json", "ask", "dimmed", "stats_line"]
 
-_ECHO = 2  # cells of what the terminal writes for Ctrl-C, behind the line
+_ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line
 
 
 class BusyLine:
-    """Shown where stderr is a terminal, and as long as one row of it at the most: a longer one could not be taken
-    away."""
+    """A line on stderr that is overwritten, where stderr is a terminal; at most one row, which can be erased."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._n_cells = 0
 
     def put(self, text: str) -> None:
-        """Show `text` in place of what was shown."""
+        """Replace the line by `text`."""
         if not self._is_terminal:
             return
         n_most = _row() - _ECHO
@@ -44,19 +43,19 @@ class BusyLine:
         self._n_cells = n_cells
 
     def clear(self) -> None:
-        """Leave an empty line."""
+        """Erase the line."""
         if self._n_cells:
             click.echo(f"\r{' ' * min(self._n_cells + _ECHO, _row())}\r", nl=False, err=True)
             self._n_cells = 0
 
 
 def _row() -> int:
-    """Cells of a row that may be written without the terminal going on to the next."""
+    """Return the cells of a row that can be written without a line wrap."""
     return shutil.get_terminal_size().columns - 1
 
 
 class Piece(Protocol):
-    """What came of an answer: text, and what was thought."""
+    """A piece of an answer: its text, and its reasoning."""
 
     @property
     def text(self) -> str: ...
@@ -67,7 +66,7 @@ class Piece(Protocol):
 
 @dataclass(slots=True)
 class Answer:
-    """What has come of an answer so far; `completed` is None until, or unless, it is whole."""
+    """An answer so far; `completed` is None until, or unless, it is complete."""
 
     deltas: list[TextDelta] = field(default_factory=list)
     completed: Completed | None = None
@@ -78,7 +77,7 @@ class Answer:
 
     @property
     def reasoning(self) -> str:
-        """What the model thought aloud before it answered."""
+        """The reasoning before the answer."""
         return "".join(delta.reasoning for delta in self.deltas)
 
 
@@ -90,7 +89,7 @@ async def ask(
     answer: Answer,
     on_delta: Callable[[TextDelta], None],
 ) -> None:
-    """Fill `answer`, telling `on_delta` each new piece. Cancelling this stops the answer and keeps what came."""
+    """Fill `answer`, passing each new piece to `on_delta`. Cancelling stops the answer and keeps what arrived."""
     async with aclosing(client.chat(messages, model_id, options)) as events:
         async for event in events:
             if isinstance(event, TextDelta):
@@ -101,13 +100,13 @@ async def ask(
 
 
 def dimmed(text: str) -> str:
-    """Return `text` as a terminal shows it paler; as it is where a person wants no colours or the terminal has none."""
+    """Return `text` dimmed, unless NO_COLOR is set or the terminal has no colours."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if is_plain else click.style(text, dim=True)
 
 
 class AnswerPrinter:
-    """Prints one answer as it comes, and on stderr what is thought before it; the terminal obeys nothing in it."""
+    """Prints one answer while it streams, and its reasoning on stderr, without control characters."""
 
     def __init__(self) -> None:
         self._is_thinking = False
@@ -124,7 +123,7 @@ class AnswerPrinter:
 
 
 def stats_line(completed: Completed) -> str:
-    """Return one line: waiting time, rates, tokens, and what drafts saved where they did."""
+    """Return one line: time to first token, rates, tokens, and the time that drafts saved, if any."""
     drafts = (
         f" · drafts {completed.n_accepted_tokens} of {completed.n_drafted_tokens} taken,"
         f" {completed.tokens_per_pass:.2f} tokens a pass, about {completed.saved_s:.2f} s saved"
@@ -163,22 +162,22 @@ def as_json(model_id: str, text: str, completed: Completed, reasoning: str = "")
 
 
 class LoadingLine:
-    """Shows on stderr how far a model is loaded, where that is a terminal; says each notice once, wherever it goes."""
+    """Shows the loading progress of a model where stderr is a terminal; prints each notice once."""
 
     def __init__(self) -> None:
         self._line = BusyLine()
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
 
     def show(self, status: ModelStatus) -> None:
         if status.state == "loading":
             self._line.put(f"Loading {status.id}: {status.progress:.0%}")
         else:
             self._line.clear()
-            self.tell(status.notices)
+            self.print(status.notices)
 
-    def tell(self, notices: Sequence[str]) -> None:
-        """Say those that were not said yet."""
+    def print(self, notices: Sequence[str]) -> None:
+        """Print the notices that were not printed yet."""
         for notice in notices:
-            if notice not in self._told:
-                self._told.add(notice)
+            if notice not in self._printed:
+                self._printed.add(notice)
                 click.echo(printable(notice), err=True)

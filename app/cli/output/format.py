@@ -1,4 +1,4 @@
-"""Sizes and counts in the three digits that people read."""
+"""The format of sizes and counts: three digits and a unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def format_count(n: int) -> str:
-    """Return a number of weights as models are called: 1.24B."""
+    """Return a number of weights: 1.24B."""
     return _scaled(n, ("", "k", "M", "B", "T"))
 
 

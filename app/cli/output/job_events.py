@@ -1,4 +1,4 @@
-"""What a verb says while it runs as a job of the service: one line of JSON on stdout for all that bars would show.
+"""The events of a verb that runs as a job of the service: one line of JSON on stdout for each update of a bar.
 
 Owns these lines; `app.service.jobs.job_state` reads them. What a verb prints with --json is its own, and comes beside
 them. Knows nothing of what the verb does.
@@ -24,7 +24,7 @@ _EVERY_S = 0.1
 
 
 class JobEvents:
-    """Says lines to the service. Where nobody reads them any more, this process dies as if it had been killed."""
+    """Sends lines to the service. Where the service is gone, this process exits at once."""
 
     def emit(self, **line: object) -> None:
         """Print one event; `event` is its kind."""
@@ -34,7 +34,7 @@ class JobEvents:
             os._exit(1)
 
     def failed(self, error: UserError) -> None:
-        """Say how the verb failed."""
+        """Report how the verb failed."""
         self.emit(**encode_event(JobFailed.of(error)))
 
 
@@ -82,8 +82,8 @@ class EventBar:
         if self._now() - self._emitted_s >= _EVERY_S:
             self._emit()
 
-    def tell(self, sentence: str) -> None:
-        """Say a sentence beside the bar."""
+    def note(self, sentence: str) -> None:
+        """Emit a sentence beside the bar."""
         self._events.emit(event="note", text=sentence)
 
     def _emit(self) -> None:

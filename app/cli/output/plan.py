@@ -1,10 +1,6 @@
-"""A plan as it is printed: a table by device, speeds, the curve, warnings and ways out.
+"""The printed plan: devices, speeds, the curve, warnings, remedies; tables of cache sizes and draft gains.
 
-So too the table of cache sizes, which can be one JSON object as well (that of a plan is `offload.plan`).
-
-What drafts gain, as it is printed: a row for each acceptance, a column for each length; or one JSON object.
-
-A verdict in a few words, as lists have room for.
+Owns these texts, and the JSON of the two tables (a plan's is `app.protocol.plan`). Refuses to know how plans are made.
 """
 
 from __future__ import annotations
@@ -77,7 +73,7 @@ def _curve_lines(plan: PlacementPlan) -> Iterator[str]:
     """Yield tok/s against layers on the fastest GPU as bars; at most a dozen of them, the plan's own among them."""
     found = plan.assessment
     if len(found.curve) < 2 or found.placement is None:
-        yield "No curve: there are no layers to move between a GPU and the processor."
+        yield "No curve: there are no layers to move between GPU and CPU."
         return
     here = min(found.placement.n_on_gpus, len(found.curve) - 1)
     most = max(found.curve)
@@ -151,7 +147,7 @@ def gains_json(rows: Sequence[DraftGain], *, is_measured: bool) -> dict[str, Any
 
 def gains_lines(rows: Sequence[DraftGain], *, is_measured: bool) -> Iterator[str]:
     """Yield the lines of the table."""
-    yield "Times as fast as without drafts, by tokens of a draft; rows say how often each token is taken."
+    yield "Speed-up by draft length; rows: acceptance rate of each draft token."
     yield ""
     heading = ["taken", *map(str, rows[0].gains), "best"]
     yield from align_columns(
@@ -159,9 +155,9 @@ def gains_lines(rows: Sequence[DraftGain], *, is_measured: bool) -> Iterator[str
     )
     yield ""
     if is_measured:
-        yield "Steps cost what was measured here with this model."
+        yield "Step costs were measured here with this model."
     else:
-        yield "Steps cost what they usually do on a processor; `localllm tune MODEL` measures what they do here."
+        yield "Step costs are typical of a CPU; `localllm tune MODEL` measures them here."
 
 
 def _figure(gain: float) -> str:

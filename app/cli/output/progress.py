@@ -1,8 +1,6 @@
-"""Where progress goes: one line on stderr that keeps up, events where the service listens, or nowhere.
+"""The progress of verbs: a bar on stderr at a terminal, JSON events in a job, nothing elsewhere.
 
-Owns the choice, and what a bar on a terminal looks like. Knows nothing of what is counted.
-
-What verbs show of their progress: downloads, jobs, steps and counts, each on a bar.
+Owns which of these is used, and the bars of downloads, conversions, steps and counts. Refuses to know the work.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ __all__ = ["Bar", "DownloadProgress", "JobProgress", "Meter", "open_bar", "with_
 
 
 class Bar(Protocol):
-    """How far something is: `n_done` of `n_total`, None where that is not known yet. Texts need not be printable."""
+    """The progress of a piece of work: `n_done` of `n_total`, None while unknown. Texts need not be sanitized."""
 
     def begin(self) -> None: ...
 
@@ -42,18 +40,18 @@ class Bar(Protocol):
 
     def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None: ...
 
-    def tell(self, sentence: str) -> None: ...
+    def note(self, sentence: str) -> None: ...
 
 
 def open_bar(title: str, n_total: int | None, *, is_bytes: bool) -> Bar:
-    """Return the bar for whoever watches this verb."""
+    """Return the bar of this verb."""
     context = click.get_current_context(silent=True)
     events = context.find_object(JobEvents) if context else None
     return EventBar(events, title, n_total, is_bytes=is_bytes) if events else _TerminalBar(title, n_total, is_bytes)
 
 
 class _TerminalBar:
-    """A bar on stderr that is gone when done; nothing at all where that is no terminal."""
+    """A bar on stderr that is erased when done; invisible where stderr is not a terminal."""
 
     def __init__(self, title: str, n_total: int | None, is_bytes: bool) -> None:
         counts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
@@ -80,8 +78,8 @@ class _TerminalBar:
         description = None if title is None else printable(title)
         self._progress.update(self._task, completed=n_done, total=n_total, description=description)
 
-    def tell(self, sentence: str) -> None:
-        """Put a sentence above the bar."""
+    def note(self, sentence: str) -> None:
+        """Print a sentence above the bar."""
         self._progress.console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -89,7 +87,7 @@ _Step = TypeVar("_Step", bound=TaskProgress)
 
 
 def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
-    """Hand on `steps` while a bar keeps up."""
+    """Yield `steps` while a bar follows them."""
     with _Shown(title, None) as shown:
         for step in steps:
             shown.bar.update(n_total=step.n_steps, n_done=step.index + 1)
@@ -97,7 +95,7 @@ def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
 
 
 class _Shown:
-    """A context manager around a bar for `n_total` of something; None is not known yet."""
+    """A context manager around a bar with `n_total` steps; None while unknown."""
 
     def __init__(self, title: str, n_total: int | None, *, is_bytes: bool = False) -> None:
         self.bar = open_bar(title, n_total, is_bytes=is_bytes)
@@ -113,41 +111,41 @@ class _Shown:
 
 
 class DownloadProgress(_Shown):
-    """A bar, fed with what a download says; what is worth a sentence stands above it."""
+    """A bar of a download's events; some are printed as a sentence above it."""
 
     def __init__(self) -> None:
-        super().__init__("Asking what there is", None, is_bytes=True)
+        super().__init__("Looking up files", None, is_bytes=True)
         self._is_fetching = False
         self._is_converting = False
 
     def show(self, event: download.Event) -> None:
-        """Bring the line up to date, or put a sentence above it."""
+        """Update the bar, or print a sentence above it."""
         if isinstance(event, download.Fetching | download.Progress):
             self._is_fetching = event.n_done < event.n_bytes
             self.bar.update(n_total=event.n_bytes, n_done=event.n_done, title=event.name)
         elif isinstance(event, download.Converting):
             self._convert(event)
         elif sentence := download.event_text(event):
-            self.bar.tell(sentence)
+            self.bar.note(sentence)
 
     def _convert(self, event: download.Converting) -> None:
-        """Say once what disk that takes, and keep up with it while nothing is fetched."""
+        """Print the disk space once, and follow the conversion while nothing is downloaded."""
         if not self._is_converting:
-            peak = f"{event.peak_disk_bytes / 1e9:.2f} GB of disk at the most"
-            self.bar.tell(f"{event.name} is made of it as it comes: {peak}.")
+            peak = f"{event.peak_disk_bytes / 1e9:.2f} GB of disk space at most"
+            self.bar.note(f"{event.name} is converted while downloading: {peak}.")
         self._is_converting = True
         if not self._is_fetching:
             self.bar.update(n_total=event.n_bytes, n_done=event.n_written, title=event.name)
 
 
 class JobProgress(_Shown):
-    """A bar, fed with a job's events."""
+    """A bar of a quantize job's events."""
 
     def __init__(self) -> None:
         super().__init__("Reading headers", None, is_bytes=True)
 
     def show(self, event: Event) -> None:
-        """Bring the line up to date; other events than the plan and tensors change nothing."""
+        """Update the bar for a plan or a tensor."""
         if isinstance(event, JobPlanned):
             self.bar.update(n_total=event.n_bytes)
         elif isinstance(event, TensorWritten):

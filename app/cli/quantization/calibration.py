@@ -53,19 +53,19 @@ def compute_imatrix(
 
 
 def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
-    """Return the matrix of the model at `source` on the text that ships, gathered now unless it is kept already.
+    """Return the matrix of the model at `source` on the calibration text, computed now unless it is cached.
 
     `n_threads` 0 takes the default. Raises UserError.
     """
     from app.settings.settings import load_settings
     from quantizer.mix.imatrix import save_imatrix
 
-    kept = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
-    if not kept.is_file():
+    cached = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
+    if not cached.is_file():
         matrix = compute_imatrix(running.path, None, threads=n_threads)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        save_imatrix(matrix, kept)
-    return kept
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        save_imatrix(matrix, cached)
+    return cached
 
 
 def calibration_key(source: Path, *parts: object) -> str:
@@ -79,7 +79,7 @@ def calibration_key(source: Path, *parts: object) -> str:
 
 
 class Runnable:
-    """A context manager around a model that can run; a checkpoint becomes `file_type` when `path` is first asked for.
+    """A context manager around a model that can run; a checkpoint is converted to `file_type` when `path` is read.
 
     `n_threads` 0 takes the default.
     """
@@ -111,7 +111,7 @@ class Runnable:
 
 
 def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
-    """Write what `request` asks for into a folder of the cache that goes away with `owned`, and return its path.
+    """Run `request` into a cache folder that is removed with `owned`, and return the path.
 
     Says on stderr what it takes, with its `purpose`. Raises UserError.
     """

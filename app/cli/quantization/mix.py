@@ -1,10 +1,6 @@
-"""What a mix of tensor types should meet: a size or a loss.
+"""The mix of tensor types that meets a size or a KL divergence: target, search, trials, and its report.
 
-`localllm quantize --size` and `--kld`: find the mix of types that meets a target, before anything is written.
-
-Owns the order of things: matrix, sensitivities, search, trials. What was measured is kept in the cache.
-
-What a search for a mix chose, and why: as a table for people, as an object for programs.
+Owns the order of the search: matrix, sensitivities, mix, trials. Measurements are cached. Refuses to know options.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 @dataclass(frozen=True, slots=True)
 class MixTarget:
-    """At most `n_bytes` of all files together, or at most `kld` nats a token; 0 for the one that is not asked for."""
+    """At most `n_bytes` of all files together, or at most `kld` nats a token; 0 for no limit."""
 
     n_bytes: int = 0
     kld: float = 0.0
@@ -62,7 +58,7 @@ if TYPE_CHECKING:
     from quantizer.write.job import JobRequest
 
 
-_METHOD = 1  # of measuring sensitivities: another one forgets what was kept
+_METHOD = 1  # of measuring sensitivities: a new number discards cached sensitivities
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ def _with_mix(request: JobRequest, mix: Mix) -> JobRequest:
 
 
 def _sensitivities(source: Path, running: Runnable, imatrix: Path, n_threads: int) -> dict[str, Sensitivity]:
-    """Return how sensitive each tensor is, measured now unless that is kept already."""
+    """Return the sensitivity of each tensor, measured now unless cached."""
     from app.engine.offline.sensitivity import SensitivityRequest, cached_sensitivities, measure_sensitivities
     from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf

@@ -1,6 +1,6 @@
-"""`localllm pull --quantize`: a checkpoint comes into `<data>/checkpoints` and is made a GGUF, and goes if asked.
+"""`localllm pull --quantize`: a checkpoint is downloaded into `<data>/checkpoints` and converted to a GGUF.
 
-Owns where the checkpoint and its GGUF lie. Fetching and converting are done elsewhere.
+Owns where both are stored. `app.library.pulling` downloads and converts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CheckpointPull:
         return await plan_checkpoint_pull(connection, self.repo, self.folder, self.file_type)
 
     async def make(self, puller: Puller) -> dict[str, object]:
-        """Fetch and convert it, and return what became of it, as `localllm quantize --json` says it.
+        """Download and convert it, and return the result as `localllm quantize --json` prints it.
 
         Raises as both do.
         """

@@ -30,7 +30,7 @@ _WIDTH_COLUMNS = 140  # where the output is no terminal
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What was asked for on the command line. `seed` makes the text, the same for all that are compared."""
+    """The options of a benchmark. All that are compared get the same text, made from `seed`."""
 
     settings: Settings
     works: tuple[str, ...]
@@ -88,12 +88,12 @@ def _works(only: str | None) -> tuple[str, ...]:
 
     chosen = tuple(WORKLOADS) if only is None else tuple(only.split(","))
     if unknown := [name for name in chosen if name not in WORKLOADS]:
-        raise UsageError(f"There is no work {', '.join(unknown)}.", f"Known: {', '.join(WORKLOADS)}.")
+        raise UsageError(f"There is no workload {', '.join(unknown)}.", f"Known: {', '.join(WORKLOADS)}.")
     return chosen
 
 
 def _read_bytes(model: str, settings: Settings) -> int:
-    """Return the bytes of weights that a token of `model` reads. Raises ModelFileError for what cannot be run."""
+    """Return the bytes of weights that a token of `model` reads. Raises ModelFileError for an invalid model."""
     from app.library.local.resolve import resolve
     from offload.footprint.weights import weight_bytes_per_token
     from quantizer.gguf.validation import tensors_of, validate_gguf
@@ -103,7 +103,7 @@ def _read_bytes(model: str, settings: Settings) -> int:
 
 
 def _predicted(model: str, settings: Settings) -> _Predicted:
-    """Return what the planner says of `model` by work and case, before this measures it."""
+    """Return the planner's prediction for `model` by workload and case."""
     from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
     from app.cli.planning import planning_circumstances
     from app.library.local.resolve import resolve
@@ -136,12 +136,12 @@ async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
         figures: list[Figure] = []
         with Meter("Measuring", len(job.works)) as meter:
 
-            def told(figure: Figure) -> None:
+            def report(figure: Figure) -> None:
                 _tell(f"  {line(figure)}")
                 meter.bar.update(title=line(figure))
 
             for work in job.works:
-                figures += await run_workloads(WORKLOADS, (work,), measuring, told)
+                figures += await run_workloads(WORKLOADS, (work,), measuring, report)
                 meter.advance()
     results = Results.of(target.label, target.model, figures)
     if not results.measurements:
@@ -157,7 +157,7 @@ def _opened(wanted: str | RemoteServer, settings: Settings) -> AbstractAsyncCont
 
 
 def _rooflines(measured: list[Results], read_bytes: list[int | None], settings: Settings) -> list[Roofline]:
-    """Measure how fast memory is read, now that nothing else runs, and say where each model stands."""
+    """Return the roofline of each model, from the memory bandwidth measured now that nothing else runs."""
     from app.bench.measurement import roofline_of, shallowest_decode
     from offload.devices.bandwidth import measure_read_bandwidth
     from offload.devices.cpu import default_threads

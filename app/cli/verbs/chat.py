@@ -1,4 +1,4 @@
-"""`localllm chat`: the full screen, or a conversation in the scrollback, which is kept like any other chat."""
+"""`localllm chat`: the full screen, or a saved chat in the scrollback."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _N_OFFERED = 20
 
 
 def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Offer the chats in which something was said last."""
+    """Return the latest chats."""
     from app.chat.store import ChatStore
 
     with ChatStore(load_settings().data_dir) as store:
         page = store.chats.page(limit=_N_OFFERED)
     return [
-        CompletionItem(str(kept.id), help=printable_line(kept.title)) for kept in page if f"{kept.id}".startswith(begun)
+        CompletionItem(str(chat.id), help=printable_line(chat.title)) for chat in page if f"{chat.id}".startswith(begun)
     ]
 
 
@@ -72,35 +72,35 @@ def chat(
 
     Piped text is sent as a message; only its answer is printed.
     """
-    face, context = current_interface(), click.get_current_context()
+    interface, context = current_interface(), click.get_current_context()
     if not is_inline:
         _refuse_inline_options(context)
-    if face is None:
-        raise UsageError("Nothing here can show a chat.", "Start it as localllm chat.")
+    if interface is None:
+        raise UsageError("There is no terminal interface.", "Start it as `localllm chat`.")
     if not is_inline:
-        given = {**flags, "model": model}
-        context.exit(face.show_app(load_settings(given), given))
+        settings_flags = {**flags, "model": model}
+        context.exit(interface.run_app(load_settings(settings_flags), settings_flags))
     if is_new and chat_id is not None:
-        raise UsageError("--new begins another chat than --chat names.", "Give one of them.")
+        raise UsageError("--new and --chat exclude each other.", "Give one of them.")
     options = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
-    question = combined(None, piped_text())
-    if not question and (sys.stdin is None or not sys.stdin.isatty()):
-        raise UsageError("There is no question.", "Pipe one in, or start it at a terminal.")
-    face.talk(
+    prompt = combined(None, piped_text())
+    if not prompt and (sys.stdin is None or not sys.stdin.isatty()):
+        raise UsageError("There is no prompt.", "Pipe one in, or start it at a terminal.")
+    interface.run_chat(
         ChatOptions(
             settings=resolve_settings(model, flags, assume_yes=assume_yes),
             chat=ChatSettings(system=system or "", options=options),
-            is_kept=True,
+            is_saved=True,
             chat_id=chat_id,
             is_new=is_new,
             shows_stats=stats,
-            question=question,
+            prompt=prompt,
         )
     )
 
 
 def _refuse_inline_options(context: click.Context) -> None:
-    """Raise UsageError for what the full screen has no option for: there it is set with a key or a word."""
+    """Raise UsageError for options of the chat in the scrollback, without --inline."""
     for parameter in context.command.params:
         name = parameter.name or ""
         is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -1,4 +1,4 @@
-"""`localllm chats`: the conversations that are kept, listed, searched, exported, taken in from elsewhere."""
+"""`localllm chats`: saved chats listed, searched, exported, imported."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _chat_ids = click.argument("chat_ids", type=int, nargs=-1, required=True, metava
 
 @click.group(epilog="Example: localllm chats search 'kv cache'")
 def chats() -> None:
-    """List, search, export and import conversations."""
+    """List, search, export and import chats."""
 
 
 @chats.command("list")
-@click.option("--archived", is_flag=True, help="List those that were archived.")
+@click.option("--archived", is_flag=True, help="List archived chats.")
 @option("limit", type=click.IntRange(1, 10_000), default=50)
 @options("wants_json")
 def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
-    """List conversations: pinned ones first, then the newest."""
+    """List chats: pinned ones first, then the newest."""
     with _store() as store:
         page = store.chats.page(archived=archived, limit=limit)
     if wants_json:
         click.echo(json.dumps([asdict(chat) for chat in page]))
         return
     if not page:
-        click.echo("No conversation is archived." if archived else "No conversation is kept yet.", err=True)
+        click.echo("There are no archived chats." if archived else "There are no chats yet.", err=True)
     for chat in page:
         click.echo(f"{_line(chat)}{'  (pinned)' if chat.is_pinned else ''}")
 
@@ -51,7 +51,7 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
 @click.argument("chat_id", type=int, metavar="ID")
 @options("wants_json")
 def show(chat_id: int, wants_json: bool) -> None:
-    """Print a conversation as Markdown, or with all its branches as JSON."""
+    """Print a chat as Markdown, or with all its branches as JSON."""
     from app.chat.exporting import EXPORTS
 
     with _store() as store:
@@ -62,9 +62,9 @@ def show(chat_id: int, wants_json: bool) -> None:
 
 @chats.command()
 @click.argument("words", nargs=-1, required=True)
-@click.option("--model", help="Only conversations with this model.")
-@click.option("--since", type=_DAY, help="Only what was said on this day or later.")
-@click.option("--until", type=_DAY, help="Only what was said on this day or earlier.")
+@click.option("--model", help="Only chats with this model.")
+@click.option("--since", type=_DAY, help="Only messages of this day or later.")
+@click.option("--until", type=_DAY, help="Only messages of this day or earlier.")
 @option("limit", type=click.IntRange(1, 10_000), default=50)
 @options("wants_json")
 def search(
@@ -75,7 +75,7 @@ def search(
     limit: int,
     wants_json: bool,
 ) -> None:
-    """Find conversations with all WORDS, in their titles or in what was said. The last one may be a beginning."""
+    """Search chats for all WORDS, in titles and messages. The last word may be a prefix."""
     from app.chat.search import ChatFilter
 
     until_ms = _moment_ms(until + timedelta(days=1)) if until else None
@@ -86,7 +86,7 @@ def search(
         click.echo(json.dumps([asdict(hit) for hit in hits]))
         return
     if not hits:
-        click.echo("No conversation is like that.", err=True)
+        click.echo("No chat matches.", err=True)
     for hit in hits:
         click.echo(_line(hit.chat))
         if hit.message_id is not None:
@@ -95,26 +95,26 @@ def search(
 
 @chats.command()
 @click.argument("chat_ids", type=int, nargs=-1, metavar="[ID...]")
-@click.option("--all", "wants_all", is_flag=True, help="Export every conversation, archived ones too.")
+@click.option("--all", "wants_all", is_flag=True, help="Export all chats, archived ones too.")
 @click.option("--format", "name", type=click.Choice(["markdown", "json", "html"]), default="markdown")
 @option("output", required=True)
 def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) -> None:
-    """Write conversations to a file; only JSON has all their branches, and can be imported again."""
+    """Export chats to a file; only JSON has all branches, and can be imported again."""
     from app.chat.exporting import EXPORTS, export_to
 
     if bool(chat_ids) == wants_all:
-        raise UsageError("Nothing says which conversations to export.", "Give their ids, or --all and none.")
+        raise UsageError("There are no chats to export.", "Give ids, or --all.")
     with _store() as store:
         chosen = [chat.id for chat in _every(store)] if wants_all else chat_ids
         export_to(output, EXPORTS[name](_transcripts(store, chosen)))
-    click.echo(f"Conversations in {printable(str(output))}: {len(chosen)}.")
+    click.echo(f"Chats in {printable(str(output))}: {len(chosen)}.")
 
 
 @chats.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @options("wants_json")
 def import_chats(file: Path, wants_json: bool) -> None:
-    """Take in the conversations of FILE: JSON of localllm, ChatGPT, Open WebUI, or Ollama's messages."""
+    """Import the chats of FILE: JSON of localllm, ChatGPT, Open WebUI, or Ollama's messages."""
     from app.chat.importing import import_file
 
     with _store() as store:
@@ -122,15 +122,15 @@ def import_chats(file: Path, wants_json: bool) -> None:
     if wants_json:
         click.echo(json.dumps(asdict(taken)))
         return
-    click.echo(f"Conversations taken in: {len(taken.ids)}.")
+    click.echo(f"Imported chats: {len(taken.ids)}.")
     for fault in taken.skipped:
-        click.echo(f"Left out: {printable(f'{fault.place} {fault.why}')}.", err=True)
+        click.echo(f"Skipped: {printable(f'{fault.place} {fault.why}')}.", err=True)
 
 
 @chats.command()
 @_chat_ids
 def delete(chat_ids: tuple[int, ...]) -> None:
-    """Delete conversations; for a week they can be restored."""
+    """Delete chats; they can be restored for a week."""
     with _store() as store:
         for chat_id in chat_ids:
             store.chats.delete(chat_id)
@@ -140,7 +140,7 @@ def delete(chat_ids: tuple[int, ...]) -> None:
 @chats.command()
 @_chat_ids
 def restore(chat_ids: tuple[int, ...]) -> None:
-    """Bring deleted conversations back."""
+    """Restore deleted chats."""
     with _store() as store:
         for chat_id in chat_ids:
             click.echo(_line(store.chats.restore(chat_id)))
@@ -167,8 +167,8 @@ def _transcripts(store: ChatStore, chat_ids: tuple[int, ...] | list[int]) -> Ite
 
 
 def _line(chat: Chat) -> str:
-    said = datetime.fromtimestamp(chat.updated_ms / 1000, UTC).astimezone()
-    return f"{chat.id:>6}  {said:%Y-%m-%d %H:%M}  {printable(' '.join(chat.title.split())) or '(untitled)'}"
+    updated = datetime.fromtimestamp(chat.updated_ms / 1000, UTC).astimezone()
+    return f"{chat.id:>6}  {updated:%Y-%m-%d %H:%M}  {printable(' '.join(chat.title.split())) or '(untitled)'}"
 
 
 def _moment_ms(day: datetime) -> int:

@@ -1,7 +1,4 @@
-"""What `localllm doctor MODEL` says of one model: a short measurement, and what holds it back.
-
-`localllm doctor`: what this machine is for running models, what is wrong with it, and the next step.
-"""
+"""`localllm doctor`: a check of this machine, and the bottleneck of one model."""
 
 from __future__ import annotations
 
@@ -29,28 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelDiagnosis:
-    """What was measured of a model, and what binds."""
+    """The measured turn of a model, and its bottleneck."""
 
     turn: TurnTiming
     found: Bottleneck
 
 
 def diagnose_model(model: str, settings: Settings, machine: Machine) -> ModelDiagnosis:
-    """Measure one turn of `model` and say what binds. Raises UserError."""
+    """Measure one turn of `model` and find its bottleneck. Raises UserError."""
     from app.bench.target import measure_turn
     from app.cli.output.answer import LoadingLine
     from app.library.local.resolve import resolve
     from offload.advice.bottleneck import bottleneck
 
     path = resolve(model, settings).path
-    judged = _judging(path, settings, machine)
+    symptoms_of = _symptoms_by_turn(path, settings, machine)
     click.echo(printable(f"Measuring {path.name} …"), err=True)
     turn = asyncio.run(measure_turn(model, settings, LoadingLine().show))
-    return ModelDiagnosis(turn, bottleneck(judged(turn)))
+    return ModelDiagnosis(turn, bottleneck(symptoms_of(turn)))
 
 
-def _judging(path: Path, settings: Settings, machine: Machine) -> Callable[[TurnTiming], Symptoms]:
-    """Plan the model at `path` and return what makes symptoms of a turn; what it is used for is known by then."""
+def _symptoms_by_turn(path: Path, settings: Settings, machine: Machine) -> Callable[[TurnTiming], Symptoms]:
+    """Plan the model at `path` and return the function from a measured turn to its symptoms."""
     from app.engine.load.machine_file import model_key
     from app.engine.tuning.tune_results import tune_file
     from app.library.machine_fit.planning import local_planning_context
@@ -83,18 +80,18 @@ def _judging(path: Path, settings: Settings, machine: Machine) -> Callable[[Turn
     return symptoms
 
 
-def model_json(examination: ModelDiagnosis) -> dict[str, Any]:
-    """Return it as one object."""
-    return {**asdict(examination.turn), **asdict(examination.found)}
+def model_json(diagnosis: ModelDiagnosis) -> dict[str, Any]:
+    """Return the diagnosis as JSON."""
+    return {**asdict(diagnosis.turn), **asdict(diagnosis.found)}
 
 
-def model_lines(model: str, examination: ModelDiagnosis) -> Iterator[str]:
-    """Yield the lines for a person."""
+def model_lines(model: str, diagnosis: ModelDiagnosis) -> Iterator[str]:
+    """Yield the diagnosis as text."""
     from offload.format import format_speed
 
-    turn, found = examination.turn, examination.found
+    turn, found = diagnosis.turn, diagnosis.found
     yield f"{model}: answers {format_speed(turn.decode_tps)} tok/s, prompts {format_speed(turn.prefill_tps)} tok/s."
-    yield f"What holds it back is {found.constraint}. {found.reason}"
+    yield f"Bottleneck: {found.constraint}. {found.reason}"
     yield f"First: {found.first_step}"
 
 

@@ -1,4 +1,4 @@
-"""`localllm imatrix`: gather what quantization should be careful with, and merge what was run_imatrix."""
+"""`localllm imatrix`: compute an importance matrix, and merge several."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def imatrix(
     path = None if model is None else resolve_model(model)[0]
     if output is None:
         if path is None:
-            raise UsageError("There is no name for what is merged.", "Give one with -o.")
+            raise UsageError("There is no output name.", "Give one with -o.")
         output = Path.cwd() / f"{path.stem}.imatrix.gguf"
     check_output(output, (), [source for source in (path, text) if source and source.exists()])
     matrices = [read_imatrix(each) for each in inputs]
@@ -66,7 +66,7 @@ def imatrix(
 
 
 def _print(matrix: ImportanceMatrix, output: Path, *, wants_json: bool) -> None:
-    said = {
+    result = {
         "output": str(output),
         "entries": len(matrix.entries),
         "chunks": matrix.n_chunks,
@@ -74,7 +74,7 @@ def _print(matrix: ImportanceMatrix, output: Path, *, wants_json: bool) -> None:
         "datasets": matrix.datasets,
     }
     if wants_json:
-        click.echo(json.dumps(said))
+        click.echo(json.dumps(result))
         return
     click.echo(
         f"{printable(str(output))} has {len(matrix.entries)} weights, over {matrix.n_chunks} windows of "

@@ -1,4 +1,4 @@
-"""`localllm jobs`: what a running service downloads, converts and measures for others, from a script or a terminal."""
+"""`localllm jobs`: the jobs of a running service: downloads, conversions, measurements."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _Answer = TypeVar("_Answer")
 
 @click.group(epilog="Example: localllm jobs watch")
 def jobs() -> None:
-    """List, watch, cancel and retry what a running service does for others.
+    """List, watch, cancel and retry jobs of a running service.
 
-    The terminal app starts such jobs, and any program at POST /api/localllm/jobs; `localllm pull` and the like work by
-    themselves. Needs a running service.
+    The terminal app starts such jobs, and programs do at POST /api/localllm/jobs; `localllm pull` and the like run
+    without a service.
     """
 
 
@@ -38,7 +38,7 @@ def jobs() -> None:
 @options("wants_json")
 def list_jobs(wants_json: bool) -> None:
     """List the jobs that wait, run or have ended, oldest first."""
-    found = _asked(lambda client: client.jobs())
+    found = _request(lambda client: client.jobs())
     if wants_json:
         click.echo(json.dumps([encode(job) for job in found]))
         return
@@ -52,9 +52,9 @@ def list_jobs(wants_json: bool) -> None:
 @click.argument("job_id", metavar="[ID]", required=False)
 @options("wants_json")
 def watch(job_id: str | None, wants_json: bool) -> None:
-    """Print what changes: of job ID until it has ended, or of all until Ctrl-C. Leaving stops no job.
+    """Print changes of job ID until it has ended, or of all jobs until Ctrl-C, which stops no job.
 
-    The status is 1 where job ID ended without success.
+    Exits with 1 when job ID failed.
     """
 
     async def follow(client: ServiceClient) -> Job | None:
@@ -63,7 +63,7 @@ def watch(job_id: str | None, wants_json: bool) -> None:
             click.echo(json.dumps(encode(job)) if wants_json else _line(job))
         return job
 
-    last = _asked(follow)
+    last = _request(follow)
     if last is not None and last.state != "done":
         raise last.error.error() if last.error else UserError(f"The job {last.id} was {last.state}.")
 
@@ -72,27 +72,27 @@ def watch(job_id: str | None, wants_json: bool) -> None:
 @_job_id
 @options("wants_json")
 def cancel(job_id: str, wants_json: bool) -> None:
-    """Take job ID from the queue, or end it as Ctrl-C would: a download keeps what came."""
-    _print(_asked(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
+    """Cancel job ID; a partial download is kept."""
+    _print(_request(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
 
 
 @jobs.command()
 @_job_id
 @options("wants_json")
 def retry(job_id: str, wants_json: bool) -> None:
-    """Let job ID, which has ended, wait for its turn again. A download goes on where it stopped."""
-    _print(_asked(lambda client: client.retry_job(job_id)), wants_json=wants_json)
+    """Queue the ended job ID again. A download resumes."""
+    _print(_request(lambda client: client.retry_job(job_id)), wants_json=wants_json)
 
 
 @jobs.command()
 @_job_id
 def log(job_id: str) -> None:
-    """Print what job ID has said."""
-    click.echo(printable(_asked(lambda client: client.job_log(job_id))), nl=False)
+    """Print the log of job ID."""
+    click.echo(printable(_request(lambda client: client.job_log(job_id))), nl=False)
 
 
-def _asked(ask: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
-    """Return what the running service answers. Raises UserError, ServiceError where none runs."""
+def _request(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
+    """Return the answer of the running service. Raises UserError, ServiceError where none runs."""
     from app.client import ServiceClient
     from app.keys import own_key
     from app.settings.settings import load_settings
@@ -101,7 +101,7 @@ def _asked(ask: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
 
     async def answer() -> _Answer:
         async with ServiceClient(settings.url, own_key(settings)) as client:
-            return await ask(client)
+            return await call(client)
 
     return asyncio.run(answer())
 
@@ -114,6 +114,6 @@ def _line(job: Job) -> str:
     share = f"{job.fraction:.0%}" if job.fraction is not None and not job.has_ended else ""
     rate = f"{format_bytes(int(job.bytes_per_s))}/s" if job.bytes_per_s else ""
     left = f"{job.remaining_s:.0f} s left" if job.remaining_s is not None and not job.has_ended else ""
-    says = job.error.cause if job.error else job.message if not job.has_ended else ""
-    parts = (job.id, job.state, share, job.title, says, rate, left)
+    message = job.error.cause if job.error else job.message if not job.has_ended else ""
+    parts = (job.id, job.state, share, job.title, message, rate, left)
     return "  ".join(printable_line(part) for part in parts if part)

@@ -1,4 +1,4 @@
-"""`localllm key`: the keys that programs on other machines send to the service."""
+"""`localllm key`: the API keys of the service."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MAX_NAME_CHARACTERS = 64
 @options("wants_json")
 @click.pass_context
 def key(context: click.Context, *, wants_json: bool) -> None:
-    """Print the key of this machine, made the first time, which may do everything.
+    """Print the API key of this machine, which has all permissions; it is created the first time.
 
-    `localllm serve --host ADDRESS` lets in whoever sends one of the keys, as a Bearer token or x-api-key. On this
-    machine alone none is needed, unless --api-key sets one. They lie in a file that only you can read.
+    `localllm serve --host ADDRESS` accepts these keys, as a Bearer token or x-api-key. Clients on this machine need
+    none, unless --api-key sets one. The keys are stored in a file that only you can read.
     """
     if context.invoked_subcommand is None:
         first = _keys().first(_FIRST)
@@ -38,7 +38,7 @@ def key(context: click.Context, *, wants_json: bool) -> None:
 @key.command("list")
 @options("wants_json")
 def list_keys(*, wants_json: bool) -> None:
-    """List the keys: their names, what they may do, when they were made; with --json themselves too."""
+    """List the keys: name, scopes and creation date; with --json the keys too."""
     keys = _keys().known()
     if wants_json:
         click.echo(json.dumps({"keys": [_as_json(item) for item in keys]}))
@@ -52,19 +52,19 @@ def list_keys(*, wants_json: bool) -> None:
 @key.command()
 @click.argument("name")
 @click.option(
-    "--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="What it may do; repeatable.  [default: infer]"
+    "--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="Permission; repeatable.  [default: infer]"
 )
 @options("wants_json")
 def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
-    """Make a key called NAME and print it.
+    """Create a key called NAME and print it.
 
-    infer asks models; manage loads, fetches and removes them. A service that runs takes it at once.
+    infer: use models. manage: load, download and remove them. A running service accepts the key at once.
     """
     from app.keys import KeyScope
     from quantizer.errors import UsageError
 
     if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or name != printable_line(name):
-        raise UsageError(f"{printable_line(name)!r} is no name for a key.", "Give one of at most 64 characters.")
+        raise UsageError(f"{printable_line(name)!r} is not a valid name.", "Give one of at most 64 characters.")
     made = _keys().add(name, map(KeyScope, scopes or ("infer",)))
     click.echo(json.dumps(_as_json(made)) if wants_json else made.secret)
 
@@ -73,7 +73,7 @@ def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
 @click.argument("name")
 @options("wants_json")
 def remove(name: str, *, wants_json: bool) -> None:
-    """Remove the key called NAME. A service that runs lets it in no more."""
+    """Remove the key called NAME. A running service rejects it at once."""
     _keys().remove(name)
     click.echo(json.dumps({"removed": name}) if wants_json else f"Removed {printable_line(name)}.")
 

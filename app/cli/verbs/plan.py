@@ -1,10 +1,11 @@
-"""`localllm plan`: what fits, how fast it will be, and where the cliff is, before anything is loaded."""
+"""`localllm plan`: the fit and speed of a model before it is loaded."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,10 +14,12 @@ from app.cli.options import complete_model, options, setting_options
 from app.terminal import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from app.settings.settings import Settings
+    from offload.footprint.auxiliary_models import AuxiliaryModels
+    from offload.plan import PlacementPlan
+    from quantizer.gguf.header import Header
 
 __all__ = ["plan"]
 
@@ -55,7 +58,6 @@ def plan(
     fetched, and a formula estimates the buffers.
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
-    from app.cli.plan_companions import attached_to, told_of_projectors
     from app.cli.planning import planning_circumstances
     from app.library.hub.lookup import find_model
     from app.library.machine_fit.planning import plan_of, plan_of_absent
@@ -69,20 +71,20 @@ def plan(
     candidate, notice = find_model(model, settings, wanted)
     if wants_table:
         rows = kv_table(candidate, settings.parallel)
-        told, lines = kv_table_json(rows), kv_table_lines(rows)
+        data, lines = kv_table_json(rows), kv_table_lines(rows)
     elif wants_gains:
-        told, lines = _gains(None if notice else candidate.header.path, settings)
+        data, lines = _gains(None if notice else candidate.header.path, settings)
     elif notice:
         found = plan_of_absent(candidate, notice, wanted())
-        told, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
+        data, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     else:
-        auxiliary = attached_to(candidate.header, model, settings, draft=draft, lora=lora or (), mmproj=mmproj)
+        auxiliary = _auxiliary_models(candidate.header, model, settings, draft=draft, lora=lora or (), mmproj=mmproj)
         candidate = replace(candidate, auxiliary=auxiliary)
         found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
-        found = told_of_projectors(found, candidate.header.path, auxiliary)
-        told, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
+        found = _with_projector_warning(found, candidate.header.path, auxiliary)
+        data, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     if wants_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(data))
         return
     for line in lines:
         click.echo(printable(line))
@@ -98,3 +100,40 @@ def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Itera
     cost = measured_step_cost(path, settings.cache_dir) if path else None
     gains = draft_gains(cost or StepCost())
     return gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
+
+
+def _auxiliary_models(
+    header: Header, model: str, settings: Settings, *, draft: str | None, lora: Sequence[str], mmproj: str | None
+) -> AuxiliaryModels:
+    """Return what is loaded beside the model of `header`, called `model`: by flags, else by the settings.
+
+    Raises UserError for files of another kind.
+    """
+    from app.engine.load.auxiliary_models import read_auxiliary_models
+    from app.service.models.attachments import read_attachments
+
+    is_default = model == settings.model
+    settings = replace(
+        settings,
+        draft=draft if draft is not None else settings.draft if is_default else "",
+        lora=tuple(lora) or (settings.lora if is_default else ()),
+        control_vector=(),
+    )
+    attached = read_attachments(settings, header.path)
+    return read_auxiliary_models(
+        header,
+        draft_path=attached.draft_path,
+        adapters=[Path(path) for path, _ in attached.lora],
+        projector=Path(mmproj) if mmproj else None,
+    )
+
+
+def _with_projector_warning(found: PlacementPlan, model: Path, auxiliary: AuxiliaryModels) -> PlacementPlan:
+    """Return `found` with a warning about a projector beside the model that is not planned for."""
+    from app.engine.load.auxiliary_models import find_projectors
+
+    projectors = find_projectors(model)
+    if auxiliary.projector is not None or not projectors:
+        return found
+    warning = f"{projectors[0].name} beside the model is not planned for: this engine does not load it. Use --mmproj."
+    return replace(found, warnings=(*found.warnings, warning))

@@ -1,4 +1,4 @@
-"""`localllm prune`: give the disk back what nobody needs any more."""
+"""`localllm prune`: delete stale downloads and caches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
     if not wants_json:
         _tell(found)
     if found and not is_dry_run:
-        confirm_removal("Remove all that?", assume_yes=assume_yes)
+        confirm_removal("Remove all of this?", assume_yes=assume_yes)
     gone = [] if is_dry_run else [leftover for leftover in found if delete_stale_files(leftover)]
     with open_index(settings.cache_dir) as index:
         n_forgotten = 0 if is_dry_run else forget_missing(settings.models_dir, index)

@@ -1,4 +1,4 @@
-"""`localllm pull`: a model from a hub or a URL, whole and checked, into the library."""
+"""`localllm pull`: download a model from a hub or a URL into the library."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pull(
     if checkpoint is not None and wants_json:
         click.echo(json.dumps({"event": "quantized", **made}))
     if not wants_json:
-        click.echo(printable(f"{path} is whole. Run it: localllm run {path.stem}"))
+        click.echo(printable(f"{path} is complete. Run it: localllm run {path.stem}"))
 
 
 def _checkpoint(
@@ -85,7 +85,7 @@ def _checkpoint(
 
 @contextmanager
 def _shown(*, wants_json: bool) -> Iterator[Report]:
-    """Give what shows events: to programs all of them as JSON on stdout, to people a bar on stderr."""
+    """Yield the consumer of events: JSON on stdout, or a bar on stderr."""
     if wants_json:
         from app.library.download.events import encode_event
 

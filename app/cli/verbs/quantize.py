@@ -1,7 +1,4 @@
-"""`localllm quantize SRC --list`: what each type would make of a model, before one is chosen.
-
-`localllm quantize`: a checkpoint or a GGUF in, a smaller GGUF out.
-"""
+"""`localllm quantize`: convert and quantize a checkpoint or a GGUF, or list what each type would give."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ def _print(rows: list[TypeRow], bandwidth: ReadBandwidth) -> None:
         f"measured now with {bandwidth.n_threads} threads."
     )
     if any(row.needs_imatrix for row in rows):
-        click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto gathers it.")
+        click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto computes it.")
 
 
 if TYPE_CHECKING:
@@ -135,7 +132,7 @@ def quantize(
         return
     chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
     named = output or Path.cwd() / f"{_model_name(source, path)}-{target.label if target else chosen.name}.gguf"
-    matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_gathering=not is_dry_run)
+    matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_computing=not is_dry_run)
     request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=matrix, **options)
     mix: dict[str, object] = {}
     if target:
@@ -145,20 +142,20 @@ def quantize(
 
 
 def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool) -> MixTarget | None:
-    """Return what a mix should meet, None where none is asked for. Raises UsageError for two wishes at once."""
-    wishes = {"TYPE": file_type, "--size": n_bytes, "--kld": kld is not None, "--list": wants_list}
-    given = [wish for wish, is_given in wishes.items() if is_given]
-    if len(given) > 1 and set(given) & {"--size", "--kld"}:
-        raise UsageError(f"{' and '.join(given)} do not go together.", "Give one of them.")
+    """Return the target of a mix, None without --size and --kld. Raises UsageError for more than one target."""
+    targets = {"TYPE": file_type, "--size": n_bytes, "--kld": kld is not None, "--list": wants_list}
+    chosen = [name for name, is_set in targets.items() if is_set]
+    if len(chosen) > 1 and set(chosen) & {"--size", "--kld"}:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other.", "Give one of them.")
     if kld is not None and not 0 < kld < math.inf:
-        raise UsageError(f"No quantized model diverges by {kld:g}.", "Give --kld more than 0, such as 0.02.")
+        raise UsageError(f"A divergence of {kld:g} cannot be reached.", "Give --kld more than 0, such as 0.02.")
     return MixTarget(n_bytes, kld or 0.0) if n_bytes or kld else None
 
 
 def _mixed(
     request: JobRequest, target: MixTarget, n_threads: int, *, wants_json: bool
 ) -> tuple[JobRequest, dict[str, object]]:
-    """Return the request for the mix that meets `target`, and what to say of it; people get a table now."""
+    """Return the request for the mix that meets `target`, and its report, which is also printed unless `wants_json`."""
     from app.cli.quantization.mix import find_mix, mix_json, print_mix
 
     found = find_mix(request, target, n_threads)
@@ -177,12 +174,12 @@ def _source_path(source: str) -> Path:
     return path
 
 
-def _imatrix(name: str, source: Path, n_threads: int, *, is_gathering: bool) -> str:
-    """The path of the importance matrix that `name` stands for, empty where none is wanted."""
+def _imatrix(name: str, source: Path, n_threads: int, *, is_computing: bool) -> str:
+    """Return the path of the importance matrix `name`, empty for none."""
     if name != AUTO:
         return name
-    if not is_gathering:
-        raise UsageError("A dry run gathers no importance matrix.", "Gather one with `localllm imatrix`, and name it.")
+    if not is_computing:
+        raise UsageError("A dry run computes no importance matrix.", "Name one of `localllm imatrix`.")
     from app.cli.quantization.calibration import Runnable
 
     with Runnable(source, RUNNABLE, n_threads) as running:
@@ -223,7 +220,7 @@ def written(request: JobRequest) -> dict[str, object]:
 
 
 def note(event: Event, result: dict[str, object]) -> None:
-    """Add to `result` what a job's `event` tells of its output, and tell people what they should know."""
+    """Add the figures of `event` to `result`, and print its message, if any."""
     match event:
         case JobPlanned():
             result |= {**_result(event), "dry_run": False}

@@ -1,4 +1,4 @@
-"""`localllm run`: a question and its answer, or a conversation of which nothing is kept."""
+"""`localllm run`: a prompt and its answer, or an unsaved chat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What was asked for on the command line."""
+    """The options of a run."""
 
     settings: Settings
     options: GenerationOptions
@@ -72,12 +72,12 @@ def run(
         shows_stats=stats,
         as_json=wants_json,
     )
-    face = current_interface()
+    interface = current_interface()
     question = combined(_one_of(prompt, prompt_option, "PROMPT"), piped_text())
     if question:
         asyncio.run(_answer_once(job, question))
-    elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and face:
-        face.talk(_chat_options(job))
+    elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and interface:
+        interface.run_chat(_chat_options(job))
     else:
         raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
 
@@ -97,14 +97,14 @@ async def _answer_once(job: _Job, question: str) -> None:
 
 
 def _chat_options(job: _Job) -> ChatOptions:
-    given = {name: getattr(job.options, name) for name in ("max_tokens", "temperature", "seed")}
-    chat = ChatSettings(system=job.system or "", options=validate_options(given))
+    options = {name: getattr(job.options, name) for name in ("max_tokens", "temperature", "seed")}
+    chat = ChatSettings(system=job.system or "", options=validate_options(options))
     return ChatOptions(settings=job.settings, chat=chat, shows_stats=job.shows_stats)
 
 
 @asynccontextmanager
 async def _loaded_model(job: _Job) -> AsyncIterator[tuple[ServiceClient | RemoteEngine, str]]:
-    """Give a client and the id of the model, which is ready."""
+    """Yield a client and the id of the model, which is ready."""
     async with open_engine(job.settings) as client:
         status = await load_model(
             client,
@@ -125,11 +125,11 @@ def _opening(job: _Job) -> list[Message]:
 
 def _one_of(argument: str | None, option: str | None, name: str) -> str | None:
     if argument and option:
-        raise UsageError(f"{name} is given twice.", "Give it as an argument or as an option.")
+        raise UsageError(f"{name} is set twice.", "Give it as an argument or as an option.")
     return argument or option
 
 
 def _refuse_prompt_as_model(model: str | None, prompt: str | None) -> None:
-    """No model's name has line breaks or a question mark: say what was meant before a service is started."""
+    """Raise UsageError for a prompt in place of the model: no model's name has line breaks or a question mark."""
     if model and not prompt and ("\n" in model or "?" in model):
-        raise UsageError(f"{model!r} is taken as the model.", "Give a question with -p, or after a model.")
+        raise UsageError(f"{model!r} is not a model.", "Give a prompt with -p, or after a model.")

@@ -68,11 +68,11 @@ async def _looked_at(listed: Sequence[ListedRepo], access: HubAccess, here: Plan
 
 def _fitting(hit: SearchHit) -> SearchHit:
     """The hit without quants that do not fit, and without families that are empty then."""
-    kept = [
+    families = [
         replace(family, candidates=tuple(each for each in family.candidates if each.fit.runs_well))
         for family in hit.families
     ]
-    return replace(hit, families=tuple(family for family in kept if family.candidates))
+    return replace(hit, families=tuple(family for family in families if family.candidates))
 
 
 def _lines(hit: SearchHit) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`localllm serve`: the service in the foreground, or as the child of a face that owns it."""
+"""`localllm serve`: the service in the foreground, or as a child that ends with its owner."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
     try:
         _tell_owner({"url": url, "model": model_id, "also": ports})
     except OSError:  # an owner that is gone by now is noticed by the end of stdin
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python may flush what it kept
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can flush it at exit
 
 
 def _tell_owner(line: Mapping[str, object]) -> None:

@@ -1,9 +1,4 @@
-"""Whether this machine is quiet enough to be measured on, and what to tell a person where it is not.
-
-Owns the look at the processors and the sentence. Knows nothing of what is measured.
-
-`localllm tune`: measure how this machine runs a model fastest, and show what was measured.
-"""
+"""`localllm tune`: measure the fastest settings for a model, and show earlier measurements; warn of a busy machine."""
 
 from __future__ import annotations
 
@@ -33,7 +28,7 @@ _MOST_PERCENT = 15.0  # of all processors: a desktop at rest has less, one busy 
 
 
 def busy_warning(busy_percent: float) -> str:
-    """Return what to tell where that much of all processors is taken by others; an empty text for a quiet machine."""
+    """Return a warning for this CPU load by other programs, empty for an idle machine."""
     if busy_percent <= _MOST_PERCENT:
         return ""
     return (
@@ -43,7 +38,7 @@ def busy_warning(busy_percent: float) -> str:
 
 
 def warn_if_busy() -> None:
-    """Look for half a second what others do, and say on standard error if that will spoil what is measured."""
+    """Measure the CPU load for half a second, and print a warning where it would spoil measurements."""
     import psutil
 
     if text := busy_warning(psutil.cpu_percent(_LOOKS_FOR_S)):
@@ -100,7 +95,7 @@ def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None
     wanted = None if path is None else model_key(path)
     names = {key: name for key, name in known.names().items() if wanted in (None, key)}
     if not names:
-        raise UsageError("Nothing was measured yet.", "Run `localllm tune MODEL`.")
+        raise UsageError("There are no measurements yet.", "Run `localllm tune MODEL`.")
     for key, name in names.items():
         _print(name, known.measured(key), wants_json=wants_json)
 
@@ -130,7 +125,7 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
 
 
 def _of_default_cache(measured: Sequence[SpeedMeasurement]) -> list[SpeedMeasurement]:
-    """Return what keeps the cache as it is unless a person chooses: smaller types answer a little differently."""
+    """Return the measurements with the default KV type: smaller types change answers, so they are never chosen here."""
     return [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE] or list(measured)
 
 

@@ -1,4 +1,4 @@
-"""`localllm verify`: read models whole and say which are not what they were."""
+"""`localllm verify`: verify the checksums of models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-_WORDS = {"sound": "sound", "recorded": "read for the first time", "damaged": "damaged"}
+_WORDS = {"sound": "sound", "recorded": "recorded", "damaged": "damaged"}
 
 
 @click.command(epilog="Example: localllm verify qwen3-0.6b-Q8_0")
@@ -51,10 +51,10 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
 
 
 def _line(verdict: VerificationResult) -> str:
-    said = ": ".join(filter(None, (_WORDS[verdict.state], printable_line(verdict.reason))))
-    return f"{printable_line(verdict.ref.id)}  {said}"
+    words = ": ".join(filter(None, (_WORDS[verdict.state], printable_line(verdict.reason))))
+    return f"{printable_line(verdict.ref.id)}  {words}"
 
 
 def _as_json(verdict: VerificationResult) -> dict[str, object]:
-    said = {name: value for name, value in asdict(verdict).items() if name != "ref"}
-    return {"id": verdict.ref.id, "path": str(verdict.ref.path), **said}
+    fields = {name: value for name, value in asdict(verdict).items() if name != "ref"}
+    return {"id": verdict.ref.id, "path": str(verdict.ref.path), **fields}

@@ -24,7 +24,7 @@ def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any
     def run(*arguments: str, piped: str | None = None) -> list[Any]:
         seen: list[Any] = []
 
-        def show_app(settings: Settings, flags: Mapping[str, object]) -> int:
+        def run_app(settings: Settings, flags: Mapping[str, object]) -> int:
             seen.append((settings.model, flags["connect"]))
             return 3
 
@@ -32,7 +32,7 @@ def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any
         monkeypatch.setattr(stdin, "isatty", lambda: piped is None)
         monkeypatch.setattr(sys, "stdin", stdin)
         with pytest.raises(SystemExit) as leaving:
-            main(arguments, face=UserInterface(show_app, seen.append))
+            main(arguments, interface=UserInterface(run_app, seen.append))
         return [*seen, leaving.value.code]
 
     return run
@@ -52,35 +52,49 @@ def test_what_the_full_screen_has_keys_for_is_refused_without_inline(
 
 def test_inline_is_a_kept_conversation_answered_as_the_command_line_says(asked: Callable[..., list[Any]]) -> None:
     line = "chat --inline -m tiny --system brief --temp 0.5 --seed 7 --stats --ctx 512 --chat 3"
-    [talk, status] = asked(*line.split())
+    [options, status] = asked(*line.split())
     assert status == 0
-    assert (talk.settings.model, talk.settings.ctx) == ("tiny", 512)
-    assert talk.chat == ChatSettings("brief", {"temperature": 0.5, "seed": 7})
-    assert (talk.is_kept, talk.chat_id, talk.is_new, talk.shows_stats, talk.question) == (True, 3, False, True, "")
+    assert (options.settings.model, options.settings.ctx) == ("tiny", 512)
+    assert options.chat == ChatSettings("brief", {"temperature": 0.5, "seed": 7})
+    assert (options.is_saved, options.chat_id, options.is_new, options.shows_stats, options.prompt) == (
+        True,
+        3,
+        False,
+        True,
+        "",
+    )
 
 
 def test_run_without_a_question_is_a_conversation_that_is_not_kept(asked: Callable[..., list[Any]]) -> None:
-    [talk, status] = asked("run", "tiny", "--temp", "0")
+    [options, status] = asked("run", "tiny", "--temp", "0")
     assert status == 0
-    assert isinstance(talk, ChatOptions)
-    assert (talk.settings.model, talk.chat, talk.is_kept) == ("tiny", ChatSettings("", {"temperature": 0.0}), False)
+    assert isinstance(options, ChatOptions)
+    assert (options.settings.model, options.chat, options.is_saved) == (
+        "tiny",
+        ChatSettings("", {"temperature": 0.0}),
+        False,
+    )
 
 
 def test_an_engine_elsewhere_chooses_the_model_itself(asked: Callable[..., list[Any]]) -> None:
-    [talk, _] = asked("chat", "--inline", "--connect", "http://far:8000", "--api-key", "secret")
-    assert (talk.settings.connect, talk.settings.api_key, talk.settings.model) == ("http://far:8000", "secret", "")
+    [options, _] = asked("chat", "--inline", "--connect", "http://far:8000", "--api-key", "secret")
+    assert (options.settings.connect, options.settings.api_key, options.settings.model) == (
+        "http://far:8000",
+        "secret",
+        "",
+    )
 
 
 def test_piped_text_is_the_question(asked: Callable[..., list[Any]]) -> None:
-    [talk, _] = asked("chat", "--inline", "--new", piped="two\nlines\n")
-    assert (talk.question, talk.is_new) == ("two\nlines", True)
+    [options, _] = asked("chat", "--inline", "--new", piped="two\nlines\n")
+    assert (options.prompt, options.is_new) == ("two\nlines", True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--inline", "--new", "--chat", "1"), "another chat"),
-        (("--inline",), "no question"),
+        (("--inline", "--new", "--chat", "1"), "exclude each other"),
+        (("--inline",), "no prompt"),
         (("--inline", "--temp", "-1"), "temperature is -1"),
         (("--inline", "hello"), "unexpected extra argument"),
     ],
@@ -95,10 +109,10 @@ def test_wrong_use_is_status_2(
     assert words in capsys.readouterr().err
 
 
-def test_where_no_person_started_it_no_chat_can_be_shown(localllm: Callable[..., Any]) -> None:
+def test_without_a_terminal_interface_there_is_no_chat(localllm: Callable[..., Any]) -> None:
     ran = localllm("chat")
     assert (ran.status, ran.out) == (2, "")
-    assert "Nothing here can show a chat." in ran.err
+    assert "There is no terminal interface." in ran.err
 
 
 def test_chats_are_offered_by_their_numbers(home: Path) -> None:

@@ -48,7 +48,7 @@ def test_nothing_kept_is_an_empty_list(data_dir: Path) -> None:
     for arguments in (("list",), ("list", "--archived"), ("search", "soup")):
         done = _run(*arguments)
         assert done.stdout == ""
-        assert done.stderr.startswith("No conversation is ")
+        assert done.stderr.startswith(("There are no ", "No chat "))
     assert json.loads(_run("list", "--json").stdout) == []
 
 
@@ -90,8 +90,8 @@ def test_what_was_left_out_of_an_import_is_told(data_dir: Path, tmp_path: Path) 
     file = tmp_path / "chats.json"
     file.write_text(json.dumps([{"messages": [{"role": "user", "content": "hi"}]}, {"messages": 3}]))
     done = _run("import", str(file))
-    assert done.stdout == "Conversations taken in: 1.\n"
-    assert done.stderr.startswith("Left out: chat 1 is not a chat")
+    assert done.stdout == "Imported chats: 1.\n"
+    assert done.stderr.startswith("Skipped: chat 1 is not a chat")
 
 
 def test_a_deleted_chat_can_be_restored(data_dir: Path) -> None:

@@ -11,7 +11,7 @@ Run = Callable[..., Any]
 
 def test_damage_is_found_told_and_the_exit_status(localllm: Run, models: Path) -> None:
     path = small_model(models / "me" / "x" / "m.gguf")
-    assert localllm("verify", "m").out == "m  read for the first time\n"
+    assert localllm("verify", "m").out == "m  recorded\n"
     assert localllm("verify", "m").out == "m  sound\n"
     data = path.read_bytes()
     with path.open("r+b") as file:
