@@ -57,7 +57,7 @@ class PlacementPlan:
     Speeds may be off by `uncertainty`, a share of them.
     """
 
-    setting: RunConfig
+    run_config: RunConfig
     assessment: Assessment
     uncertainty: float
     warnings: tuple[str, ...]
@@ -94,10 +94,10 @@ def complete_plan(
     leave them out.
     """
     return PlacementPlan(
-        setting=found.profile.setting,
+        run_config=found.profile.run_config,
         assessment=found,
         uncertainty=rates.uncertainty,
-        warnings=(*plan_warnings(found, rates), *beyond_training(found.profile.setting.n_ctx, model.n_ctx_train)),
+        warnings=(*plan_warnings(found, rates), *beyond_training(found.profile.run_config.n_ctx, model.n_ctx_train)),
         remedies=find_remedies(model, _setting(model, constraints), machine, rates, found) if wants_remedies else (),
     )
 
@@ -130,7 +130,7 @@ def dry_plan(
     """
     found = best_assessment(model, constraints, machine, rates)
     for _ in range(_MAX_ROUNDS):
-        measured = dry_run(found.profile.setting, parameters_of(found))
+        measured = dry_run(found.profile.run_config, parameters_of(found))
         if found.placement is not None:
             shares = with_compute(found.shares, measured)
             is_well = is_held(shares, machine)
@@ -152,7 +152,7 @@ def parameters_of(found: Assessment) -> LoadParameters:
 def _scaled(model: PlannedModel, found: Assessment, measured: Mapping[str, int]) -> PlannedModel:
     """Return `model` with compute buffers scaled to the device that the formula underestimates most."""
     if found.placement is None:
-        return model.measured(found.profile.setting, sum(measured.values()))
+        return model.measured(found.profile.run_config, sum(measured.values()))
     in_use = [share for share in found.shares if share.n_layers]
     ratios = [measured.get(share.device.name, 0) / share.compute_bytes for share in in_use]
     return replace(model, compute_scale=model.compute_scale * max(ratios))

@@ -224,7 +224,7 @@ class PlanReport(Plan):
 
 def describe_plan(plan: PlacementPlan) -> Plan:
     """Return the planner's `plan` as it crosses processes."""
-    found, setting, speed = plan.assessment, plan.setting, plan.assessment.speed
+    found, setting, speed = plan.assessment, plan.run_config, plan.assessment.speed
     return Plan(
         verdict=found.verdict.value,
         setting=PlanSetting(

@@ -57,7 +57,7 @@ def _draft(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[Auxili
     """Yield the engine makes it a context of the same size."""
     if auxiliary.draft is not None:
         weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
-        draft = profile_of(auxiliary.draft.header, weights, profile.setting)
+        draft = profile_of(auxiliary.draft.header, weights, profile.run_config)
         yield AuxiliaryUsage(
             what=f"draft model {auxiliary.draft.name}",
             weight_bytes=draft.weight_bytes - draft.input_bytes,
@@ -129,13 +129,13 @@ class PlannedModel:
 
     @cached_property
     def _weights(self) -> WeightTable:
-        """Its weights with those of adapters, whatever the setting."""
+        """Its weights with those of adapters, whatever the configuration."""
         tensors = (*self.tensors, *self.auxiliary.adapter_tensors)
         return weights_of(self.header, tensors, has_mtp_layer=self.auxiliary.has_mtp_layer)
 
-    def profile(self, setting: RunConfig) -> ModelProfile:
-        """Return its memory under `setting`. Raises UsageError for a cache that it cannot have."""
-        profile = profile_of(self.header, self._weights, setting, has_mtp_layer=self.auxiliary.has_mtp_layer)
+    def profile(self, run_config: RunConfig) -> ModelProfile:
+        """Return its memory under `run_config`. Raises UsageError for a cache that it cannot have."""
+        profile = profile_of(self.header, self._weights, run_config, has_mtp_layer=self.auxiliary.has_mtp_layer)
         profile = replace(
             profile,
             compute_bytes=int(profile.compute_bytes * self.compute_scale),
@@ -153,9 +153,9 @@ class PlannedModel:
         """Return the same model with tensors of `n_bytes` in unknown types."""
         return replace(self, tensors=resize_tensors(self.tensors, n_bytes))
 
-    def measured(self, setting: RunConfig, compute_bytes: int) -> PlannedModel:
-        """Return the same model when a dry run under `setting` took `compute_bytes`."""
-        predicted = profile_of(self.header, self._weights, setting).compute_bytes
+    def measured(self, run_config: RunConfig, compute_bytes: int) -> PlannedModel:
+        """Return the same model when a dry run under `run_config` took `compute_bytes`."""
+        predicted = profile_of(self.header, self._weights, run_config).compute_bytes
         return replace(self, compute_scale=compute_bytes / predicted if predicted else 1.0)
 
 

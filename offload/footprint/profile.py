@@ -57,8 +57,8 @@ class Layer:
     """Bytes of a layer, or of the output behind the last one.
 
     `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
-    GPU. `read_bytes` are weights, `cache_read_bytes` what attention reads at the setting's depth. `unpacking_bytes` and
-    `attention_bytes` are what a processor could read meanwhile, see `host_work`.
+    GPU. `read_bytes` are weights, `cache_read_bytes` what attention reads at the run_config's depth. `unpacking_bytes`
+    and `attention_bytes` are what a processor could read meanwhile, see `host_work`.
     """
 
     weight_bytes: int
@@ -85,7 +85,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """One model under one setting. `layers` end with the output; layers that only predict count, as in llama.cpp.
+    """One model under one configuration. `layers` end with the output; layers that only predict count, as in llama.cpp.
 
     `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
     `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits.
@@ -99,7 +99,7 @@ class ModelProfile:
     host_bytes: int
     has_experts: bool
     is_exact: bool
-    setting: RunConfig
+    run_config: RunConfig
     extras: tuple[AuxiliaryUsage, ...] = ()
 
     @property
@@ -130,28 +130,28 @@ class ModelProfile:
 
 
 def profile_of(
-    header: Header, weights: WeightTable, setting: RunConfig, *, has_mtp_layer: bool = False
+    header: Header, weights: WeightTable, run_config: RunConfig, *, has_mtp_layer: bool = False
 ) -> ModelProfile:
     """Return the memory of the model of `header` and its `weights`, with the prediction layer where it `has_mtp_layer`.
 
     Raises UsageError where the model cannot have such a cache.
     """
-    check_kv_types(setting.kv_types, kv_shape_of(header))
+    check_kv_types(run_config.kv_types, kv_shape_of(header))
     caches, shape = layer_caches_of(header), graph_shape_of(header)
-    places = n_seq_max(setting.n_sequences, supports_truncation=supports_truncation(caches))
-    cells = cells_for(caches, setting.n_cells, n_sequences=places, n_ubatch=setting.n_ubatch)
-    kept = cache_layers(caches, setting.kv_types, cells, is_fused=setting.is_fused)
+    places = n_seq_max(run_config.n_sequences, supports_truncation=supports_truncation(caches))
+    cells = cells_for(caches, run_config.n_cells, n_sequences=places, n_ubatch=run_config.n_ubatch)
+    kept = cache_layers(caches, run_config.kv_types, cells, is_fused=run_config.is_fused)
     if has_mtp_layer:
-        head_cells = setting.n_cells + setting.n_sequences * DRAFT_CELLS
-        kept = (*kept[:-1], prediction_cache_bytes(caches, setting.kv_types, head_cells))
-    seen = CacheCells(setting.depth, min(setting.depth, caches.n_window or setting.depth), 1)
-    read = cache_layers(caches, setting.kv_types, seen, is_fused=setting.is_fused)
-    attending = attention_bytes(header, caches, setting.depth, is_fused=setting.is_fused)
+        head_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
+        kept = (*kept[:-1], prediction_cache_bytes(caches, run_config.kv_types, head_cells))
+    seen = CacheCells(run_config.depth, min(run_config.depth, caches.n_window or run_config.depth), 1)
+    read = cache_layers(caches, run_config.kv_types, seen, is_fused=run_config.is_fused)
+    attending = attention_bytes(header, caches, run_config.depth, is_fused=run_config.is_fused)
     attending = (*attending, *[0.0] * caches.n_predicting)
     layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, attending, strict=True)]
     output = _layer(weights.output, 0, 0, 0.0)
-    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=setting.n_ubatch, is_fused=setting.is_fused)
-    inputs_bytes = shape.n_embd * setting.n_ubatch * _FLOAT_BYTES
+    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=run_config.n_ubatch, is_fused=run_config.is_fused)
+    inputs_bytes = shape.n_embd * run_config.n_ubatch * _FLOAT_BYTES
     return ModelProfile(
         layers=(*layers, output),
         input_bytes=weights.input.n_bytes,
@@ -161,7 +161,7 @@ def profile_of(
         host_bytes=output_bytes(shape, places) + inputs_bytes + ENGINE_BYTES,
         has_experts=weights.has_experts,
         is_exact=caches.is_complete,
-        setting=setting,
+        run_config=run_config,
     )
 
 

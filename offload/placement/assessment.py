@@ -147,7 +147,7 @@ def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
 def _speed(
     profile: ModelProfile, machine: Machine, rates: Rates, placement: Placement, shares: tuple[Share, ...]
 ) -> Speed:
-    n_ubatch = profile.setting.n_ubatch
+    n_ubatch = profile.run_config.n_ubatch
     token_s = decode_s(decode_work(shares, placement), rates)
     prompt_s = prefill_s(prefill_work(shares, placement), rates, machine.host.name, n_ubatch)
     return Speed(1 / token_s, 1 / prompt_s, _PROMPT_TOKENS * prompt_s + token_s)
@@ -166,11 +166,13 @@ def choose(model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rate
     more memory a plan is never slower.
     """
     found = assess(model.profile(wanted), machine, rates)
-    for setting in _smaller(wanted):
+    for run_config in _smaller(wanted):
         if _is_best(found):
             break
-        other = assess(model.profile(setting), machine, rates, found.best)
-        is_free = setting == replace(wanted, n_cells=setting.n_cells, is_fused=wanted.is_fused and setting.is_fused)
+        other = assess(model.profile(run_config), machine, rates, found.best)
+        is_free = run_config == replace(
+            wanted, n_cells=run_config.n_cells, is_fused=wanted.is_fused and run_config.is_fused
+        )
         if (is_free or found.placement is None or _is_fastest(other)) and _rank(other) < _rank(found):
             found = other
     return found
@@ -183,10 +185,10 @@ def choose_manual(
     one that fits; the smallest where none does. Raises UsageError for impossible layers.
     """
     found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
-    for setting in _smaller(wanted):
+    for run_config in _smaller(wanted):
         if found.verdict is not FitLevel.WONT_RUN:
             break
-        other = assess(model.profile(setting), machine, rates, found.best, gpu_layers)
+        other = assess(model.profile(run_config), machine, rates, found.best, gpu_layers)
         if other.verdict is not FitLevel.WONT_RUN or other.profile.total_bytes < found.profile.total_bytes:
             found = other
     return found

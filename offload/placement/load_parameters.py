@@ -78,8 +78,8 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
         tensor_split=tuple(count for _, count in used),
         host_pattern=host_pattern,
         offload_kqv=not placement.has_cache_on_host,
-        n_ubatch=profile.setting.n_ubatch,
-        flash_attention=profile.setting.is_fused,
+        n_ubatch=profile.run_config.n_ubatch,
+        flash_attention=profile.run_config.is_fused,
         load_mode=LoadMode.NONE if host_pattern else _mapped(profile, machine, placement),
         n_threads=0 if _has_host_work(profile, placement) else 1,
     )

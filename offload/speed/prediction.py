@@ -38,8 +38,8 @@ def predict(
 ) -> Prediction:
     """Plan `model` and return how fast it will be behind each of `depths` tokens. Raises what `best_assessment`
     raises."""
-    setting = best_assessment(model, constraints, machine, rates).profile.setting
-    found = {depth: assess(model.profile(replace(setting, depth=depth)), machine, rates).speed for depth in depths}
+    run_config = best_assessment(model, constraints, machine, rates).profile.run_config
+    found = {depth: assess(model.profile(replace(run_config, depth=depth)), machine, rates).speed for depth in depths}
     known = {depth: speed for depth, speed in found.items() if speed is not None}
     prefill_tps = next((speed.prefill_tps for speed in known.values()), None)
     return Prediction({depth: speed.decode_tps for depth, speed in known.items()}, prefill_tps, rates.uncertainty)
@@ -49,10 +49,10 @@ def faster_quantization(
     model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates
 ) -> tuple[str, float] | None:
     """Return the best file type that decodes much faster, and how many times; None where there is none."""
-    setting = best_assessment(model, constraints, machine, rates).profile.setting
-    now = assess(model.profile(setting), machine, rates).decode_tps
+    run_config = best_assessment(model, constraints, machine, rates).profile.run_config
+    now = assess(model.profile(run_config), machine, rates).decode_tps
     for name in _FILE_TYPES if now else ():
-        tps = assess(model.quantized(FILE_TYPES[name]).profile(setting), machine, rates).decode_tps
+        tps = assess(model.quantized(FILE_TYPES[name]).profile(run_config), machine, rates).decode_tps
         if now and tps and tps > _WORTH_IT * now:
             return name, tps / now
     return None

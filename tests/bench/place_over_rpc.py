@@ -121,7 +121,7 @@ def run_all(n_runs: int, seed: int, names: Sequence[str]) -> int:
             model = PlannedModel(header, header.tensors)
             question, machine = drawn(chance, model, names)
             found = dry_plan(model, question, machine, expected_rates(machine), partial(dry_run, path))
-            held = load(path, parameters_of(found.assessment), found.setting)
+            held = load(path, parameters_of(found.assessment), found.run_config)
             placement, shares = found.assessment.placement, found.assessment.shares
             assert placement is not None
             wrong = faults(shares, held)

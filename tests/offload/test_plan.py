@@ -51,7 +51,7 @@ def told(found: PlacementPlan) -> list[str]:
     """A plan on a few lines."""
     pace = found.assessment.speed
     tps = f"{format_speed(pace.decode_tps)} tok/s, prompt {format_speed(pace.prefill_tps)}" if pace else "speed unknown"
-    setting = found.setting
+    setting = found.run_config
     lines = [f"{found.assessment.verdict}, {tps}, {setting.n_cells} cells for a context of {setting.n_ctx}"]
     lines += (
         [f"  micro-batches of {setting.n_ubatch}"]
@@ -111,9 +111,11 @@ def test_remedies_come_with_the_fastest_first_and_each_one_helps() -> None:
 def test_cells_of_other_conversations_are_given_up_before_the_plan_gets_worse() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     roomy = planned("llama-3.1-8b", "Q4_K_M", machine)
-    assert roomy.setting.n_cells == 2 * roomy.setting.n_ctx
+    assert roomy.run_config.n_cells == 2 * roomy.run_config.n_ctx
     card = replace(machine.gpus[0], free_bytes=7 * GIB)
-    assert planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,))).setting.n_cells == roomy.setting.n_ctx
+    assert (
+        planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,))).run_config.n_cells == roomy.run_config.n_ctx
+    )
 
 
 def test_a_model_larger_than_all_memory_will_not_run_and_the_numbers_say_why() -> None:

@@ -30,7 +30,7 @@ _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str]:
     """Yield the lines of a plan."""
-    found, setting = plan.assessment, plan.setting
+    found, setting = plan.assessment, plan.run_config
     yield _VERDICTS[found.verdict]
     cells = f"{format_tokens(setting.n_cells)} cells of {setting.kv_types}"
     yield f"Context {format_tokens(setting.n_ctx)} tokens, {cells}{_batches(plan)}."
@@ -107,7 +107,7 @@ def _table(plan: PlacementPlan) -> Iterator[str]:
 
 def _batches(plan: PlacementPlan) -> str:
     """Say what was chosen against the usual."""
-    n_ubatch = plan.setting.n_ubatch
+    n_ubatch = plan.run_config.n_ubatch
     return f", in micro-batches of {n_ubatch} tokens" if n_ubatch != DEFAULT_N_UBATCH else ""
 
 

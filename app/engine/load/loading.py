@@ -203,7 +203,7 @@ def _recorder(attempt: LoadAttempt, model: PlannedModel, key: str, cache_dir: Pa
         fingerprint=key,
         model=model,
         setting=replace(
-            attempt.plan.setting, n_ubatch=attempt.setting.n_ubatch, is_fused=attempt.setting.flash_attention
+            attempt.plan.run_config, n_ubatch=attempt.setting.n_ubatch, is_fused=attempt.setting.flash_attention
         ),
         devices=found.machine,
         placement=found.placement or ALL_ON_HOST,

@@ -83,11 +83,11 @@ class LoadPlanner:
         parameters = parameters_of(found.assessment)
         setting = replace(
             setting,
-            flash_attention=found.setting.is_fused,
-            n_ubatch=found.setting.n_ubatch,
+            flash_attention=found.run_config.is_fused,
+            n_ubatch=found.run_config.n_ubatch,
             n_threads=config.n_threads or parameters.n_threads or setting.n_threads,
         )
-        return LoadAttempt(replace(config, n_cells=found.setting.n_cells), setting, found)
+        return LoadAttempt(replace(config, n_cells=found.run_config.n_cells), setting, found)
 
     def smaller(self, attempt: LoadAttempt, *, may_shorten: bool) -> LoadAttempt | None:
         """Return how to load with less memory after `attempt` failed, None when nothing is left to reduce.

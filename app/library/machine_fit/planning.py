@@ -67,7 +67,7 @@ class PlanningContext:
             decode_tps=found.decode_tps,
             uncertainty=self.rates.uncertainty,
             total_bytes=found.profile.total_bytes,
-            n_ctx=found.profile.setting.n_ctx,
+            n_ctx=found.profile.run_config.n_ctx,
         )
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
@@ -98,7 +98,7 @@ def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *,
         rpc = parse_rpc_endpoints(settings.rpc)
         return compute_by_device(DryRunRequest(model.header.path, setting, parameters, rpc))
 
-    setting = wanted.best_assessment(model).profile.setting
+    setting = wanted.best_assessment(model).profile.run_config
     if setting.n_cells > _MOST_DRY_CELLS:
         return wanted.plan(model)
     if is_here:

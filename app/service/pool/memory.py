@@ -122,7 +122,7 @@ class MachineMemory:
         if machine.gpus:
             return best_assessment(model, constraints, machine, rates)
         unlimited = replace(machine, host=replace(machine.host, free_bytes=_UNLIMITED_BYTES))
-        run_config = best_assessment(model, constraints, unlimited, rates).profile.setting
+        run_config = best_assessment(model, constraints, unlimited, rates).profile.run_config
         return assess(model.profile(run_config), machine, rates)
 
     def _constraints(self, config: EngineConfig, machine: Machine) -> PlanConstraints:

@@ -34,7 +34,7 @@ def with_card(n_bytes: int) -> Machine:
 
 def test_nothing_is_given_up_where_all_fits() -> None:
     found = choose(model("llama-3.1-8b", "Q4_K_M"), WANTED, MACHINE, RATES)
-    assert found.profile.setting == WANTED
+    assert found.profile.run_config == WANTED
 
 
 def test_a_smaller_micro_batch_is_chosen_only_where_everything_then_fits_on_the_gpu() -> None:
@@ -43,7 +43,7 @@ def test_a_smaller_micro_batch_is_chosen_only_where_everything_then_fits_on_the_
     smaller = [
         found
         for size in sizes
-        if (found := choose(planned, wanted, with_card(size), RATES)).profile.setting.n_ubatch < 512
+        if (found := choose(planned, wanted, with_card(size), RATES)).profile.run_config.n_ubatch < 512
     ]
     assert smaller
     assert all(found.verdict in (FitLevel.FITS, FitLevel.TIGHT) for found in smaller)
@@ -61,9 +61,9 @@ def test_a_plan_is_never_slower_with_more_memory_on_the_gpu(name: str) -> None:
 
 def test_attention_is_not_fused_where_the_processor_has_to_attend() -> None:
     found = choose(model("llama-3.1-8b", "Q4_K_M"), WANTED, with_card(0), RATES)
-    assert not found.profile.setting.is_fused
+    assert not found.profile.run_config.is_fused
     quantized = replace(WANTED, kv_types=KvTypes("q8_0", "q8_0"))
-    assert choose(model("llama-3.1-8b", "Q4_K_M"), quantized, with_card(0), RATES).profile.setting.is_fused
+    assert choose(model("llama-3.1-8b", "Q4_K_M"), quantized, with_card(0), RATES).profile.run_config.is_fused
 
 
 def test_the_cache_stays_with_the_processor_where_that_is_faster_than_leaving_layers_there() -> None:
@@ -81,4 +81,4 @@ def test_the_cache_stays_with_the_processor_where_that_is_faster_than_leaving_la
 def test_a_model_that_never_fits_is_reported_with_its_smallest_need() -> None:
     found = choose(model("qwen3-30b-a3b", "Q4_K_M"), WANTED, MACHINES["container of 4 GiB"], RATES)
     assert found.verdict is FitLevel.WONT_RUN
-    assert found.profile.setting.n_cells == WANTED.n_ctx
+    assert found.profile.run_config.n_cells == WANTED.n_ctx

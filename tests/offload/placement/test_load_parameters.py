@@ -56,7 +56,7 @@ def test_layers_that_are_not_on_a_gpu_need_no_pattern() -> None:
 
 def test_a_cache_on_the_host_and_the_setting_are_passed_on() -> None:
     placement = replace(WHOLE, has_cache_on_host=True)
-    model = replace(profile("llama-3.1-8b"), setting=replace(SETTING, n_ubatch=128, is_fused=False))
+    model = replace(profile("llama-3.1-8b"), run_config=replace(SETTING, n_ubatch=128, is_fused=False))
     found = load_parameters(model, ROOMY, placement)
     assert (found.offload_kqv, found.n_ubatch, found.flash_attention) == (False, 128, False)
     assert load_parameters(model, ROOMY, WHOLE).offload_kqv

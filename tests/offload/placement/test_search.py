@@ -68,7 +68,7 @@ def profiles(draw: st.DrawFn) -> ModelProfile:
         host_bytes=150 << 20,
         has_experts=False,
         is_exact=True,
-        setting=SETTING,
+        run_config=SETTING,
     )
 
 
@@ -213,7 +213,7 @@ def test_a_plan_for_a_large_model_on_four_gpus_takes_less_than_50_ms() -> None:
         host_bytes=GIB,
         has_experts=True,
         is_exact=True,
-        setting=SETTING,
+        run_config=SETTING,
     )
     cards = [
         Device(name=f"GPU{i}", kind=DeviceKind.GPU, total_bytes=24 * GIB, free_bytes=24 * GIB, bytes_per_s=9e11)
@@ -239,7 +239,7 @@ def test_the_curve_rises_with_every_layer_on_a_gpu() -> None:
         host_bytes=1,
         has_experts=False,
         is_exact=True,
-        setting=SETTING,
+        run_config=SETTING,
     )
     card = Device(name="GPU0", kind=DeviceKind.GPU, total_bytes=GIB, free_bytes=GIB, bytes_per_s=900e9)
     machine = Machine(host(PLENTY), (card,))

@@ -51,7 +51,7 @@ class Loader:
 def test_without_a_gpu_the_measured_settings_are_unchanged_without_a_dry_run() -> None:
     attempt = planner(WITHOUT_CARD).attempt(CONFIG, TUNED)
     assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, ON_HOST)
-    assert attempt.plan.setting.n_cells == CONFIG.n_cells
+    assert attempt.plan.run_config.n_cells == CONFIG.n_cells
 
 
 def test_with_a_gpu_layers_go_there_as_planned() -> None:

@@ -32,7 +32,7 @@ def test_a_short_verdict_is_that_of_the_whole_plan(name: str, file_type: str, ma
     assert (fit.decode_tps, fit.uncertainty, fit.n_ctx) == (
         plan.assessment.decode_tps,
         plan.uncertainty,
-        plan.setting.n_ctx,
+        plan.run_config.n_ctx,
     )
     assert fit.total_bytes == plan.assessment.profile.total_bytes
 
