@@ -111,8 +111,8 @@ class ServedModel:
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `requests`, cancelling background work; see `EngineClient.answer`."""
-        self.shared.cancel_background()
+        """Run `requests`, cancelling prefilling ahead; see `EngineClient.answer`."""
+        self.shared.prefill_ahead.cancel()
         with self.in_use() as engine:
             async with engine.answer(*requests) as events:
                 yield events

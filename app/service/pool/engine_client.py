@@ -7,11 +7,12 @@ of other engines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import uuid4
 
 from app.engine.protocol.messages import (
@@ -41,28 +42,39 @@ from app.engine.protocol.messages import (
 from app.engine.request import FinishReason, Request
 from app.service.pool.engine_status import CrashLimit, EngineStatus
 from app.service.pool.pending_requests import AnswerEvent, PendingRequests, until_finished
-from app.service.pool.usage_gate import UsageGate
 from app.service.pool.worker_process import StartWorker, WorkerProcess
 from quantizer.errors import EngineError, UnfitError, UserError
 
-__all__ = ["Admit", "EngineClient", "admit_at_once"]
+__all__ = ["EngineClient", "EngineOwner"]
 
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
 _GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it
 _METRICS_TIMEOUT_S = 1.0
 
-# Waits until an engine may load. Raises the reason why it may not.
-Admit: TypeAlias = Callable[["EngineClient"], Awaitable[None]]
 
+class EngineOwner:
+    """What an engine asks and notifies. This one leaves the machine to the engine."""
 
-async def admit_at_once(_: EngineClient) -> None:
-    """Admit an engine that has the machine to itself."""
+    async def admit(self, engine: EngineClient) -> None:
+        """Wait until `engine` may load. Raises the UserError for which it may not."""
+
+    def on_work(self) -> None:
+        """The engine begins to load, or a use begins."""
+
+    def on_idle(self) -> None:
+        """Loading has ended, or the last use."""
+
+    def on_unloaded(self) -> None:
+        """The model is unloaded until the next use."""
+
+    def on_eviction(self) -> None:
+        """The model is to be unloaded for another one."""
 
 
 class EngineClient:
     """The engine of the model at `model_path`, in a worker that `start_worker` starts.
 
-    Each use loads the model, once `admit` allows it. A worker that dies fails what was running; it is restarted at once
+    Each use loads the model, once `owner` admits it. A worker that dies fails what was running; it is restarted at once
     if it had been ready, with the next use otherwise. After 3 failures within a minute the state stays "failed" until
     the minute is over.
     """
@@ -72,17 +84,20 @@ class EngineClient:
         model_path: Path,
         config: EngineConfig,
         start_worker: StartWorker,
+        owner: EngineOwner | None = None,
         limit: CrashLimit | None = None,
-        admit: Admit = admit_at_once,
     ) -> None:
         self.status = EngineStatus(state="unloaded")
         self.model_path = model_path
         self.config = config
-        self.gate = UsageGate()
+        self.n_users = 0
+        self.last_used_s = time.monotonic()
         self.settled = asyncio.Event()  # the current loading, or the last one, has succeeded or failed
         self._start_worker = start_worker
         self._limit = limit or CrashLimit()
-        self._admit = admit
+        self._owner = owner or EngineOwner()
+        self._accepts_uses = asyncio.Event()
+        self._accepts_uses.set()
         self._pending = PendingRequests()
         self._worker: WorkerProcess | None = None
         self._task: asyncio.Task[None] | None = None  # keeps a worker alive
@@ -96,12 +111,12 @@ class EngineClient:
     @property
     def is_busy(self) -> bool:
         """Whether the engine loads or is used."""
-        return self.status.state == "loading" or self.gate.n_users > 0
+        return self.status.state == "loading" or self.n_users > 0
 
     @property
     def is_available(self) -> bool:
         """Whether a request would start at once."""
-        return self.status.state == "ready" and self.gate.is_open
+        return self.status.state == "ready" and self._accepts_uses.is_set()
 
     @property
     def holds_memory(self) -> bool:
@@ -166,7 +181,9 @@ class EngineClient:
     async def in_use(self) -> AsyncIterator[Ready]:
         """Give the loaded model, which stays loaded inside the context. Raises the error of loading."""
         while True:
-            await self.gate.enter()
+            await self._accepts_uses.wait()
+            self.n_users += 1
+            self._owner.on_work()
             try:
                 self._start()
                 while self.status.state == "loading":
@@ -177,9 +194,19 @@ class EngineClient:
                 if self.status.error is not None:
                     raise self.status.error.with_traceback(None)
             finally:
-                self.gate.leave()
+                self.n_users -= 1
                 self._unload_unwanted()
                 self._notify_if_idle()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Block new uses inside the context, because the model is to be evicted; uses that have begun go on."""
+        self._accepts_uses.clear()
+        self._owner.on_eviction()
+        try:
+            yield
+        finally:
+            self._accepts_uses.set()
 
     # Requests
 
@@ -281,19 +308,19 @@ class EngineClient:
     def _begin_loading(self) -> None:
         self.settled = asyncio.Event()
         self.status = EngineStatus()
-        self.gate.notify_work()
+        self._owner.on_work()
 
     def _unload(self) -> None:
         self.status = EngineStatus(state="unloaded")
         self._is_wanted = False
         self.settled.set()
         self._end_task()
-        self.gate.notify_unloaded()
+        self._owner.on_unloaded()
 
     def _unload_unwanted(self) -> None:
         """Stop waiting for memory once nobody waits for the model."""
         is_queued = self.status.state == "loading" and not self._is_admitted
-        if is_queued and not self.gate.n_users and not self._is_wanted:
+        if is_queued and not self.n_users and not self._is_wanted:
             self._unload()
 
     def _fail_loading(self, error: UserError) -> None:
@@ -303,7 +330,8 @@ class EngineClient:
 
     def _notify_if_idle(self) -> None:
         if not self.is_busy:
-            self.gate.notify_idle()
+            self.last_used_s = time.monotonic()
+            self._owner.on_idle()
 
     async def _keep_running(self, ending: frozenset[asyncio.Task[None]]) -> None:
         """Run a worker once those that are `ending` are gone: two at once would need the memory of two."""
@@ -315,7 +343,7 @@ class EngineClient:
     async def _run_once(self) -> bool:
         """Run one worker to its end; return whether to start another at once."""
         try:
-            await self._admit(self)
+            await self._owner.admit(self)
         except UserError as refusal:
             self._fail_loading(refusal)
             return False

@@ -10,18 +10,17 @@ import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.engine.protocol.messages import UnfitPolicy
+from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import FileIdentity, identity_of
 from app.service.models.attachments import Attachments
 from app.service.models.model_file import ModelFile
-from app.service.pool.engine_client import EngineClient
+from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.engine_settings import engine_config
 from app.service.pool.idle_tuning import IdleTuning
 from app.service.pool.keep_alive import KeepAlive
 from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory import Memory
 from app.service.pool.prefill_ahead import PrefillAhead
-from app.service.pool.usage_gate import EngineListener
 from app.service.pool.worker_process import StartWorker
 from app.settings.settings import Settings
 from offload.footprint.context import DEFAULT_N_CTX
@@ -43,17 +42,24 @@ class EngineKey:
     n_ctx: int = 0
 
 
-class SharedEngine:
-    """An `engine` with the names that it answers under; without names at first."""
+class SharedEngine(EngineOwner):
+    """The engine of a file with the names that it answers under; without names at first."""
 
-    def __init__(self, engine: EngineClient, identity: FileIdentity) -> None:
-        self.engine = engine
+    def __init__(
+        self,
+        path: Path,
+        identity: FileIdentity,
+        config: EngineConfig,
+        start_worker: StartWorker,
+        queue: LoadQueue,
+        tuning: IdleTuning,
+    ) -> None:
         self.identity = identity
-        self.prefill_ahead = PrefillAhead(engine)
+        self.engine = EngineClient(path, config, start_worker, self)
+        self.prefill_ahead = PrefillAhead(self.engine)
+        self._queue = queue
+        self._tuning = tuning
         self._holds: dict[Path, KeepAlive] = {}
-        engine.gate.add_listener(
-            EngineListener(on_idle=self._on_idle, on_unloaded=self._clear_holds, on_eviction=self.cancel_background)
-        )
 
     @property
     def has_names(self) -> bool:
@@ -68,33 +74,40 @@ class SharedEngine:
         """Stop answering under the name at `path`; the engine stays while another name holds it."""
         self._holds.pop(path).release()
 
-    def current_path(self) -> Path:
-        """Return a path to load from: one that is still the file's, else the last one. Reads the disk."""
-        here = (path for path in tuple(self._holds) if identity_of(path) == self.identity)
-        return next(here, self.engine.model_path)
-
-    def cancel_background(self) -> None:
-        """Cancel work that no request has asked for."""
-        self.prefill_ahead.cancel()
-
     async def stop(self) -> None:
         """End the engine for good."""
-        self.cancel_background()
-        self._clear_holds()
+        self.prefill_ahead.cancel()
+        self.on_unloaded()
         await self.engine.stop()
 
-    def _on_idle(self) -> None:
+    async def admit(self, engine: EngineClient) -> None:
+        engine.model_path = await asyncio.to_thread(self._current_path)
+        await self._queue.admit(engine)
+
+    def on_work(self) -> None:
+        self._tuning.interrupt()
+
+    def on_idle(self) -> None:
+        self._queue.on_idle()
         for hold in self._holds.values():
             hold.ensure_timer()
         self._unload_unheld()
 
-    def _clear_holds(self) -> None:
+    def on_unloaded(self) -> None:
         for hold in self._holds.values():
             hold.clear()
 
+    def on_eviction(self) -> None:
+        self.prefill_ahead.cancel()
+
+    def _current_path(self) -> Path:
+        """Return a path to load from: one that is still the file's, else the last one. Reads the disk."""
+        here = (path for path in tuple(self._holds) if identity_of(path) == self.identity)
+        return next(here, self.engine.model_path)
+
     def _unload_unheld(self) -> None:
         if not any(hold.is_holding for hold in self._holds.values()):
-            self.cancel_background()
+            self.prefill_ahead.cancel()
             self.engine.unload()  # a busy engine is asked again when it is idle
 
 
@@ -123,7 +136,10 @@ class EnginePool:
         key = EngineKey(file.identity, attached.lora, attached.control_vectors, self._own_n_ctx(file))
         if key not in self._shared:
             self._tune(path, file)
-            self._shared[key] = self._make(path, key, attached, when_unfit)
+            config = engine_config(self._settings, attached, when_unfit)
+            config = replace(config, n_ctx=key.n_ctx or config.n_ctx)
+            shared = SharedEngine(path, key.identity, config, self._start_worker, self._queue, self._tuning)
+            self._shared[key] = shared
         return self._shared[key]
 
     async def remove_name(self, shared: SharedEngine, path: Path) -> None:
@@ -144,20 +160,6 @@ class EnginePool:
         """
         usual = self._settings.ctx or min(file.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
         return file.recipe_n_ctx if file.recipe_n_ctx > usual else 0
-
-    def _make(self, path: Path, key: EngineKey, attached: Attachments, when_unfit: UnfitPolicy | None) -> SharedEngine:
-        config = engine_config(self._settings, attached, when_unfit)
-        config = replace(config, n_ctx=key.n_ctx or config.n_ctx)
-
-        async def admit(engine: EngineClient) -> None:
-            engine.model_path = await asyncio.to_thread(shared.current_path)  # a name of the file may be gone
-            await self._queue.admit(engine)
-
-        engine = EngineClient(path, config, self._start_worker, admit=admit)
-        engine.gate.add_listener(self._queue.listener())
-        engine.gate.add_listener(EngineListener(on_work=self._tuning.interrupt))
-        shared = SharedEngine(engine, key.identity)
-        return shared
 
     def _tune(self, path: Path, file: ModelFile) -> None:
         is_known = any(shared.identity == file.identity for shared in self._shared.values())

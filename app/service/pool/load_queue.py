@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.eviction import EvictionPlan, LoadedModel, machine_without, plan_eviction
 from app.service.pool.memory import Memory
-from app.service.pool.usage_gate import EngineListener
 
 __all__ = ["LoadQueue"]
 
@@ -32,9 +31,9 @@ class LoadQueue:
         self._previous.set()
         self._became_idle = asyncio.Event()
 
-    def listener(self) -> EngineListener:
-        """Return the listener of an engine that may be evicted."""
-        return EngineListener(on_idle=self._became_idle.set)
+    def on_idle(self) -> None:
+        """Note that an engine is idle, which may be evicted now."""
+        self._became_idle.set()
 
     async def admit(self, engine: EngineClient) -> None:
         """Wait until `engine` may load. Raises the planner's refusal if it would not run even alone."""
@@ -60,10 +59,9 @@ class LoadQueue:
 
     async def _evict(self, engines: list[EngineClient]) -> None:
         """Block new uses, wait for the running ones, and unload in order."""
-        with ExitStack() as reopening:
+        with ExitStack() as closed:
             for engine in engines:
-                engine.gate.close()
-                reopening.callback(engine.gate.reopen)
+                closed.enter_context(engine.closed())
             while any(engine.holds_memory and engine.is_busy for engine in engines):
                 self._became_idle.clear()
                 await self._became_idle.wait()
@@ -76,7 +74,7 @@ class LoadQueue:
             path=engine.model_path,
             worker_pid=engine.worker_pid,
             held_bytes=self._memory.held_bytes(engine.model_path, engine.status.plan),
-            last_used_s=engine.gate.last_used_s,
+            last_used_s=engine.last_used_s,
             is_busy=engine.is_busy,
         )
 

@@ -13,7 +13,7 @@ import pytest
 
 from app.engine.protocol.messages import EngineConfig, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
-from app.service.pool.engine_client import EngineClient
+from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.engine_status import CrashLimit
 from app.service.pool.worker_process import WorkerProcess
 from quantizer.errors import ContextOverflowError, EngineError, RequestError
@@ -31,7 +31,7 @@ async def _open(
     options = (f"--fake-step-ms={step_ms}", f"--fake-load-ms={load_ms}")
     process = partial(WorkerProcess.start, python_command("app.engine.worker", "--fake", *options))
     start_worker = process if can_be_killed else thread_worker(step_ms=step_ms, load_ms=load_ms)
-    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), start_worker, limit)
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=256), start_worker, limit=limit)
     engine.start()
     try:
         yield engine
@@ -248,3 +248,76 @@ async def test_a_request_to_a_stopped_engine_fails_instead_of_waiting() -> None:
         with pytest.raises(EngineError, match="unloaded"):
             await _text(engine, SHORT)
         assert engine.worker_pid is None
+
+
+class Notes(EngineOwner):
+    """Collects what an owner is notified of."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        for name in ("work", "idle", "unloaded", "eviction"):
+            setattr(self, f"on_{name}", partial(self.events.append, name))
+
+
+async def test_an_owner_is_notified_of_work_idleness_and_the_end() -> None:
+    notes = Notes()
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64), thread_worker(), notes)
+    async with engine.in_use(), engine.in_use():
+        assert (engine.n_users, set(notes.events)) == (2, {"work"})
+    assert (engine.n_users, notes.events[-1], notes.events.count("idle")) == (0, "idle", 1)
+    engine.unload()
+    assert notes.events[-1] == "unloaded"
+    await engine.stop()
+
+
+async def test_a_closed_engine_blocks_new_uses_only() -> None:
+    async with _open() as engine:
+        async with engine.in_use():
+            with engine.closed():
+                late = asyncio.create_task(engine.ready())
+                cancelled = asyncio.create_task(engine.ready())
+                await asyncio.sleep(0)
+                cancelled.cancel()
+                await asyncio.wait({cancelled})
+                assert (engine.is_available, engine.n_users, late.done()) == (False, 1, False)
+            await late
+        assert (engine.is_available, engine.n_users) == (True, 0)
+
+
+async def test_the_last_use_is_when_the_engine_became_idle() -> None:
+    async with _open() as engine:
+        await engine.ready()
+        before_s = engine.last_used_s
+        async with engine.in_use():
+            assert engine.last_used_s == before_s
+        assert engine.last_used_s > before_s
+
+
+async def test_one_worker_starts_when_the_one_before_is_gone() -> None:
+    start, running, most = thread_worker(), 0, 0
+
+    async def start_counted() -> WorkerProcess:
+        nonlocal running, most
+        worker = await start()
+        running, most = running + 1, max(most, running + 1)
+        end = worker.end
+
+        async def end_counted(grace_s: float) -> EngineError:
+            nonlocal running
+            error = await end(grace_s)
+            running -= 1
+            return error
+
+        worker.end = end_counted  # type: ignore[method-assign]
+        return worker
+
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(n_ctx=64), start_counted)
+    for _ in range(3):
+        await engine.ready()
+        engine.unload()
+        engine.start()
+        await asyncio.sleep(0)
+        engine.reload(lambda config: config)
+    await engine.ready()
+    await engine.stop()
+    assert (running, most) == (0, 1)

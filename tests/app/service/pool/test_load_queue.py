@@ -12,7 +12,7 @@ import pytest
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.engine.request import Request
-from app.service.pool.engine_client import EngineClient
+from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory_fake import FakeMemory
 from app.service.pool.worker_process import StartWorker, WorkerProcess
@@ -24,6 +24,14 @@ THREADS = thread_worker(step_ms=2)
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 
 
+class Owner(EngineOwner):
+    """Loads engines one after another."""
+
+    def __init__(self, queue: LoadQueue) -> None:
+        self.admit = queue.admit  # type: ignore[method-assign]
+        self.on_idle = queue.on_idle  # type: ignore[method-assign]
+
+
 class Engines:
     """Engines called a, b, c … over the fake backend, in a memory that a script describes."""
 
@@ -31,11 +39,7 @@ class Engines:
         self.memory = FakeMemory(total_bytes, sizes)
         queue = LoadQueue(self.memory, lambda: self.engines.values())
         config = EngineConfig(n_ctx=256)
-        self.engines = {
-            name: EngineClient(Path(f"{name}.gguf"), config, start_worker, admit=queue.admit) for name in sizes
-        }
-        for engine in self.engines.values():
-            engine.gate.add_listener(queue.listener())
+        self.engines = {name: EngineClient(Path(f"{name}.gguf"), config, start_worker, Owner(queue)) for name in sizes}
         self._n_requests = 0
 
     def __getitem__(self, name: str) -> EngineClient:
