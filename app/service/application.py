@@ -1,6 +1,6 @@
 """The HTTP application: the routes of every dialect, and every error in the form of its dialect.
 
-Owns routing and error handling. Knows nothing of sockets, signals or settings.
+Owns routing and error handling. Independent of sockets, signals and settings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sockets on which the service listens: its own port, and the default ports of other servers, where clients look.
 
-Owns which port is whose default. Knows nothing of HTTP.
+Owns which port is whose default. Independent of HTTP.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reports loading to the user who started the service in a terminal, and asks about a model that does not fit.
 
-Knows nothing of terminals or of sockets.
+Independent of terminals and of sockets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The service as a process: sockets, signals, the process that owns it, the end.
 
-Owns the HTTP server. Knows nothing of routes.
+Owns the HTTP server. Independent of routes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a service ends that a user interface started: with that process, or with its last job.
 
-Owns that decision. Knows nothing of signals or sockets.
+Owns that decision. Independent of signals and sockets.
 """
 
 from __future__ import annotations

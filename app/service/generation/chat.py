@@ -1,7 +1,7 @@
 """One turn of a conversation in any dialect: messages and tools to a prompt, and the prompt to a generation.
 
 Owns how the model learns of tools: by its chat template if that knows them and writes calls in a known form, else by
-instructions in a message. Knows nothing of HTTP or of dialects.
+instructions in a message. Independent of HTTP and of dialects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One call on a model in any dialect: the engine's requests, and their answers as they stream.
 
-Owns which event belongs to which answer, and what of an answer is sent when. Knows nothing of dialects or of HTTP.
+Owns which event belongs to which answer, and what of an answer is sent when. Independent of dialects and of HTTP.
 """
 
 from __future__ import annotations

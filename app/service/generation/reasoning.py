@@ -1,6 +1,6 @@
 """Separates a model's reasoning from its answer while both stream.
 
-Owns the tags by model family, and holds text back so that no part of a tag is sent. Knows nothing of tokens or
+Owns the tags by model family, and holds text back so that no part of a tag is sent. Independent of tokens and
 dialects.
 """
 

@@ -1,6 +1,6 @@
 """The body of a request as a checked JSON object, whatever its Content-Type.
 
-Owns the limits: bytes, seconds, depth, number of containers. Knows nothing of the meaning of fields.
+Owns the limits: bytes, seconds, depth, number of containers. Independent of the meaning of fields.
 """
 
 from __future__ import annotations

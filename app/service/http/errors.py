@@ -1,6 +1,6 @@
 """Errors as HTTP responses: a status, a code and a body in the form of the dialect.
 
-Owns the status of each error and what is hidden from clients. Knows nothing of routes.
+Owns the status of each error and what is hidden from clients. Independent of routes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """HTTP responses that end when the client disconnects: streams of events or lines, and JSON that takes a while.
 
-Owns keep-alives, until when an error is a status, and cancelling at a disconnect. Knows nothing of the objects that it
+Owns keep-alives, until when an error is a status, and cancelling at a disconnect. Independent of the objects that it
 sends: their types are parameters, from which the OpenAPI document is made.
 """
 

@@ -1,6 +1,6 @@
 """A fill-in-the-middle request in any dialect, as a generation.
 
-Owns how texts become tokens here: a user's file cannot add special tokens to the prompt. Knows nothing of dialects.
+Owns how texts become tokens here: a user's file cannot add special tokens to the prompt. Independent of dialects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fill-in-the-middle prompt of tokenized texts. Pure.
 
 Owns order and token budgets. Where a prefix has to be cut, its own content decides the place, so that the prompt after
-a keystroke or a line still begins with the cached one. Knows nothing of texts or engines.
+a keystroke or a line still begins with the cached one. Independent of texts and engines.
 """
 
 from __future__ import annotations

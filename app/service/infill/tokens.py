@@ -1,6 +1,6 @@
 """The special tokens of a model file for fill-in-the-middle.
 
-Owns their metadata keys and the spellings by family. Knows nothing of prompts.
+Owns their metadata keys and the spellings by family. Independent of prompts.
 """
 
 from __future__ import annotations

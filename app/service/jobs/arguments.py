@@ -1,6 +1,6 @@
 """The validated arguments of each kind of job, and the command line of the verb that does it.
 
-Owns names, ranges and options. Knows nothing of processes or of the disk.
+Owns names, ranges and options. Independent of processes and of the disk.
 """
 
 from __future__ import annotations

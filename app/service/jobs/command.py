@@ -1,6 +1,6 @@
 """The command of a job: the arguments of its verb, with every path absolute or in the library.
 
-Knows nothing of processes.
+Independent of processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One running job: its verb in a process of its own, from the start to the end.
 
-Owns that process, and whether a job ended as done, failed, cancelled or interrupted. Knows nothing of other jobs.
+Owns that process, and whether a job ended as done, failed, cancelled or interrupted. Independent of other jobs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Jobs and their logs on disk, in `<data>/jobs/<id>.json` and `<id>.log`.
 
 Owns these files and the ownership of jobs: each unfinished job names a lock that its service holds as long as it runs,
-so that two services on one data folder leave each other's jobs alone. Knows nothing of running them.
+so that two services on one data folder leave each other's jobs alone. Independent of running them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The subscribers of the job list: each receives every job, then changes, no faster than it can take them.
 
-Owns who is subscribed. A slow subscriber, or one that leaves, delays nobody. Knows nothing of HTTP.
+Owns who is subscribed. A slow subscriber, or one that leaves, delays nobody. Independent of HTTP.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the settings attach to the default model of the service: LoRA adapters, control vectors, a draft model.
 
-Owns their syntax, FILE[=NAME] and FILE[=SCALE], and their validation. Knows nothing of engines.
+Owns their syntax, FILE[=NAME] and FILE[=SCALE], and their validation. Independent of engines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The library for requests: lists with verdicts, searches, model info, imports, removals. All of it runs in threads.
 
-Owns what is cached between requests: the machine, and verdicts. Knows nothing of HTTP or of engines.
+Owns what is cached between requests: the machine, and verdicts. Independent of HTTP and of engines.
 """
 
 from __future__ import annotations

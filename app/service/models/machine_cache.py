@@ -1,6 +1,6 @@
 """A cached survey of this machine, and the machine without a model that is to be reloaded.
 
-Owns how long a survey is valid. Knows nothing of models beyond the memory that their workers hold.
+Owns how long a survey is valid. Of models it needs only the memory that their workers hold.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The models that the service holds: found by name, each with an engine, which the names of one file share.
 
-Owns which models are known and which one answers when a request names none. Knows nothing of HTTP or of prompts.
+Owns which models are known and which one answers when a request names none. Independent of HTTP and of prompts.
 """
 
 from __future__ import annotations

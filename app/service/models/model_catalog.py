@@ -1,6 +1,6 @@
 """The models that a request may name, loaded or not, and the facts in their files.
 
-Owns names, and facts cached until a file changes. Knows nothing of engines or dialects.
+Owns names, and facts cached until a file changes. Independent of engines and dialects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The header of a model file, as far as chat needs it before an engine loads the model.
 
-Knows nothing of weights or of processes.
+Independent of weights and of processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plans for requests, each in milliseconds: headers and the survey of this machine are cached.
 
-Owns these caches; `offload` computes and `app.library` finds models. Knows nothing of HTTP. Imports numpy only when it
+Owns these caches; `offload` computes and `app.library` finds models. Independent of HTTP. Imports numpy only when it
 is needed.
 """
 

@@ -1,6 +1,6 @@
 """A model under one of its names, as requests use it.
 
-Owns what one model consists of, and that its engine counts as used under its name. Knows nothing of other models, which
+Owns what one model consists of, and that its engine counts as used under its name. Independent of other models, which
 may share its engine.
 """
 

@@ -1,6 +1,6 @@
 """The engine of one model, as the service uses it: loaded on first use, restarted when its worker dies, unloaded.
 
-Owns the worker process and the requests that wait for it. Knows nothing of HTTP, of chat templates, of model names or
+Owns the worker process and the requests that wait for it. Independent of HTTP, of chat templates, of model names and
 of other engines.
 """
 

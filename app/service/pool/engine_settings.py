@@ -1,6 +1,6 @@
 """The settings of engines: their command, their config, and how long idle ones stay loaded.
 
-Owns the meaning of these settings, and refuses invalid ones at the start. Knows nothing of models.
+Owns the meaning of these settings, and refuses invalid ones at the start. Independent of models.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which models are unloaded so that another one fits: decided from what each holds. Pure.
 
-Owns the choice: least recently used first, none that is at work, none without need. Knows nothing of headers, of
-processes or of how the bytes were found out.
+Owns the choice: least recently used first, none that is at work, none without need. Independent of headers, of
+processes and of how the bytes were found out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures the settings of models that were never measured on this machine, while no engine has work.
 
 A child process measures, so that a fault of native code costs no answer; it is killed as soon as an engine gets work,
-and keeps what it found until then. Owns that child. Knows nothing of settings or of how models are served.
+and keeps what it found until then. Owns that child. Independent of settings and of how models are served.
 """
 
 from __future__ import annotations

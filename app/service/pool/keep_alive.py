@@ -1,6 +1,6 @@
 """How long one name of a model holds the engine that it shares: while in use, and for an idle time after it.
 
-Owns the timer of that name. Knows nothing of other names, nor of how requests word the time.
+Owns the timer of that name. Independent of other names and of how requests word the time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One model loads after another, in the order of the requests, each once there is memory for it.
 
-Owns the order. `eviction` decides which models are unloaded, `memory` knows what they hold. Knows nothing of requests.
+Owns the order. `eviction` decides which models are unloaded, `memory` reports what they hold. Independent of requests.
 """
 
 from __future__ import annotations

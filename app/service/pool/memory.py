@@ -1,7 +1,7 @@
 """The memory that models hold and that another one needs, by device of this machine.
 
 Owns where the figures come from: the planner, from headers alone; the system, for free memory; the workers' plans.
-Knows nothing of the order of loading. Imports numpy only when it is needed, after the service has started.
+Independent of the order of loading. Imports numpy only when it is needed, after the service has started.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A fake of `app.service.pool.memory.MachineMemory`, with the size of each model given by a test.
 
-Knows nothing of this machine, of headers or of plans.
+Independent of this machine, of headers and of plans.
 """
 
 from __future__ import annotations

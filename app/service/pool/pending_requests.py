@@ -1,6 +1,6 @@
 """The requests that wait for messages of an engine: answers that stream, and calls with one result.
 
-Owns who waits for which id. Knows nothing of processes or of loading.
+Owns who waits for which id. Independent of processes and of loading.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prefills the certain begin of the next turn of a conversation while the user reads and writes.
 
 A chat template adds more than the answer: what ends it, the answer without its reasoning, tokenized anew, and the head
-of the next message. Owns that work and that it yields to requests. Knows nothing of HTTP or of templates.
+of the next message. Owns that work and that it yields to requests. Independent of HTTP and of templates.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An engine worker as a child process that exchanges messages.
 
-Owns their framing in its pipes. Knows nothing of requests, of models or of restarting it.
+Owns their framing in its pipes. Independent of requests, of models and of restarting it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Readers of one streamed tool call: a JSON object with name and arguments, JSON arguments, tagged arguments.
 
-Owns where arguments end, their form as JSON text, and the keys of models. Knows nothing of the text around a call.
+Owns where arguments end, their form as JSON text, and the keys of models. Independent of the text around a call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tool call formats of model families: a table, by which a chat template is recognised.
 
-Owns the tags of all formats. Knows nothing of streams or grammars. Sources: the chat templates of these models, in
+Owns the tags of all formats. Independent of streams and grammars. Sources: the chat templates of these models, in
 models/templates of llama.cpp @ the version vendored in llama-cpp-python 0.3.36.
 """
 

@@ -1,7 +1,7 @@
 """Instructions about tools in plain messages, for models whose chat template does not support tools.
 
 Owns their text, and how earlier calls and results read as plain messages. Uses no role that the client did not use:
-templates refuse unknown ones. Knows nothing of templates.
+templates refuse unknown ones. Independent of templates.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Separates tool calls from the text of an answer while both stream.
 
-Owns what is held back until it is clear whether it is a call. Knows nothing of dialects, nor of reasoning, which is
+Owns what is held back until it is clear whether it is a call. Independent of dialects and of reasoning, which is
 separated before. Text that turns out to be no call of an offered tool is text again.
 """
 

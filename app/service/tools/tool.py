@@ -1,6 +1,6 @@
 """Tools that a client offers with a request, and their calls as parts of an answer, in any dialect.
 
-Owns the limits of tools, how parts of a call are merged, and the ids of calls. Knows nothing of how models write calls.
+Owns the limits of tools, how parts of a call are merged, and the ids of calls. Independent of how models write calls.
 """
 
 from __future__ import annotations
