@@ -26,7 +26,7 @@ def test_ids_keys_and_words_are_each_used_once(screen):
 
 
 @EVERY_SCREEN
-def test_every_command_can_be_reached_and_says_what_it_does(screen):
+def test_every_command_is_reachable_and_described(screen):
     commands = [*screen.TABLE, *APP_COMMANDS]
     assert all((command.keys or command.slash) and command.title and command.tooltip for command in commands)
 

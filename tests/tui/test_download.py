@@ -46,7 +46,7 @@ def settings(tmp_path):
     return Settings(engine="fake", port=port, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
 
-async def test_a_download_is_stopped_gone_on_with_left_to_itself_and_found_finished(settings, slow_hub, meet):
+async def test_a_download_is_stopped_resumed_left_running_and_found_finished(settings, slow_hub, meet):
     @asynccontextmanager
     async def open_app() -> AsyncIterator:
         async with ServiceConnection(local_service(settings), settings.model) as connection:

@@ -23,7 +23,7 @@ def _prompt(user) -> str:
     return str(user.app.screen.query_one("PromptInput").text)
 
 
-async def test_a_draft_is_on_the_disk_while_the_person_still_sits_there(open_app, tmp_path):
+async def test_a_draft_is_on_the_disk_while_the_app_still_runs(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.sees("ready")
         await user.types("half a ques")
@@ -42,7 +42,7 @@ async def test_a_draft_is_there_again_after_quitting_at_once(open_app, tmp_path)
         assert _prompt(user) == "to be continued, now"
 
 
-async def test_what_goes_with_a_draft_is_there_again_after_quitting_and_is_sent(open_app, tmp_path):
+async def test_attachments_of_a_draft_are_restored_after_quitting_and_sent(open_app, tmp_path):
     notes = "\n".join(f"{number}. Buy milk." for number in range(20))
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.sees("ready")
@@ -62,7 +62,7 @@ async def test_what_goes_with_a_draft_is_there_again_after_quitting_and_is_sent(
         assert not store.drafts.get(1)
 
 
-async def test_what_goes_with_a_draft_stays_with_its_chat_and_goes_when_it_is_taken_away(open_app, tmp_path):
+async def test_attachments_of_a_draft_stay_with_its_chat_until_removed(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.asks("the first chat")
         await user.sees("Hello.", "ready")
@@ -143,7 +143,7 @@ async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_re
             assert _prompt(user) == "from yesterday"
 
 
-async def test_person_hears_that_drafts_cannot_be_read(open_app, tmp_path, monkeypatch):
+async def test_unreadable_drafts_are_reported(open_app, tmp_path, monkeypatch):
     async def broken(self) -> str:
         raise StorageError("The disk is gone.", "Bring it back.")
 

@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")]
 
 
-def test_each_part_of_the_app_may_be_killed_and_nothing_that_was_said_is_lost(tmp_path: Path) -> None:
+def test_each_process_may_be_killed_and_no_message_is_lost(tmp_path: Path) -> None:
     from tests.tui.killed_app import KilledApp
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

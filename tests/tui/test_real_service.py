@@ -68,7 +68,7 @@ async def _question_reaches_the_worker(connection: ServiceConnection, pilot: Pil
             await pilot.pause(0.01)
 
 
-async def test_person_chats_stops_survives_a_dead_worker_and_leaves_nothing_running(settings, meet):
+async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(settings, meet):
     before = set(_descendants())
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
@@ -113,7 +113,7 @@ async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_a
         await user.sees("tok/s", "ready")
 
 
-async def test_what_a_model_thinks_is_told_apart_by_the_service(settings, tmp_path, meet):
+async def test_reasoning_is_separated_by_the_service(settings, tmp_path, meet):
     template = "{% for message in messages %}{{ message.content }}{% endfor %}</think><think>"
     model = tiny_llama(tmp_path / "thinker.gguf", lambda writer: writer.add_chat_template(template))
     connection = ServiceConnection(local_service(settings), str(model))
@@ -138,7 +138,7 @@ async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, t
             await user.until(lambda: title() != "Hello there", "the chat got no title")
 
 
-async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings, tmp_path, meet):
+async def test_missing_model_is_reported_and_another_can_be_chosen(settings, tmp_path, meet):
     missing = str(tmp_path / "missing.gguf")
     connection = ServiceConnection(local_service(replace(settings, model=missing)), missing)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(100, 30)) as pilot:
@@ -153,7 +153,7 @@ async def test_model_that_is_missing_is_said_and_another_can_be_chosen(settings,
         await user.sees("tok/s", "first token")
 
 
-async def test_a_job_of_the_service_is_followed_to_its_end_and_told_of(settings, meet):
+async def test_a_job_of_the_service_is_followed_to_its_end_and_announced(settings, meet):
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(120, 40)) as pilot:
         user = meet(pilot)

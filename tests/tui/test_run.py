@@ -38,7 +38,7 @@ def wrap(said: str) -> None:
         raise ExceptionGroup(f"\x1b[2J{said}", [KeyError(said)]) from error
 
 
-def test_a_report_names_types_and_places_and_no_text():
+def test_a_report_contains_types_and_positions_but_no_text():
     report = report_of([failure()])
     assert SECRET not in report
     assert "\x1b" not in report
@@ -57,7 +57,7 @@ def test_an_error_of_the_system_is_named_by_its_number_and_not_by_the_file():
     assert SECRET not in report
 
 
-def test_what_is_told_is_a_few_lines_and_the_report_is_for_its_owner_alone(tmp_path, capsys):
+def test_a_crash_message_has_a_few_lines_and_the_report_is_readable_by_its_owner_only(tmp_path, capsys):
     assert report_crash(failure(), tmp_path / "cache", is_kept=True) == 1
     said = capsys.readouterr().err.splitlines()
     (report,) = (tmp_path / "cache").iterdir()
@@ -69,7 +69,7 @@ def test_what_is_told_is_a_few_lines_and_the_report_is_for_its_owner_alone(tmp_p
     assert stat.S_IMODE(report.stat().st_mode) == 0o600
 
 
-def test_what_may_be_lost_is_told(tmp_path, capsys):
+def test_a_possible_loss_is_reported(tmp_path, capsys):
     report_crash(failure(), tmp_path, is_kept=False)
     assert "the last seconds may be lost" in capsys.readouterr().err
 
@@ -129,7 +129,7 @@ def is_secret(text):
 
 @pytest.mark.parametrize("place", FATAL)
 @pytest.mark.slow
-def test_whatever_part_of_the_app_fails_nothing_that_was_said_is_told(place, environment, tmp_path):
+def test_whichever_part_of_the_app_fails_no_message_is_revealed(place, environment, tmp_path):
     status, after, reports = after_a_fault(place, environment, tmp_path)
     assert status == 1
     assert re.search(r"localllm has crashed: LookupError in \S+\.py, line \d+ ", after)
@@ -146,7 +146,7 @@ def test_whatever_part_of_the_app_fails_nothing_that_was_said_is_told(place, env
 
 
 @pytest.mark.slow
-def test_a_refusal_that_nobody_caught_is_told_as_every_refusal(environment, tmp_path):
+def test_an_uncaught_user_error_is_reported_like_any_other(environment, tmp_path):
     status, after, reports = after_a_fault("refusal", environment, tmp_path)
     assert status == REFUSAL.exit_status
     assert f"Error: {REFUSAL}" in after
@@ -155,7 +155,7 @@ def test_a_refusal_that_nobody_caught_is_told_as_every_refusal(environment, tmp_
 
 
 @pytest.mark.slow
-def test_a_task_that_failed_unseen_is_told_at_the_end(environment, tmp_path):
+def test_a_failed_background_task_is_reported_at_the_end(environment, tmp_path):
     status, after, reports = after_a_fault("unseen", environment, tmp_path, leaves=True)
     assert status == 0
     assert "A background task of localllm failed: LookupError" in after

@@ -186,7 +186,7 @@ def finds_it_all_there(terminal):
     terminal.sees(JOB, "done", "100 %")
 
 
-def test_a_person_does_it_all_leaves_and_finds_it_all_there(terminal):
+def test_every_feature_works_in_a_real_terminal_and_its_data_survives_a_restart(terminal):
     starts(terminal)
     is_welcomed(terminal)
     talks_with_the_guide(terminal)

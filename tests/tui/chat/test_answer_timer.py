@@ -16,7 +16,7 @@ def test_thoughts_are_timed_from_the_first_to_the_last_and_the_answer_is_not():
     assert timer.stats == {"thought_s": pytest.approx(3.2), "n_thought_tokens": 10}
 
 
-def test_an_answer_that_is_written_on_keeps_the_figures_of_its_thoughts():
+def test_a_continued_answer_keeps_the_figures_of_its_thoughts():
     former = {"thought_s": 1.5, "n_thought_tokens": 7, "finish_reason": "length"}
     timer = AnswerTimer(lambda: 0.0, former)
     timer.observe(StreamChunk("on", 1))
@@ -32,6 +32,6 @@ def test_an_answer_that_is_written_on_keeps_the_figures_of_its_thoughts():
         ("Imported.", {}, False, "thought"),
     ],
 )
-def test_the_line_says_what_is_known(content, stats, is_running, words):
+def test_the_line_contains_the_known_figures(content, stats, is_running, words):
     message = Message(id=1, parent_id=None, role="assistant", content=content, reasoning="hm", stats=stats)
     assert format_reasoning(message, is_running=is_running) == words

@@ -27,7 +27,7 @@ FORK = (
 )
 
 
-def test_questions_without_any_answer_are_left_out_and_partial_answers_are_told():
+def test_questions_without_an_answer_are_omitted_and_partial_answers_are_sent():
     chat = _chat(
         _message(1, "user", "a"),
         _message(2, "assistant", "half", state=MessageState.PARTIAL),
@@ -39,14 +39,14 @@ def test_questions_without_any_answer_are_left_out_and_partial_answers_are_told(
     assert chat.turns(5) == [("system", "Be kind."), ("user", "a"), ("assistant", "half"), ("user", "c")]
 
 
-def test_what_a_tool_said_is_told_with_the_answer_around_it():
+def test_the_output_of_a_tool_is_sent_with_the_answer_around_it():
     chat = _chat(
         _message(1, "user", "a"), _message(2, "assistant", "A"), _message(3, "tool", "1"), _message(4, "assistant", "B")
     )
     assert chat.turns(4) == [("user", "a"), ("assistant", "A\n\n1\n\nB")]
 
 
-def test_a_system_message_in_mid_chat_is_not_told():
+def test_a_system_message_within_a_chat_is_not_sent():
     chat = _chat(_message(1, "system", "x"), _message(2, "user", "a"))
     assert chat.turns(2) == [("user", "a")]
 
@@ -64,7 +64,7 @@ def test_last_answer_skips_messages_without_text():
         ({"state": MessageState.PARTIAL}, Ending.STOPPED),
     ],
 )
-def test_an_entry_says_how_its_message_ended(fields, ending):
+def test_an_entry_shows_how_its_message_ended(fields, ending):
     chat = _chat(_message(1, "assistant", "A", **fields))
     assert chat.entries()[0].ending is ending
     chat.errors[1] = EngineError("died")

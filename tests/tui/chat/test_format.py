@@ -90,11 +90,11 @@ REUSED = replace(COMPLETED, n_cached_tokens=30, n_drafted_tokens=20, n_accepted_
         (None, ""),
     ],
 )
-def test_status_tells_where_the_model_is(plan, part):
+def test_status_shows_where_the_model_is(plan, part):
     assert Status(model="guide", activity="ready", n_ctx=9, plan=plan).text() == f"guide · ready · context 0/9{part}"
 
 
-def test_what_was_reused_and_which_drafts_were_taken_come_last():
+def test_cached_tokens_and_accepted_drafts_come_last():
     status = status_of(replace(READY, plan=FITS), None, REUSED)
     assert status.text().endswith("context 52/2048 · GPU · cached 75% · drafts 15 of 20")
 

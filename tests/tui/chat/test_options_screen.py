@@ -19,7 +19,7 @@ async def _sets(user, *lines: str) -> None:
     await user.presses("enter")
 
 
-async def test_options_of_a_chat_go_with_its_questions_and_are_kept_with_it(open_app, tmp_path):
+async def test_options_of_a_chat_are_sent_with_its_questions_and_saved_with_it(open_app, tmp_path):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.sees("ready")
@@ -37,7 +37,7 @@ async def test_options_of_a_chat_go_with_its_questions_and_are_kept_with_it(open
     assert client.options[1] == client.options[0]
 
 
-async def test_a_value_that_will_not_do_is_told_of_and_changes_nothing(open_app):
+async def test_an_invalid_value_is_reported_and_changes_nothing(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
         await user.sees("ready")
@@ -64,7 +64,7 @@ async def test_an_option_is_set_in_the_line_itself(open_app):
     assert client.options == [GenerationOptions(top_k=40)]
 
 
-async def test_options_are_kept_as_a_preset_and_another_chat_answers_as_it_says(open_app, tmp_path):
+async def test_options_are_saved_as_a_preset_that_another_chat_applies(open_app, tmp_path):
     client = ScriptedClient()
     async with open_app(client) as user:
         await user.sees("ready")
@@ -83,7 +83,7 @@ async def test_options_are_kept_as_a_preset_and_another_chat_answers_as_it_says(
     assert list(Presets(tmp_path / "data").all()) == ["short"]
 
 
-async def test_a_preset_that_is_not_there_is_told_of(open_app):
+async def test_a_missing_preset_is_reported(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.sees("ready")
         await user.asks("/preset nowhere")

@@ -26,7 +26,7 @@ def _shown(data_dir: Path) -> list[tuple[str, str]]:
         return [(message.role, message.content) for message in store.transcripts.read(chat.id).branch]
 
 
-async def test_person_quits_and_finds_the_chat_there_again_and_goes_on(open_app, tmp_path):
+async def test_a_chat_can_be_continued_after_quitting(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.asks("Who are you?")
         await user.sees("Hello.", "48.0 tok/s")
@@ -41,7 +41,7 @@ async def test_person_quits_and_finds_the_chat_there_again_and_goes_on(open_app,
     assert (first_answer.model, first_answer.stats["decode_tokens_per_s"]) == ("guide", 48.0)
 
 
-async def test_a_stopped_answer_is_kept_as_partial(open_app, tmp_path):
+async def test_a_stopped_answer_is_saved_as_partial(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Kept ", "half ", "never"), pause_after=2))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("go")
@@ -53,7 +53,7 @@ async def test_a_stopped_answer_is_kept_as_partial(open_app, tmp_path):
     ]
 
 
-async def test_quitting_in_mid_answer_keeps_what_came_of_it(open_app, tmp_path):
+async def test_quitting_during_an_answer_keeps_its_text(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Half.", "never"), pause_after=1))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("go")
@@ -86,7 +86,7 @@ def _write_long_chat(data_dir: Path, n_questions: int) -> int:
     return chat.id
 
 
-async def test_a_long_chat_is_there_from_its_end_to_its_beginning_and_the_model_is_told_all(open_app, tmp_path):
+async def test_a_long_chat_is_shown_from_its_end_to_its_beginning_and_sent_whole(open_app, tmp_path):
     _write_long_chat(tmp_path, 50)
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -133,7 +133,7 @@ async def test_the_system_prompt_comes_back_with_the_chat(open_app, tmp_path):
         assert (await repository.open()).settings.system == "Be kind."
 
 
-async def test_a_store_that_cannot_be_used_is_told_of_and_no_question_is_lost_in_it(open_app, tmp_path):
+async def test_an_unusable_store_is_reported_and_no_question_is_lost(open_app, tmp_path):
     (tmp_path / "chats.db").write_bytes(b"my diary" * 1000)
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.sees("The file is not a database.", "Nothing was deleted")
@@ -141,7 +141,7 @@ async def test_a_store_that_cannot_be_used_is_told_of_and_no_question_is_lost_in
         await user.sees("hi", "No answer")
 
 
-async def test_a_question_that_was_not_kept_is_kept_when_it_is_asked_again(open_app, tmp_path, monkeypatch):
+async def test_an_unsaved_question_is_saved_when_it_is_asked_again(open_app, tmp_path, monkeypatch):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("first")
@@ -161,7 +161,7 @@ def _fail(*_: object) -> None:
     raise StorageError("The disk is full.")
 
 
-async def test_a_chat_taken_in_from_elsewhere_can_be_gone_on_with(tmp_path):
+async def test_an_imported_chat_can_be_continued(tmp_path):
     with ChatStore(tmp_path) as store:
         chat = store.chats.create(title="imported")
         store.messages.add(chat.id, None, MessageContent(role="assistant", content="How can I help?"))
@@ -174,7 +174,7 @@ async def test_a_chat_taken_in_from_elsewhere_can_be_gone_on_with(tmp_path):
     assert [content for _, content in _shown(tmp_path)] == ["How can I help?", "like this", "Fine."]
 
 
-async def test_another_chat_is_opened_and_gone_on_with(open_app, tmp_path):
+async def test_another_chat_is_opened_and_continued(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Of soup.",)), ScriptedReply(deltas=("Of bread.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("About soup?")

@@ -45,7 +45,7 @@ async def test_escape_stops_the_answer_and_keeps_its_text(open_app):
     assert client.n_aborted == 1
 
 
-async def test_person_types_while_the_model_loads_and_is_answered_when_ready(open_app):
+async def test_question_typed_while_the_model_loads_is_answered_when_ready(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("At last.",)), model=replace(LOADING, progress=0.4))
     async with open_app(client) as user:
         await user.sees("loading ████░░░░░░ 40%")
@@ -142,7 +142,7 @@ async def test_question_that_waited_for_a_load_that_failed_is_answered_after_ctr
         await user.no_longer_sees("The self-test cannot run.")
 
 
-async def test_answer_at_the_token_limit_says_that_it_was_cut(open_app):
+async def test_answer_at_the_token_limit_is_marked(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("and then",), ending=replace(COMPLETED, finish_reason="length")))
     async with open_app(client) as user:
         await user.asks("tell")
@@ -268,7 +268,7 @@ async def test_quit_during_an_answer_aborts_it_and_closes_the_service(open_app):
     assert client.n_closed == client.n_opened == 1
 
 
-async def test_text_that_is_selected_with_the_mouse_is_copied_as_it_stands(open_app):
+async def test_text_selected_with_the_mouse_is_copied_verbatim(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("*One* `two`\n\n", "- three\n- four")))
     async with open_app(client) as user:
         await user.asks("count")

@@ -19,7 +19,7 @@ def _texts(request) -> list[str]:
     return [message.content for message in request]
 
 
-async def test_person_steps_between_the_versions_of_an_answer_and_goes_on_from_one(open_app, tmp_path):
+async def test_a_version_of_an_answer_can_be_selected_and_continued(open_app, tmp_path):
     client = ScriptedClient(*TWO, ScriptedReply(deltas=("On.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("again?")
@@ -82,7 +82,7 @@ async def test_escape_leaves_a_question_as_it_was(open_app):
     assert _texts(client.requests[1]) == ["About cats", "Hello.", "next"]
 
 
-async def test_a_stopped_answer_is_written_on_and_kept_as_one(open_app, tmp_path):
+async def test_a_stopped_answer_is_continued_and_saved_as_one(open_app, tmp_path):
     half = ScriptedReply(deltas=("Once upon", " never"), pause_after=1)
     client = ScriptedClient(half, ScriptedReply(deltas=(" a time.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -119,7 +119,7 @@ async def test_a_cut_answer_of_another_day_is_written_on(open_app, tmp_path):
         await user.no_longer_sees("token limit reached")
 
 
-async def test_what_is_deleted_is_gone_and_comes_back_with_ctrl_z(open_app, tmp_path):
+async def test_a_deletion_is_undone_with_ctrl_z(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         for question in ("first", "second"):
             await user.asks(question)
@@ -205,7 +205,7 @@ async def test_a_letter_right_behind_the_selection_is_for_the_message_and_not_fo
         assert user.app.screen.prompt.text == ""
 
 
-async def test_each_key_of_a_burst_goes_to_whom_the_one_before_it_led(open_app):
+async def test_each_key_of_a_burst_goes_to_the_widget_focused_by_the_previous_one(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("Of cats.",)), ScriptedReply(deltas=("Of dogs.",)))
     async with open_app(client) as user:
         await user.asks("About cats")
@@ -225,7 +225,7 @@ async def test_what_is_typed_right_behind_the_way_back_is_typed(open_app):
         assert user.app.clipboard == ""
 
 
-async def test_a_person_s_own_key_for_the_selected_message_comes_as_early(open_app):
+async def test_a_custom_key_for_the_selected_message_is_dispatched_as_early(open_app):
     async with open_app(ScriptedClient(*TWO), settings={"keys": {"again": "a"}}) as user:
         await user.asks("again?")
         await user.sees("First try.", "ready")

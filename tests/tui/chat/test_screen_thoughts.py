@@ -41,7 +41,7 @@ async def test_thoughts_that_are_open_grow_while_the_model_thinks(open_app):
         await user.sees("One. Two.", "Done.", "▾ thought for 0.0 s, 2 tokens", "ready")
 
 
-async def test_thoughts_are_kept_and_never_sent_back(open_app, tmp_path):
+async def test_thoughts_are_saved_and_never_sent_back(open_app, tmp_path):
     async with (
         SqliteChatRepository(tmp_path) as repository,
         open_app(ScriptedClient(THOUGHTFUL), repository=repository) as user,
@@ -60,7 +60,7 @@ async def test_thoughts_are_kept_and_never_sent_back(open_app, tmp_path):
     assert [message.content for message in client.requests[0]] == ["Cats?", "Yes, cats.", "And dogs?"]
 
 
-async def test_an_answer_stopped_in_its_thoughts_keeps_them_and_what_they_took(open_app, tmp_path):
+async def test_an_answer_stopped_while_thinking_keeps_its_thoughts_and_their_figures(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(thoughts=("One. ", "Two."), pause_after=2))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("Cats?")
@@ -73,7 +73,7 @@ async def test_an_answer_stopped_in_its_thoughts_keeps_them_and_what_they_took(o
         await user.sees("One. Two.")
 
 
-async def test_where_nothing_was_thought_it_is_said(open_app):
+async def test_an_answer_without_thoughts_is_reported(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.asks("Cats?")
         await user.sees("Hello.", "ready")

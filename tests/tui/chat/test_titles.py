@@ -97,7 +97,7 @@ async def test_a_question_comes_before_a_title(open_app, tmp_path):
     assert _titles(tmp_path) == ["Tell me of cats"]
 
 
-def test_a_title_that_a_person_gave_stays(tmp_path):
+def test_a_title_from_the_user_stays(tmp_path):
     with ChatStore(tmp_path) as store:
         named, unnamed = store.chats.create(title="Tell me"), store.chats.create(title="Tell me")
         store.chats.rename(named.id, "Mine")

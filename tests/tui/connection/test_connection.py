@@ -57,7 +57,7 @@ async def test_only_a_lost_service_is_opened_again(error, n_opened):
     assert client.n_opened == client.n_closed == n_opened
 
 
-async def test_a_lost_service_is_opened_again_at_once_and_its_loss_told_once():
+async def test_a_lost_service_is_reopened_at_once_and_its_loss_reported_once():
     client, losses = ScriptedClient(), []
     async with ServiceConnection(client.opened, "guide") as connection:
         connection.on_disconnect(lambda: losses.append(connection.state.phase))
@@ -155,7 +155,7 @@ async def test_service_is_there_although_its_model_failed():
         assert client.n_closed == 0
 
 
-async def test_every_watcher_hears_of_every_change():
+async def test_every_callback_is_called_for_every_change():
     heard: list[str] = []
     async with ServiceConnection(ScriptedClient().opened, "guide") as connection:
         connection.watch(lambda: heard.append("one"))
@@ -164,7 +164,7 @@ async def test_every_watcher_hears_of_every_change():
     assert heard.count("one") == heard.count("two") > 0
 
 
-async def test_the_state_says_what_the_model_was_loaded_by():
+async def test_the_state_contains_the_plan_of_the_model():
     brief = split_plan("partial", 20, 33, "20 of 33 layers fit.", "--ctx 4096")
     client = ScriptedClient(model=replace(READY, plan=brief))
     async with ServiceConnection(client.opened, "guide") as connection:

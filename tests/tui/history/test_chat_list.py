@@ -21,6 +21,6 @@ ROWS = {
 
 @pytest.mark.parametrize("width", [20, 40, 120])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_is_as_high_as_it_says_without_being_drawn(name, width):
+def test_a_row_has_its_announced_height_without_being_drawn(name, width):
     drawn = Console(width=width).render_lines(row_text(ROWS[name]))
     assert ChatRowVisual(None, ROWS[name]).get_height({}, width) == len(drawn)

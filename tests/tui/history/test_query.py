@@ -13,7 +13,7 @@ from tui.history.query import ChatQuery, query_rows
 NOW = datetime(2026, 11, 22, 1, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
 
-def test_days_begin_at_midnight_where_the_person_is():
+def test_days_begin_at_midnight_in_local_time():
     for n_days, day in ((1, 22), (7, 16)):
         since_ms = ChatQuery(n_days=n_days).filter(NOW).since_ms
         assert since_ms == datetime(2026, 11, day, tzinfo=NOW.tzinfo).timestamp() * 1000

@@ -37,7 +37,7 @@ def titles(store: ChatStore) -> list[str]:
     return [chat.title for chat in store.chats.page()]
 
 
-async def test_chats_are_found_while_words_are_typed_and_enter_goes_on_with_one(open_app, store, tmp_path):
+async def test_chats_are_found_while_words_are_typed_and_enter_opens_one(open_app, store, tmp_path):
     keep(store, "Dinner", "we cook aubergines with garlic")
     keep(store, "Work", "quantize the model")
     async with (
@@ -184,7 +184,7 @@ async def test_the_list_is_narrowed_by_model_and_age(open_app, store):
         await user.sees("No chat matches.")
 
 
-async def test_a_duplicate_stands_beside_its_original(open_app, store):
+async def test_a_duplicate_is_listed_next_to_its_original(open_app, store):
     keep(store, "Twice")
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
@@ -221,7 +221,7 @@ async def test_an_export_that_cannot_be_leaves_the_line_to_be_mended(open_app, s
         await user.no_longer_sees("Export the chat")
 
 
-async def test_chats_of_a_file_are_taken_in_and_what_was_left_out_is_told(open_app, store, tmp_path):
+async def test_chats_of_a_file_are_imported_and_skipped_ones_are_reported(open_app, store, tmp_path):
     path = tmp_path / "chats.json"
     path.write_text(json.dumps([{"messages": [{"role": "user", "content": "a borrowed question"}]}, {"no": "chat"}]))
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
@@ -237,7 +237,7 @@ def keep_many(store: ChatStore, n_chats: int) -> None:
         keep(store, f"Number {number:03}", "needle", age_days=n_chats - number)
 
 
-async def test_more_chats_come_when_the_person_gets_near_the_end(open_app, store):
+async def test_more_chats_are_loaded_near_the_end_of_the_list(open_app, store):
     keep_many(store, 120)
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
@@ -277,7 +277,7 @@ async def test_a_list_that_was_whole_is_whole_when_it_is_read_again(open_app, st
         assert "so far" not in user.screen_text
 
 
-async def test_pages_that_are_not_here_yet_are_gone_down_all_the_same(open_app, store):
+async def test_pages_that_are_not_loaded_yet_can_be_scrolled_to(open_app, store):
     keep_many(store, 200)
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
@@ -311,7 +311,7 @@ async def test_a_search_reads_no_more_than_a_page_after_a_long_list(open_app, st
         await user.sees("50 chats so far")
 
 
-async def test_a_chat_that_moves_while_the_list_is_read_stands_on_it_once(open_app, store):
+async def test_a_chat_that_moves_while_the_list_is_read_is_listed_once(open_app, store):
     keep_many(store, 120)
     store.chats.pin(100, True)
     async with open_app(ScriptedClient()) as user:
@@ -333,7 +333,7 @@ async def test_what_a_chat_is_called_reaches_the_terminal_as_plain_text(open_app
         await user.sees("needle ]8;;http://bad[b]link[/b]")
 
 
-async def test_a_damaged_store_is_told_and_the_screen_stays(open_app, tmp_path):
+async def test_a_damaged_store_is_reported_and_the_screen_stays(open_app, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "chats.db").write_bytes(b"not a database" * 1000)
     async with open_app(ScriptedClient(), size=(120, 40)) as user:

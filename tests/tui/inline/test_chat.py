@@ -58,7 +58,7 @@ def _kept(data_dir: Path) -> list[Message]:
         return list(store.messages.of(chat.id)) if chat else []
 
 
-async def test_an_answer_is_printed_and_kept(opened, tmp_path, capsys):
+async def test_an_answer_is_printed_and_saved(opened, tmp_path, capsys):
     async with opened(ScriptedClient(ScriptedReply(deltas=("Hel", "lo.")))) as chat:
         await chat.submit("Who are you?")
     assert capsys.readouterr() == ("Hello.\n", "")
@@ -77,7 +77,7 @@ async def test_without_keeping_nothing_reaches_the_disk_and_the_conversation_goe
     assert not (tmp_path / "chats.db").exists()
 
 
-async def test_what_a_chat_costs_is_told_where_that_is_wanted(opened, capsys):
+async def test_the_cost_of_an_answer_is_printed_if_requested(opened, capsys):
     async with opened(ScriptedClient(), shows_stats=True) as chat:
         await chat.submit("hi")
     assert "48.0 tok/s" in capsys.readouterr().err
@@ -93,7 +93,7 @@ async def test_nothing_a_model_writes_is_obeyed_by_the_terminal(opened, capsys):
     assert "\x07" not in told.err
 
 
-async def test_a_stopped_answer_says_so_and_keeps_what_came(opened, tmp_path, capsys):
+async def test_a_stopped_answer_is_marked_and_keeps_its_text(opened, tmp_path, capsys):
     half = ScriptedReply(deltas=("Half", " never"), pause_after=1)
     client = ScriptedClient(half, ScriptedReply(deltas=(" a loaf",)))
     async with opened(client) as chat:
@@ -135,7 +135,7 @@ async def test_a_failure_is_a_sentence_and_retry_asks_again(opened, capsys):
     assert client.requests[0] == client.requests[1]
 
 
-async def test_a_question_in_other_words_stands_beside_the_former(opened, tmp_path, capsys):
+async def test_an_edited_question_becomes_a_version_of_the_former(opened, tmp_path, capsys):
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.submit("/edit")
@@ -194,7 +194,7 @@ async def test_a_preset_is_used_and_presets_are_listed(opened, tmp_path, capsys)
     assert client.options == [GenerationOptions(max_tokens=9)]
 
 
-async def test_the_last_chat_is_gone_on_with_as_the_command_line_says(opened, tmp_path):
+async def test_the_last_chat_is_continued_with_the_options_of_the_command_line(opened, tmp_path):
     async with opened(ScriptedClient()) as chat:
         await chat.open(None, is_new=False, answered=ChatSettings("Be kind.", {"top_k": 40, "seed": 1}))
         await chat.submit("one")
@@ -221,7 +221,7 @@ async def test_the_last_chat_is_gone_on_with_as_the_command_line_says(opened, tm
         ("/help", "/continue"),
     ],
 )
-async def test_what_cannot_be_done_is_said(opened, capsys, text, told):
+async def test_impossible_actions_are_reported(opened, capsys, text, told):
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.submit(text)
@@ -244,7 +244,7 @@ def notes(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("notes")
-async def test_a_file_that_a_question_mentions_goes_with_it_and_is_kept(opened, tmp_path, capsys):
+async def test_a_file_that_a_question_mentions_is_attached_and_saved(opened, tmp_path, capsys):
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.submit("Which word is in @notes.txt?")
@@ -255,7 +255,7 @@ async def test_a_file_that_a_question_mentions_goes_with_it_and_is_kept(opened, 
     assert "Attached notes.txt, 19 characters." in capsys.readouterr().err
 
 
-async def test_a_file_that_cannot_be_attached_is_told_and_nothing_is_asked(opened, notes, capsys):
+async def test_a_file_that_cannot_be_attached_is_reported_and_nothing_is_sent(opened, notes, capsys):
     notes.write_bytes(b"\xff\x00")
     client = ScriptedClient()
     async with opened(client) as chat:
@@ -265,7 +265,7 @@ async def test_a_file_that_cannot_be_attached_is_told_and_nothing_is_asked(opene
 
 
 @pytest.mark.usefixtures("notes")
-async def test_a_misspelt_file_is_told_and_asked_as_a_word(opened, capsys):
+async def test_a_misspelt_file_is_reported_and_sent_as_text(opened, capsys):
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.submit("Which word is in @note.txt?")
@@ -273,7 +273,7 @@ async def test_a_misspelt_file_is_told_and_asked_as_a_word(opened, capsys):
     assert "No such file: note.txt" in capsys.readouterr().err
 
 
-async def test_an_edited_question_keeps_what_went_with_it_unless_its_mention_is_gone(opened, notes, tmp_path):
+async def test_an_edited_question_keeps_its_attachments_unless_their_mention_is_removed(opened, notes, tmp_path):
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.ask("Which word?", (Attachment("pasted 1", "apple"),))

@@ -21,6 +21,8 @@ from tests.quantizer.gguf_files import tiny_llama
 from tests.tui.far_engine import FarEngine
 from tests.tui.typist import CTRL_C, CTRL_D, PROMPT, Typist
 
+pytestmark = pytest.mark.slow
+
 CHAT = ("chat", "--inline")
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"
 
@@ -76,7 +78,7 @@ def _n_running(service: psutil.Process) -> int:
     return n_running
 
 
-def test_a_person_asks_commands_and_leaves_a_conversation_of_which_nothing_is_kept(environment):
+def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     with Typist(environment, "run", "--stats") as typist:
         assert "ask a question" in typist.read_until(PROMPT)
         assert "tok/s" in typist.says("hello")
@@ -106,7 +108,7 @@ def test_each_question_carries_the_conversation_until_a_new_one_begins(environme
         assert n_prompt_tokens() == first + len("<system>Be brief.\n")
 
 
-def test_a_chat_is_kept_and_goes_on_the_next_time_with_its_questions_to_recall(environment):
+def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recall(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
         typist.says("hello there")
@@ -160,7 +162,7 @@ def test_commands_are_completed(environment, far):
         assert "System prompt: Be kind." in typist.read_until(PROMPT)
 
 
-def test_ctrl_c_stops_an_answer_keeps_what_came_and_clears_a_line(environment, far):
+def test_ctrl_c_stops_an_answer_keeps_its_text_and_clears_a_line(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("not sent")
@@ -205,7 +207,7 @@ def test_kill_9_in_mid_answer_leaves_what_was_shown_a_second_before(environment,
     assert kept[3] == ("Half", MessageState.PARTIAL)
 
 
-def test_a_terminal_that_closes_keeps_what_came(environment, far):
+def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("go\n")
@@ -231,7 +233,7 @@ def test_a_dead_worker_costs_one_answer(environment):
     assert _kept(environment)[-1].state is MessageState.FINISHED
 
 
-def test_a_service_that_is_gone_is_started_again_with_the_next_question(environment):
+def test_a_lost_service_is_restarted_with_the_next_question(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
         _service(typist).kill()
@@ -309,7 +311,7 @@ def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(env
     assert len(far.requests[3]["messages"]) == 5
 
 
-def test_piped_text_that_cannot_be_answered_is_status_1_and_kept(environment, far):
+def test_piped_text_that_cannot_be_answered_is_status_1_and_saved(environment, far):
     command = python_command("tui", *CHAT, "--connect", far.url, "-m", "other")
     done = subprocess.run(command, env=environment, input="hi", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
@@ -360,7 +362,7 @@ def _has_gnu_readline() -> bool:
     return "libedit" not in (readline.__doc__ or "")
 
 
-def test_a_terminal_shows_again_what_is_typed_once_the_chat_was_told_to_end(environment, far):
+def test_a_terminal_echoes_again_after_the_chat_received_a_signal(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("hello\n")

@@ -15,19 +15,19 @@ from tui.jobs.format import cells, detail, ending, is_long
 JOB = Job(id="1", kind="pull", title="pull org/repo:Q4_K_M", arguments={}, created_s=1.0, state="running")
 
 
-def test_a_running_job_tells_progress_speed_and_what_is_left():
+def test_a_running_job_shows_progress_speed_and_remaining_time():
     job = replace(JOB, fraction=0.625, bytes_per_s=12_300_000.0, remaining_s=95.0, n_done_bytes=625, n_bytes=1000)
     assert cells(job) == ("pull org/repo:Q4_K_M", "running", "██████░░░░  62 %", "12.3 MB/s", "1 min 35 s")
     assert detail(job) == "pull org/repo:Q4_K_M · 625 B of 1 kB"
 
 
-def test_what_is_not_known_is_not_told():
+def test_unknown_figures_are_omitted():
     assert cells(JOB)[2:] == ("…", "", "")
     assert cells(replace(JOB, state="done", bytes_per_s=1e6, remaining_s=3.0))[1:] == ("done", "", "", "")
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0 s"), (59.6, "1 min 00 s"), (3600, "1 h 00 min"), (-1, "0 s")])
-def test_durations_are_told_in_two_units(seconds, shown):
+def test_durations_have_two_units(seconds, shown):
     assert cells(replace(JOB, remaining_s=seconds))[4] == shown
 
 
@@ -38,7 +38,7 @@ def test_a_bar_is_always_as_long_and_full_only_at_the_end(fraction):
     assert ("100 %" in bar) == (fraction >= 1.0) == ("░" not in bar)
 
 
-def test_a_failure_is_told_with_its_remedy_and_cannot_move_the_cursor():
+def test_a_failure_is_shown_with_its_remedy_and_cannot_move_the_cursor():
     failed = replace(JOB, state="failed", title="pull \x1b[2J", error=ErrorInfo("HubError", "No\x9bpe.", "Try again."))
     assert detail(failed) == "pull [2J · Nope. Try again."
     assert ending(failed) == "pull [2J failed: Nope."
@@ -48,7 +48,7 @@ def test_a_failure_is_told_with_its_remedy_and_cannot_move_the_cursor():
 @pytest.mark.parametrize(
     ("state", "note"), [("done", "is finished."), ("cancelled", "is cancelled."), ("interrupted", "is interrupted.")]
 )
-def test_the_note_says_how_a_job_ended(state, note):
+def test_the_notification_contains_how_a_job_ended(state, note):
     assert ending(replace(JOB, state=state)) == f"pull org/repo:Q4_K_M {note}"
 
 

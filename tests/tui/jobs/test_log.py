@@ -23,7 +23,7 @@ async def test_the_log_follows_and_shows_only_lines_with_what_is_typed(open_app,
         await user.sees("Ask something")
 
 
-async def test_without_a_log_its_path_is_told(open_app, tmp_path):
+async def test_without_a_log_its_path_is_shown(open_app, tmp_path):
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
         await user.asks("/log")
         await user.sees("No lines yet in", "service.log")

@@ -14,7 +14,7 @@ def _lines(n_lines: int) -> str:
     return "".join(f"line {number}\n" for number in range(n_lines))
 
 
-async def test_the_end_is_in_view_until_the_person_scrolls_away_and_again_when_they_are_back():
+async def test_the_end_is_in_view_until_the_user_scrolls_away_and_again_after_returning():
     async with _Reader().run_test(size=(40, 10)) as pilot:
         view = pilot.app.query_one(LogView)
         view.show(_lines(30))

@@ -47,7 +47,7 @@ async def test_a_job_is_cancelled_retried_and_forgotten(open_app):
     assert await client.jobs() == ()
 
 
-async def test_the_end_of_a_job_is_told_wherever_the_person_is_and_only_once(open_app):
+async def test_the_end_of_a_job_is_announced_on_every_screen_and_only_once(open_app):
     client = ScriptedClient(jobs=[PULL, replace(TUNE, state="done")])
     async with open_app(client, size=(120, 40)) as user:
         await user.sees("ready")
@@ -73,7 +73,7 @@ async def test_leaving_with_running_jobs_asks_and_escape_stays(open_app):
     assert not client.is_staying
 
 
-async def test_jobs_go_on_after_leaving_when_told_to(open_app):
+async def test_jobs_continue_after_quitting_if_so_chosen(open_app):
     client = ScriptedClient(jobs=[PULL])
     async with open_app(client) as user:
         await user.presses("f8")
@@ -86,7 +86,7 @@ async def test_jobs_go_on_after_leaving_when_told_to(open_app):
     assert (await client.job("job-1")).state == "running"
 
 
-async def test_jobs_are_cancelled_on_leaving_when_told_to(open_app):
+async def test_jobs_are_cancelled_on_quitting_if_so_chosen(open_app):
     client = ScriptedClient(jobs=[PULL, TUNE])
     async with open_app(client) as user:
         await user.presses("f8")
@@ -146,7 +146,7 @@ async def test_without_jobs_leaving_asks_nothing(open_app):
         await user.leaves()
 
 
-async def test_a_service_that_does_no_jobs_says_so(open_app):
+async def test_a_service_without_jobs_is_reported(open_app):
     class Jobless(ScriptedClient):
         async def jobs(self):
             raise ServiceError("What answers does no jobs.", "Update it.")
@@ -157,7 +157,7 @@ async def test_a_service_that_does_no_jobs_says_so(open_app):
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (72, 24), (60, 20), (40, 20)])
-async def test_every_figure_of_a_job_is_told_however_narrow_the_terminal(open_app, size):
+async def test_every_figure_of_a_job_is_shown_however_narrow_the_terminal(open_app, size):
     running = replace(PULL, fraction=0.4, bytes_per_s=2e6, remaining_s=30.0, n_done_bytes=40, n_bytes=100)
     client = ScriptedClient(jobs=[running])
     client.logs = {"job-1": "A_long_line_" * 12 + "and_its_end\n"}

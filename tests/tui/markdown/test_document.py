@@ -67,7 +67,7 @@ def text_of(lines) -> str:
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.data())
-def test_a_document_that_grew_looks_like_one_that_was_there_at_once(pieces, data):
+def test_a_document_that_grew_equals_one_written_at_once(pieces, data):
     grown, source, drawing = MarkdownDocument(), "".join(pieces), pen()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(source)), max_size=8)))
     for start, end in pairwise([0, *cuts, len(source)]):
@@ -87,7 +87,7 @@ def test_an_address_that_is_being_written_is_no_address_yet():
 @pytest.mark.parametrize(
     ("begun", "more"), [("  - inner\n*", "so* said"), ("text\n| a |\n|---|", "x"), ("- a\n1.", "5 GB"), ("a\n<b>", "x")]
 )
-def test_a_row_that_goes_on_may_turn_out_to_be_another_ones(begun, more):
+def test_a_row_that_continues_may_belong_to_another_block(begun, more):
     grown, drawing = MarkdownDocument(begun), pen()
     grown.draw(drawing)
     grown.append(more)
@@ -121,7 +121,7 @@ def test_a_final_block_is_drawn_once():
     ]
 
 
-def test_what_stands_above_a_growing_row_is_drawn_once():
+def test_blocks_above_a_growing_one_are_drawn_once():
     document, counting = MarkdownDocument("```python\nx = 1\n```\n\n"), CountingPen()
     for word in ("one ", "two ", "three"):
         document.append(word)
@@ -140,7 +140,7 @@ def test_blocks_stand_one_empty_line_apart():
     assert "\n\n\n" not in text_of(line for line in MarkdownDocument(source).draw(pen()))
 
 
-def test_a_link_tells_its_address_and_carries_it_without_an_escape_sequence():
+def test_a_link_shows_its_address_without_an_escape_sequence():
     (line,) = MarkdownDocument("go [there](http://x.example) now").draw(pen(80))
     assert text_of([line]) == "go there (http://x.example) now"
     assert not any(segment.style and segment.style.link for segment in line)

@@ -39,7 +39,7 @@ def test_nothing_that_was_written_is_hidden(source, said):
     assert said in "".join(_texts(markdown_parser().parse(source)[1].children))
 
 
-async def test_pasted_text_loses_what_a_terminal_would_obey_and_keeps_its_lines(open_app):
+async def test_pasted_text_loses_control_sequences_and_keeps_its_lines(open_app):
     async with open_app(ScriptedClient(ScriptedReply(deltas=("Yes.",)))) as user:
         await user.sees("ready")
         await user.pastes("one\x1b]52;c;AAAA\x07\rtwo\u202e")

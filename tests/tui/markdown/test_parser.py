@@ -50,7 +50,7 @@ def test_text_without_code_and_empty_blocks_give_none():
     assert code_blocks("Say `ls` and <pre>that</pre>.\n\n```\n\n```\n") == ()
 
 
-def test_a_title_tells_language_length_and_beginning_in_one_line():
+def test_a_title_shows_language_length_and_beginning_in_one_line():
     assert CodeBlock("python", "\n  x\ny").title == "python, 3 lines: x"
     assert CodeBlock("", "x").title == "code, 1 line: x"
 

@@ -47,7 +47,7 @@ def status(found: EngineCounters | None, **changes: Any) -> ServiceStatus:
     return ServiceStatus(version="1", default_model="guide", models=(replace(model, **changes),))
 
 
-def test_rates_are_what_came_between_two_looks() -> None:
+def test_rates_are_computed_between_two_snapshots() -> None:
     log = MetricsHistory()
     log.take(status(counters(100, 1000, 0.5, LatencySummary(2, 0.2, 0.3, 0.5))), 10.0)
     log.take(status(counters(124, 1200, 0.5, LatencySummary(4, 0.2, 0.3, 0.9))), 10.5)
@@ -57,7 +57,7 @@ def test_rates_are_what_came_between_two_looks() -> None:
     assert sample.cached_share == pytest.approx(0.5)
 
 
-def test_where_nothing_began_there_is_nothing_to_be_told_of_waits_and_hits() -> None:
+def test_without_answers_there_are_no_latencies_and_cache_hits() -> None:
     log = MetricsHistory()
     for at_s in (1.0, 1.5):
         log.take(status(counters(7, 70, 0.2)), at_s)
@@ -72,7 +72,7 @@ def test_a_new_worker_begins_at_zero_and_makes_no_negative_rate() -> None:
     assert [sample.output_tps for sample in log.samples("guide")] == [6.0]
 
 
-def test_what_loads_or_is_gone_has_no_samples() -> None:
+def test_a_loading_or_removed_model_has_no_samples() -> None:
     log = MetricsHistory()
     log.take(status(counters(1)), 0.0)
     log.take(status(None), 1.0)
@@ -114,7 +114,7 @@ def test_lines_of_a_model_fit_into_their_room(n_columns: int) -> None:
     assert max(len(line) for line in lines[1:]) <= n_columns
 
 
-def test_a_model_that_loads_is_one_line_and_a_split_one_says_so() -> None:
+def test_a_loading_model_is_one_line_and_a_split_one_shows_it() -> None:
     brief = split_plan("partial", 20, 33)
     model: ModelStatus = status(None, state="loading", plan=brief).models[0]
     assert model_lines(model, (), 80) == ["guide · loading · 20 of 33 layers on GPUs"]
@@ -125,7 +125,7 @@ def test_names_of_one_engine_say_so_of_each_other() -> None:
     assert model_lines(model, (), 80) == ["guide · ready · shares an engine with mario, luigi"]
 
 
-def test_history_is_of_answers_and_says_since_when() -> None:
+def test_history_counts_answers_since_a_date() -> None:
     runs = [
         MeasuredRun(kind="decode", depth=512, tps=tps, gpu_layers=0, at_s=at_s)
         for tps, at_s in ((40.0, 0.0), (48.0, 1.7e9), (50.0, 1.7e9))
@@ -160,7 +160,7 @@ def test_runs_are_the_jobs_that_measure_the_newest_first() -> None:
     assert [job.id for job in bench_runs(jobs)] == ["3", "1"]
 
 
-def test_a_run_tells_its_speed_and_roofline_or_what_became_of_it() -> None:
+def test_a_run_shows_its_speed_and_roofline_or_its_state() -> None:
     assert run_line(bench(1, 40.0)).endswith("guide: answers 40 tok/s, 81% of the memory bandwidth limit")
     assert run_line(bench(1, 40.0, state="running", result=None)).endswith("guide: running")
     failure = ErrorInfo("EngineError", "It died.", "")

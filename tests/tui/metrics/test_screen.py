@@ -65,7 +65,7 @@ async def test_two_runs_are_compared_with_enter_on_both(open_app):
         await user.no_longer_sees("1.50 ×")
 
 
-async def test_nothing_is_asked_while_another_place_is_shown(open_app):
+async def test_nothing_is_polled_while_another_screen_is_shown(open_app):
     client = ScriptedClient(model=WORKING)
     n_asked = 0
     jobs = client.jobs

@@ -49,7 +49,7 @@ def test_a_narrow_list_gives_up_its_last_columns_first(width, has_type, has_cont
         (_job("cancelled"), "cancelled", False),
     ],
 )
-def test_a_row_that_is_fetched_says_how_far_it_is(job, words, is_under_way):
+def test_a_downloading_row_shows_its_progress(job, words, is_under_way):
     (row,) = with_jobs([_ROW], [job])
     assert format_progress(job) == row.progress == words
     assert bool(row.job_id) == is_under_way

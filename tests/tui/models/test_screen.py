@@ -19,7 +19,7 @@ async def _chosen(user, name, among="Recommended for this machine"):
     raise AssertionError(f"{name} was never chosen:\n{user.screen_text}")
 
 
-async def test_models_are_told_with_size_fit_and_speed(open_app):
+async def test_models_are_listed_with_size_fit_and_speed(open_app):
     async with open_app(client_with_models(), size=(100, 30)) as user:
         await user.presses("f6")
         await user.sees("● guide", "812 tok/s", "won't run", "tight", "In other programs", "llama3.2:3b")
@@ -36,7 +36,7 @@ async def test_enter_talks_with_the_chosen_model(open_app):
     assert client.loads[-1] == "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
 
 
-async def test_a_damaged_model_says_why_it_cannot_run(open_app):
+async def test_a_damaged_model_shows_why_it_cannot_run(open_app):
     client = client_with_models()
     async with open_app(client) as user:
         await user.presses("f6")
@@ -78,7 +78,7 @@ async def test_a_checkpoint_is_fetched_to_be_quantized(open_app):
     assert client.started == [("pull", {"reference": "maker/Tiny-Coder", "quantize": "Q6_K"})]
 
 
-async def test_what_was_fetched_is_told_everywhere_and_one_key_talks_with_it(open_app):
+async def test_a_finished_download_is_announced_everywhere_and_one_key_chats_with_it(open_app):
     client = client_with_models()
     async with open_app(client, size=(100, 30)) as user:
         await user.presses("f6")
@@ -94,7 +94,7 @@ async def test_what_was_fetched_is_told_everywhere_and_one_key_talks_with_it(ope
     assert client.loads[-1] == "/data/models/new.gguf"
 
 
-async def test_a_hub_that_cannot_be_reached_is_said_and_the_rest_works(open_app):
+async def test_an_unreachable_hub_is_reported_and_the_rest_works(open_app):
     client = client_with_models()
     client.library.hub_error = UserError("huggingface.co cannot be reached.", "Check the network.")
     async with open_app(client) as user:
@@ -103,7 +103,7 @@ async def test_a_hub_that_cannot_be_reached_is_said_and_the_rest_works(open_app)
         await user.sees("cannot be reached", "Check the network.", "qwen3-0.6b-Q8_0", "Qwen3 4B Instruct")
 
 
-async def test_a_card_is_shown_and_goes_away(open_app):
+async def test_the_metadata_of_a_model_is_shown_and_closed(open_app):
     async with open_app(client_with_models()) as user:
         await user.presses("f6")
         await _chosen(user, "qwen3-0.6b-Q8_0")
@@ -113,7 +113,7 @@ async def test_a_card_is_shown_and_goes_away(open_app):
         await user.no_longer_sees("architecture  qwen3")
 
 
-async def test_quantizing_says_size_loss_and_speed_before_it_begins(open_app):
+async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):
     client = client_with_models()
     async with open_app(client) as user:
         await user.presses("f6")
@@ -146,7 +146,7 @@ async def test_a_model_is_quantized_to_a_size(open_app):
     assert client.started[0][1]["n_bytes"] == 300_000_000
 
 
-async def test_what_goes_is_named_before_it_is_removed(open_app):
+async def test_files_to_delete_are_listed_before_the_removal(open_app):
     client = client_with_models()
     async with open_app(client) as user:
         await user.presses("f6")
@@ -163,7 +163,7 @@ async def test_what_goes_is_named_before_it_is_removed(open_app):
     assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
 
 
-async def test_another_programs_model_is_taken_in(open_app):
+async def test_another_programs_model_is_imported(open_app):
     client = client_with_models()
     async with open_app(client) as user:
         await user.presses("f6")
@@ -173,7 +173,7 @@ async def test_another_programs_model_is_taken_in(open_app):
     assert client.library.imported == ["/ollama/blobs/sha256-1"]
 
 
-async def test_a_loaded_model_is_kept_for_a_while_and_unloaded(open_app):
+async def test_a_loaded_model_stays_for_a_while_and_is_unloaded(open_app):
     client = client_with_models()
     async with open_app(client) as user:
         await user.presses("f6")
@@ -186,7 +186,7 @@ async def test_a_loaded_model_is_kept_for_a_while_and_unloaded(open_app):
     assert client.library.keep_alives == [("guide", "10m")]
 
 
-async def test_an_engine_that_is_no_localllm_says_that_it_only_chats(open_app):
+async def test_an_engine_that_is_not_localllm_is_reported_as_chat_only(open_app):
     client = ScriptedClient()
     del client.library
     async with open_app(client) as user:

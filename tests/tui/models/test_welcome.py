@@ -92,7 +92,7 @@ async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
     assert client.started == []
 
 
-async def test_a_machine_that_cannot_be_looked_at_still_lets_a_person_in(arrival):
+async def test_a_machine_that_cannot_be_scanned_still_shows_the_welcome(arrival):
     client = client_with_models()
 
     async def failing():

@@ -51,14 +51,14 @@ def test_a_drawing_keeps_its_size_whatever_is_drawn(points: list[tuple[float, fl
 
 @pytest.mark.parametrize("n_columns", [1, 15, 16, 30, 60, 120])
 @pytest.mark.parametrize("n_rows", [1, 4, 5, 8, 30])
-def test_a_curve_fits_into_its_room_or_is_told_in_words(n_columns: int, n_rows: int) -> None:
+def test_a_curve_fits_into_its_space_or_becomes_text(n_columns: int, n_rows: int) -> None:
     lines = curve_lines(MEASURED, 30, n_columns, n_rows)
     assert any("here: 43 layers" in line for line in lines)
     if len(lines) > 3:
         assert len(lines) <= n_rows
 
 
-def test_a_curve_shows_where_the_plan_stands_where_memory_ends_and_what_was_measured() -> None:
+def test_a_curve_shows_the_plan_the_memory_limit_and_the_measurements() -> None:
     found = report(PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 12}), measured=(replace(RUN, tps=9.0),))
     drawn = curve_lines(found, 38, 80, 16)
     text = "\n".join(drawn)
@@ -69,14 +69,14 @@ def test_a_curve_shows_where_the_plan_stands_where_memory_ends_and_what_was_meas
     assert here < measured
 
 
-def test_without_a_gpu_it_is_said_why_there_is_no_curve_and_what_was_measured() -> None:
+def test_without_a_gpu_the_missing_curve_is_explained_and_measurements_are_shown() -> None:
     found = planner_for(machine="processor only, 32 GB", measured=(replace(RUN, tps=6.0),))(PlanRequest())
     told = " ".join(curve_lines(found, None, 40, 8))
     assert "without a GPU" in told
     assert "6.0 tok/s (answers: 1)" in told
 
 
-def test_a_device_that_holds_too_much_says_how_much() -> None:
+def test_an_overfull_device_shows_by_how_much() -> None:
     request = PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 43})
     found = report(request)
     assert found.verdict == "wont_run"
@@ -94,7 +94,7 @@ def test_bars_are_as_wide_as_their_room_and_show_every_part(n_columns: int) -> N
     assert len(bar) <= n_columns
 
 
-def test_dials_go_as_far_as_there_is_something_and_stop() -> None:
+def test_controls_stop_at_their_limits() -> None:
     found = report()
     assert [stepper.label for stepper in plan_controls(PlanRequest(), found)] == [
         "Context",
@@ -110,7 +110,7 @@ def test_dials_go_as_far_as_there_is_something_and_stop() -> None:
     assert not plan_controls(least, found)[0].has_less
 
 
-def test_turning_layers_begins_at_what_the_planner_chose() -> None:
+def test_changing_layers_starts_at_the_planners_choice() -> None:
     found = report()
     request = apply_step(PlanRequest(), found, "layers:CUDA0", -3)
     assert request.gpu_layers == {"CUDA0": found.n_on_gpus - 3}
@@ -131,7 +131,7 @@ def test_two_gpus_never_get_more_layers_than_there_are(turns: list[tuple[str, in
     assert all(count >= 0 for count in layers.values())
 
 
-def test_a_cache_that_the_settings_have_and_no_dial_has_is_still_shown() -> None:
+def test_a_cache_type_of_the_settings_that_no_control_offers_is_still_shown() -> None:
     request = PlanRequest(kv_type="q8_0,q4_0")
     stepper = plan_controls(request, report())[1]
     assert stepper.value == "q8_0,q4_0"

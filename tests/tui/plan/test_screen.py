@@ -27,7 +27,7 @@ async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(open_app):
         await user.sees("gemma-2-9b on this machine", "43 of 43 layers", "◆ here", "--kv-type q8_0", "Layers on CUDA0")
 
 
-async def test_layers_are_turned_with_the_arrows_and_the_plan_follows(open_app):
+async def test_layers_change_with_the_arrows_and_the_plan_follows(open_app):
     async with open_app(scripted("llama-3.1-8b")) as user:
         await open_plan(user)
         await user.presses("left", "left", "left")
@@ -36,7 +36,7 @@ async def test_layers_are_turned_with_the_arrows_and_the_plan_follows(open_app):
         await user.sees("33 of 33, planned", "Fits")
 
 
-async def test_other_dials_are_reached_with_up_and_down(open_app):
+async def test_other_controls_are_reached_with_up_and_down(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
         await open_plan(user)
@@ -57,7 +57,7 @@ async def test_a_way_out_is_taken_with_enter(open_app):
     assert client.planner.requests[-1].kv_type == "q8_0"
 
 
-async def test_loading_is_said_before_it_is_done(open_app):
+async def test_loading_is_announced_before_it_is_done(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
         await open_plan(user)
@@ -69,7 +69,7 @@ async def test_loading_is_said_before_it_is_done(open_app):
     assert [request.gpu_layers for request in client.planner.reloads] == [{"CUDA0": 32}]
 
 
-async def test_a_change_after_it_was_said_has_to_be_said_anew(open_app):
+async def test_a_change_after_the_announcement_requires_another_confirmation(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
         await open_plan(user)
@@ -93,7 +93,7 @@ async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
     assert client.planner.requests[-1].vram == ("RTX 3060=12GiB",)
 
 
-async def test_another_model_is_asked_for_by_name(open_app):
+async def test_another_model_is_planned_by_name(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
         await open_plan(user)
@@ -104,7 +104,7 @@ async def test_another_model_is_asked_for_by_name(open_app):
         await user.sees("org/repo:Q4_K_M on this machine")
 
 
-async def test_what_stands_in_the_way_of_a_plan_is_said(open_app):
+async def test_what_prevents_a_plan_is_reported(open_app):
     def refuse(_: PlanRequest):
         raise ModelFileError("There is no model 'x\x1b[31m'.", "Here are: guide.")
 

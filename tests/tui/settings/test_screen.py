@@ -68,7 +68,7 @@ async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path,
             assert row_of(user, name), name
 
 
-async def test_a_change_is_checked_written_and_told_to_be_for_the_next_start(tmp_path, meet):
+async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_path, meet):
     async with sat_down(tmp_path, "# mine\nthreads = 3\n") as app:
         user = meet(Pilot(app))
         await user.presses("f10", "down", "enter")
@@ -117,7 +117,7 @@ async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, 
         await user.sees("The model already uses")
 
 
-async def test_a_switch_and_a_choice_are_chosen_and_what_goes_before_the_file_is_told(tmp_path, meet):
+async def test_a_switch_and_a_choice_are_selected_and_an_override_of_the_file_is_reported(tmp_path, meet):
     async with sat_down(tmp_path, CONTEXT_SHIFT="false") as app:
         user = meet(Pilot(app))
         await user.presses("f10", *["down"] * 3, "e")
@@ -128,7 +128,7 @@ async def test_a_switch_and_a_choice_are_chosen_and_what_goes_before_the_file_is
         assert row_of(user, "context_shift").startswith("context_shift false ")
 
 
-async def test_a_theme_is_taken_at_once_kept_and_there_again(tmp_path, meet):
+async def test_a_theme_applies_at_once_and_is_saved(tmp_path, meet):
     async with sat_down(tmp_path) as app:
         user = meet(Pilot(app))
         await user.asks("/theme")
@@ -169,7 +169,7 @@ async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path
     assert written(tmp_path) == {"keys": {"help": "f12"}}
 
 
-async def test_settings_that_cannot_be_obeyed_are_told_and_the_app_starts(tmp_path, meet):
+async def test_invalid_settings_are_reported_and_the_app_starts(tmp_path, meet):
     async with sat_down(tmp_path, 'theme = "[red]pink"\n[keys]\nnope = "f2"\n') as app:
         user = meet(Pilot(app))
         await user.sees("[red]pink", "'nope' is no", "ready")

@@ -29,7 +29,7 @@ FILES = [
         ("", None),
     ],
 )
-def test_the_word_at_the_cursor_tells_what_is_wanted(before: str, found: PartialWord | None) -> None:
+def test_the_word_at_the_cursor_selects_the_completions(before: str, found: PartialWord | None) -> None:
     assert partial_word(before) == found
 
 

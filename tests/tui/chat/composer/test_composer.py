@@ -18,7 +18,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-async def test_a_file_is_picked_after_an_at_sign_and_told_to_the_model(open_app):
+async def test_a_file_is_picked_after_an_at_sign_and_sent_to_the_model(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
         await user.types("What is in @sou")
@@ -71,7 +71,7 @@ async def test_a_file_elsewhere_is_reached_folder_by_folder(open_app, tmp_path, 
     assert client.requests[0][0].content == "../more/bread.md:\n```\nFlour.\n```\n\nWhich?"
 
 
-async def test_a_long_paste_goes_beside_the_prompt_and_backspace_takes_it_away(open_app):
+async def test_a_long_paste_is_attached_and_backspace_removes_it(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
         await user.pastes("word\n" * 20)

@@ -40,7 +40,7 @@ async def _typed(pad: DraftAutosave, text: str) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_typed_is_kept_within_a_second_and_once_for_many_letters():
+async def test_a_draft_is_saved_within_a_second_and_once_for_many_letters():
     shelf = Shelf()
     pad = DraftAutosave(shelf, lambda error: None)
     await pad.open()
@@ -70,7 +70,7 @@ async def test_a_draft_that_was_not_read_yet_is_not_overwritten():
     assert shelf.kept == Draft("from yesterday")
 
 
-async def test_a_full_disk_is_told_once_and_the_draft_is_kept_when_there_is_room():
+async def test_a_full_disk_is_reported_once_and_the_draft_is_saved_when_there_is_space():
     compose_prompt: list[StorageError] = []
     shelf = Shelf(n_failures=2)
     pad = DraftAutosave(shelf, compose_prompt.append)

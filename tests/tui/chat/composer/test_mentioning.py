@@ -44,7 +44,7 @@ def test_a_file_elsewhere_is_named_by_its_path_where_that_is_allowed(
     assert list(mentioned_files(question, folder, may_leave=False)) == ["src/../notes.txt"]
 
 
-def test_what_looks_like_a_file_and_is_none_is_told_apart_from_words(folder: Path) -> None:
+def test_a_missing_file_is_distinguished_from_a_word(folder: Path) -> None:
     question = "@notes.text, @src/nothing and @somebody see @notes.txt"
     assert missing_mentions(question, folder) == ["notes.text", "src/nothing"]
     assert mentions(question, folder)["somebody"] is None
