@@ -237,7 +237,7 @@ SCENES = (
         steps=(("@ n o t e s", "notes.md"), ("enter", "notes.md"), ("R e a d", "Read")),
         furnish=_keep_file,
     ),
-    Scene(name="slash", steps=(("slash", "Start an empty chat"),)),
+    Scene(name="slash", steps=(("slash", "Start a new chat"),)),
     Scene(name="options", steps=(("slash o p t i o n s enter", "Sampling options"),)),
     Scene(name="palette", steps=(("ctrl+p", "Search for commands", "Copy the last answer"),)),
     Scene(name="theme", steps=(("slash t h e m e enter", "High contrast"),)),
@@ -262,9 +262,9 @@ SCENES = (
         steps=(("f7", "Suggestions"), ("a right l", "L again to confirm")),
         client=_planning,
     ),
-    Scene(name="jobs", steps=(("f8", "Downloading", "1.56 GB of 5.03 GB"),), client=_working),
-    Scene(name="jobs-note", steps=(("f8", "Downloading"), ("r", "is running.")), client=_working),
-    Scene(name="leaving", steps=(("f8", "Downloading"), ("ctrl+q", "Running or queued jobs: 1.")), client=_working),
+    Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
+    Scene(name="jobs-note", steps=(("f8", "Fetching"), ("r", "is running.")), client=_working),
+    Scene(name="leaving", steps=(("f8", "Fetching"), ("ctrl+q", "Running or queued jobs: 1.")), client=_working),
     Scene(
         name="metrics",
         steps=(

@@ -58,7 +58,7 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
             await service.library.recommend()  # however long a busy machine takes to look at itself
             await user.sees(" · to chat")
             await presses("enter")
-            await user.sees("Downloading", "guide · ready")  # the guide can be talked to meanwhile
+            await user.sees("Downloading", "guide · ready")  # the guide is available meanwhile
             (job,) = await service.jobs()
             states = [each.state async for each in service.watch_job(job.id)]
             assert states[-1] == "done"
