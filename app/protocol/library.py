@@ -45,6 +45,11 @@ class ModelFit:
     decode_tps: float | None
     total_bytes: int
 
+    @property
+    def runs_well(self) -> bool:
+        """Whether the model is entirely in the fastest memory."""
+        return self.verdict in ("fits", "tight")
+
 
 @dataclass(frozen=True, slots=True)
 class Quant:
@@ -122,7 +127,7 @@ class Recommended:
     quant: Quant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Recommendation:
     """The model for a role, None where nothing runs, the reason, and better models that run too slowly."""
 
@@ -151,7 +156,7 @@ class HubRepository:
     n_downloads: int
     licence: str
     is_gated: bool
-    models: tuple[HubModel, ...]
+    models: tuple[HubModel, ...] = ()
     n_left_out: int = 0
     problem: str = ""
 

@@ -118,6 +118,11 @@ class PlannedModel:
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @property
+    def n_parameters(self) -> int:
+        """The number of weights in all tensors."""
+        return sum(tensor.n_elements for tensor in self.tensors)
+
+    @property
     def n_ctx_train(self) -> int:
         """Tokens of context that it was trained on, 0 where the file has none."""
         return hyperparameter(self.header, "context_length")

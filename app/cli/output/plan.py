@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from app.engine.speculative.acceptance import DraftGain
-from app.library.machine_fit.planning import Fit
+from app.protocol.library import ModelFit
 from offload.footprint.model import KvRow
 from offload.footprint.profile import DEFAULT_N_UBATCH
 from offload.format import format_memory, format_speed, format_tokens
@@ -176,7 +176,7 @@ _VERDICT_NAMES = {
 }
 
 
-def format_fit(fit: Fit) -> str:
+def format_fit(fit: ModelFit) -> str:
     """Return such as "fits, 32 tok/s"."""
     pace = "" if fit.decode_tps is None else f", {format_speed(fit.decode_tps)} tok/s"
-    return _VERDICT_NAMES[fit.verdict] + pace
+    return _VERDICT_NAMES[FitLevel(fit.verdict)] + pace

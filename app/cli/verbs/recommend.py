@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.options import options
 from app.protocol.codec import encode
+from app.protocol.library import Recommendation, Recommended
 from app.terminal import printable
-
-if TYPE_CHECKING:
-    from app.library.hub.recommend import Recommendation, Suggestion
 
 __all__ = ["recommend"]
 
@@ -42,7 +39,6 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
     Sizes and speeds are computed from the models' shapes; nothing is downloaded.
     """
     from app.cli.planning import planning_circumstances
-    from app.library.describe import describe_recommendation
     from app.library.hub.catalogue import Role, read_catalogue
     from app.library.hub.recommend import recommend as recommended
     from app.settings.settings import load_settings
@@ -51,7 +47,7 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
     wanted = [Role(role)] if role else list(Role)
     found = [recommended(read_catalogue(), each, here) for each in wanted]
     if wants_json:
-        click.echo(json.dumps(encode({"recommendations": [describe_recommendation(each) for each in found]})))
+        click.echo(json.dumps(encode({"recommendations": found})))
         return
     for each in found:
         for line in _lines(each):
@@ -59,22 +55,20 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
 
 
 def _lines(found: Recommendation) -> Iterator[str]:
-    suggestion = found.suggestion
-    if suggestion is None:
+    if found.model is None:
         yield f"{_FOR[found.role]}: nothing."
     else:
-        yield f"{_FOR[found.role]}: {_told(suggestion)}, {suggestion.model.licence}"
+        yield f"{_FOR[found.role]}: {_described(found.model)}, {found.model.licence}"
     yield f"  {found.why}"
     for other in found.passed_over[-2:]:
-        yield f"  Passed over: {_told(other)}"
-    if suggestion is not None:
-        yield f"  localllm pull {suggestion.ref}"
+        yield f"  Passed over: {_described(other)}"
+    if found.model is not None:
+        yield f"  localllm pull {found.model.reference}"
     yield ""
 
 
-def _told(suggestion: Suggestion) -> str:
+def _described(model: Recommended) -> str:
     from app.cli.output.plan import format_fit
 
-    candidate = suggestion.candidate
-    size = f"{candidate.n_parameters / 1e9:.1f}B parameters, {candidate.n_bytes / 1e9:.1f} GB"
-    return f"{suggestion.model.title} in {candidate.name} ({size}): {format_fit(candidate.fit)}"
+    size = f"{model.n_parameters / 1e9:.1f}B parameters, {model.quant.n_bytes / 1e9:.1f} GB"
+    return f"{model.title} in {model.quant.name} ({size}): {format_fit(model.quant.fit)}"

@@ -12,12 +12,11 @@ import click
 
 from app.cli.options import option, options
 from app.protocol.codec import encode
+from app.protocol.library import HubModel, HubRepository
 from app.terminal import printable
 
 if TYPE_CHECKING:
     from app.library.hub.access import HubAccess
-    from app.library.hub.repo_list import ListedRepo
-    from app.library.hub.search import Family, SearchHit
     from app.library.machine_fit.planning import PlanningContext
 
 __all__ = ["search"]
@@ -37,7 +36,6 @@ def search(
     model, no weights. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
     from app.cli.planning import planning_circumstances
-    from app.library.describe import describe_repository
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.repo_list import list_repos
     from app.settings.settings import load_settings
@@ -45,11 +43,11 @@ def search(
     settings, access = load_settings(), hub_access_from_environment()
     listed = list_repos(access, " ".join(words), limit)  # first: without a network it ends here, before any measuring
     here = planning_circumstances(settings, vram, ram)
-    hits = asyncio.run(_looked_at(listed, access, here))
+    hits = asyncio.run(_inspect(listed, access, here))
     if only_fitting:
-        hits = [hit for hit in map(_fitting, hits) if hit.families or hit.problem]
+        hits = [hit for hit in map(_fitting, hits) if hit.models or hit.problem]
     if wants_json:
-        click.echo(json.dumps(encode({"repositories": [describe_repository(hit) for hit in hits]})))
+        click.echo(json.dumps(encode({"repositories": hits})))
         return
     for hit in hits:
         for line in _lines(hit):
@@ -58,7 +56,7 @@ def search(
         click.echo("Nothing was found.")
 
 
-async def _looked_at(listed: Sequence[ListedRepo], access: HubAccess, here: PlanningContext) -> list[SearchHit]:
+async def _inspect(listed: Sequence[HubRepository], access: HubAccess, here: PlanningContext) -> list[HubRepository]:
     from app.cli.output.progress import Meter
     from app.library.hub.search import inspect_repos
 
@@ -66,37 +64,35 @@ async def _looked_at(listed: Sequence[ListedRepo], access: HubAccess, here: Plan
         return await inspect_repos(listed, access, here, meter.advance)
 
 
-def _fitting(hit: SearchHit) -> SearchHit:
-    """The hit without quants that do not fit, and without families that are empty then."""
-    families = [
-        replace(family, candidates=tuple(each for each in family.candidates if each.fit.runs_well))
-        for family in hit.families
+def _fitting(hit: HubRepository) -> HubRepository:
+    """Return the repository without quants that do not fit and without models that then have none."""
+    kept = [
+        replace(model, quants=tuple(quant for quant in model.quants if quant.fit.runs_well)) for model in hit.models
     ]
-    return replace(hit, families=tuple(family for family in families if family.candidates))
+    return replace(hit, models=tuple(model for model in kept if model.quants))
 
 
-def _lines(hit: SearchHit) -> Iterator[str]:
-    listed = hit.listed
-    facts = [f"{listed.n_downloads:,} downloads", listed.licence, "gated" if listed.is_gated else ""]
-    facts.append("checkpoint, to be converted" if listed.is_checkpoint else "")
-    yield f"{listed.repo}  {', '.join(fact for fact in facts if fact)}"
-    for family in hit.families:
-        yield from _family_lines(family)
+def _lines(hit: HubRepository) -> Iterator[str]:
+    facts = [f"{hit.n_downloads:,} downloads", hit.licence, "gated" if hit.is_gated else ""]
+    facts.append("checkpoint, to be converted" if hit.is_checkpoint else "")
+    yield f"{hit.repo}  {', '.join(fact for fact in facts if fact)}"
+    for model in hit.models:
+        yield from _model_lines(model)
     if hit.problem:
         yield f"  ! {hit.problem}"
     if hit.n_left_out:
         yield f"  and {hit.n_left_out} files of other models"
 
 
-def _family_lines(family: Family) -> Iterator[str]:
+def _model_lines(model: HubModel) -> Iterator[str]:
     from app.cli.output.plan import format_fit
     from app.library.machine_fit.quant_rule import choose_quant
 
-    context = f", context {family.n_ctx_train:,}" if family.n_ctx_train else ""
-    yield f"  {family.architecture}, {family.n_parameters / 1e9:.1f}B parameters{context}"
-    best = choose_quant(family.candidates)
-    width = max(len(candidate.name) for candidate in family.candidates)
-    for candidate in family.candidates:
-        mark = "  ← suits this machine best" if candidate is best else ""
-        size = f"{candidate.n_bytes / 1e9:.2f} GB"
-        yield f"    {candidate.name.ljust(width)}  {size:>9}  {format_fit(candidate.fit)}{mark}"
+    context = f", context {model.n_ctx_train:,}" if model.n_ctx_train else ""
+    yield f"  {model.architecture}, {model.n_parameters / 1e9:.1f}B parameters{context}"
+    best = choose_quant(model.quants, model.n_parameters)
+    width = max(len(quant.name) for quant in model.quants)
+    for quant in model.quants:
+        mark = "  ← suits this machine best" if quant is best else ""
+        size = f"{quant.n_bytes / 1e9:.2f} GB"
+        yield f"    {quant.name.ljust(width)}  {size:>9}  {format_fit(quant.fit)}{mark}"

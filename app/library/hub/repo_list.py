@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
 from app.library.hub.access import HubAccess, HubError, unreachable_error
+from app.protocol.library import HubRepository
 from quantizer.architectures import ARCHITECTURES
 
 if TYPE_CHECKING:
     import httpx2
     from huggingface_hub import ModelInfo
 
-__all__ = ["ListedRepo", "list_repos"]
+__all__ = ["list_repos"]
 
 _TIMEOUT_S = 20.0
 _MAX_BODY_BYTES = 32 << 20
@@ -33,18 +33,7 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedRepo:
-    """One repository as the hub lists it; its texts are untrusted."""
-
-    repo: str
-    is_checkpoint: bool
-    n_downloads: int
-    licence: str
-    is_gated: bool
-
-
-def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[ListedRepo, ...]:
+def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[HubRepository, ...]:
     """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, most downloaded first.
 
     Raises HubError if the search fails.
@@ -70,22 +59,22 @@ def _wanted(n_most: int) -> dict[str, Any]:
     return {"sort": "downloads", "limit": n_most, "expand": ["downloads", "tags", "gated", "config"]}
 
 
-def _ggufs(found: Iterable[ModelInfo]) -> Iterator[ListedRepo]:
+def _ggufs(found: Iterable[ModelInfo]) -> Iterator[HubRepository]:
     for info in found:
         if "gguf" in (info.tags or ()) and _REPO.fullmatch(info.id):
             yield _listed(info, is_checkpoint=False)
 
 
-def _checkpoints(found: Iterable[ModelInfo]) -> Iterator[ListedRepo]:
+def _checkpoints(found: Iterable[ModelInfo]) -> Iterator[HubRepository]:
     for info in found:
         classes = (info.config or {}).get("architectures") or [""]
         if "gguf" not in (info.tags or ()) and classes[0] in ARCHITECTURES and _REPO.fullmatch(info.id):
             yield _listed(info, is_checkpoint=True)
 
 
-def _listed(info: ModelInfo, *, is_checkpoint: bool) -> ListedRepo:
+def _listed(info: ModelInfo, *, is_checkpoint: bool) -> HubRepository:
     licences = [match[1] for tag in info.tags or () if (match := _LICENCE_TAG.fullmatch(str(tag)))]
-    return ListedRepo(
+    return HubRepository(
         repo=info.id,
         is_checkpoint=is_checkpoint,
         n_downloads=max(0, int(info.downloads or 0)),

@@ -18,7 +18,8 @@ from app.library.hub.reference import FileReference, RepoReference
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
 from app.library.hub.repository import RepoModel, Repository
 from app.library.machine_fit.planning import PlanningContext, local_planning_context
-from app.library.machine_fit.quant_rule import Candidate, choose_quant
+from app.library.machine_fit.quant_rule import choose_quant
+from app.protocol.library import Quant
 from app.settings.settings import Settings
 from offload.footprint.model import PlannedModel
 from offload.format import format_speed
@@ -28,10 +29,10 @@ __all__ = [
     "ChooseQuant",
     "QuantChoice",
     "best_quant",
-    "candidates_of",
     "families_of",
     "local_quant_chooser",
     "quant_chooser",
+    "quants_of",
     "select",
 ]
 
@@ -106,20 +107,18 @@ def families_of(models: Sequence[RepoModel]) -> tuple[tuple[RepoModel, ...], ...
     return tuple(tuple(family) for family in sorted(families.values(), key=lambda family: -len(family)))
 
 
-def candidates_of(
+def quants_of(
     family: Sequence[RepoModel], read: RepoModel, planned: PlannedModel, here: PlanningContext
-) -> list[Candidate]:
+) -> list[Quant]:
     """Return the fit `here` of each model of `family`, estimated from `planned`, the headers of its member `read`.
 
     Raises UsageError for a cache type that the model does not support.
     """
-    n_parameters = sum(tensor.n_elements for tensor in planned.tensors)
     n_overhead = read.n_bytes - planned.n_bytes  # headers and padding, the same in all
     return [
-        Candidate(
+        Quant(
             model.quant or model.name,
             model.n_bytes,
-            n_parameters,
             here.fit(planned if model is read else _in_quant(planned, model.quant, model.n_bytes - n_overhead)),
         )
         for model in family
@@ -166,10 +165,10 @@ def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, h
     Raises HubError if none runs here.
     """
     family = families_of(repository.models)[0]
-    candidates = candidates_of(family, read, planned, here)
-    best = choose_quant(candidates)
+    quants = quants_of(family, read, planned, here)
+    best = choose_quant(quants, planned.n_parameters)
     if best is None:
         raise HubError(f"No quant of {repository.id} runs on this machine.", f"Name one: {repository.id}:QUANT.")
     pace = f", at about {format_speed(best.fit.decode_tps)} tokens a second" if best.fit.decode_tps else ""
     rank = "the best that runs well here" if best.fit.runs_well else "none runs well here, this one runs best"
-    return QuantChoice(family[candidates.index(best)], f"Of {len(family)} quants {rank}{pace}.")
+    return QuantChoice(family[quants.index(best)], f"Of {len(family)} quants {rank}{pace}.")

@@ -18,7 +18,8 @@ from quantizer.gguf.validation import tensors_of, validate_gguf
 
 if TYPE_CHECKING:
     from app.engine.load.machine import Survey
-    from app.library.machine_fit.planning import Fit, PlanningContext
+    from app.library.machine_fit.planning import PlanningContext
+    from app.protocol.library import ModelFit
 
 __all__ = ["FitCache"]
 
@@ -34,7 +35,7 @@ class FitCache:
         self._survey = survey
         self._found: Survey | None = None
         self._here: PlanningContext | None = None
-        self._fits: dict[Path, tuple[str, Fit | None]] = {}
+        self._fits: dict[Path, tuple[str, ModelFit | None]] = {}
         self._lock = threading.Lock()
 
     def machine(self) -> Survey:
@@ -66,7 +67,7 @@ class FitCache:
             self._found = look(parse_rpc_endpoints(self._settings.rpc))
         return self._found
 
-    def get(self, entry: LibraryEntry) -> Fit | None:
+    def get(self, entry: LibraryEntry) -> ModelFit | None:
         """Return the fit of a model whose file is unchanged, None without one."""
         stamp, fit = self._fits.get(entry.ref.path, ("", None))
         return fit if stamp == entry.disk.stamp else None
@@ -85,7 +86,7 @@ class FitCache:
         self._fits[entry.ref.path] = (entry.disk.stamp, _fit(entry.ref.path, here))
 
 
-def _fit(path: Path, here: PlanningContext) -> Fit | None:
+def _fit(path: Path, here: PlanningContext) -> ModelFit | None:
     from offload.footprint.model import PlannedModel
 
     try:

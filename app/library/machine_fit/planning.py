@@ -12,39 +12,20 @@ from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from app.engine.load.machine import survey
 from app.engine.load.run_history import calibrated_rates
 from app.engine.load.sizing import plan_constraints
+from app.protocol.library import ModelFit
 from app.settings.parsing import parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
-from offload.placement.assessment import Assessment, FitLevel
+from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, PlanConstraints, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
 
-__all__ = ["Fit", "PlanningContext", "local_planning_context", "plan_of", "plan_of_absent", "planning_context"]
+__all__ = ["PlanningContext", "local_planning_context", "plan_of", "plan_of_absent", "planning_context"]
 
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How a model fits on a machine, in short.
-
-    `decode_tps` is None if unknown, and exact to the fraction `uncertainty`. `total_bytes` are those of weights, cache
-    and buffers together, for a context of `n_ctx` tokens.
-    """
-
-    verdict: FitLevel
-    decode_tps: float | None
-    uncertainty: float
-    total_bytes: int
-    n_ctx: int
-
-    @property
-    def runs_well(self) -> bool:
-        """Whether it is entirely in the fastest memory."""
-        return self.verdict in (FitLevel.FITS, FitLevel.TIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +40,11 @@ class PlanningContext:
         """Return the best placement of `model`. Raises UsageError for a cache type that it does not support."""
         return best_assessment(model, self.question, self.machine, self.rates)
 
-    def fit(self, model: PlannedModel) -> Fit:
+    def fit(self, model: PlannedModel) -> ModelFit:
         """Return the fit of `model`. Raises as `best_assessment` does."""
         found = self.best_assessment(model)
-        return Fit(
-            verdict=found.verdict,
-            decode_tps=found.decode_tps,
-            uncertainty=self.rates.uncertainty,
-            total_bytes=found.profile.total_bytes,
-            n_ctx=found.profile.run_config.n_ctx,
-        )
+        decode_tps = None if found.decode_tps is None else round(found.decode_tps, 3)
+        return ModelFit(found.verdict.value, decode_tps, found.profile.total_bytes)
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
         """Return the plan of `model`: shares, warnings, remedies. Raises as `best_assessment` does."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from app.library.describe import describe_type
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import GUIDE
-from app.library.machine_fit.planning import Fit
-from app.protocol.library import TypeChoice
+from app.protocol.library import ModelFit, TypeChoice
 from offload.footprint.model import PlannedModel
 from offload.footprint.weights import weight_bytes_per_token
 from quantizer.write.quantize_plan import header_of_plan, size_table
@@ -46,7 +45,7 @@ def type_rows(source: Path, bytes_per_s: float) -> Iterator[TypeRow]:
         yield row
 
 
-def type_choices(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], Fit]) -> list[TypeChoice]:
+def type_choices(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], ModelFit]) -> list[TypeChoice]:
     """Return the rows, each with its fit as `fit` computes it. Raises as `type_rows` does."""
     return [describe_type(row, fit(model)) for row, model in _rows(source, bytes_per_s)]
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from app.library.describe import (
     describe_import,
     describe_model,
-    describe_recommendation,
     describe_removal,
-    describe_repository,
 )
 from app.library.external import external_models
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
@@ -93,7 +91,7 @@ class LibraryService:
         from app.library.hub.recommend import recommend
 
         context = self._fit_cache.here()
-        return [describe_recommendation(recommend(read_catalogue(), role, context)) for role in Role]
+        return [recommend(read_catalogue(), role, context) for role in Role]
 
     @in_thread
     def show(self, name: str) -> ModelDescription:
@@ -181,4 +179,4 @@ class LibraryService:
 
         access, context = hub_access_from_environment(), self._fit_cache.here()
         listed = list_repos(access, words, limit)
-        return [describe_repository(hit) for hit in await inspect_repos(listed, access, context, lambda: None)]
+        return await inspect_repos(listed, access, context, lambda: None)

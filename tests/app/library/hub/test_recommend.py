@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from app.library.hub.catalogue import Role, read_catalogue
-from app.library.hub.recommend import Recommendation, recommend
+from app.library.hub.recommend import recommend
 from app.library.machine_fit.planning import planning_context
+from app.protocol.library import Recommendation
 from app.settings.settings import Settings
-from offload.placement.assessment import FitLevel
 from tests.offload.machines import MACHINES
 
 
@@ -29,26 +29,27 @@ def recommended(role: Role, machine: str) -> Recommendation:
 )
 def test_machines_get_what_their_owners_would_take(machine: str, role: Role, chosen: str) -> None:
     found = recommended(role, machine)
-    assert found.suggestion is not None
-    assert found.suggestion.ref == chosen, [each.candidate for each in found.passed_over]
+    assert found.model is not None
+    assert found.model.reference == chosen, [each.quant for each in found.passed_over]
 
 
 def test_what_is_passed_over_would_not_fit_or_is_too_slow() -> None:
     found = recommended(Role.CHAT, "RTX 3060 12 GB, 32 GB RAM")
     assert found.passed_over
-    for suggestion in found.passed_over:
-        fit = suggestion.candidate.fit
+    for other in found.passed_over:
+        fit = other.quant.fit
         assert not fit.runs_well or (fit.decode_tps or 0) < 12
     assert "12 tok/s" in found.why
-    assert found.keeps_pace
+    assert found.model is not None
+    assert found.model.keeps_pace
 
 
 def test_where_all_are_slow_the_fastest_is_recommended_and_it_is_said() -> None:
     found = recommended(Role.MOE, "container of 4 GiB")
-    assert found.suggestion is None
+    assert found.model is None
     assert "No model of this kind runs" in found.why
-    assert all(suggestion.candidate.fit.verdict is FitLevel.WONT_RUN for suggestion in found.passed_over)
+    assert all(other.quant.fit.verdict == "wont_run" for other in found.passed_over)
     slow = recommended(Role.CODE, "container of 4 GiB")
-    assert slow.suggestion is not None
+    assert slow.model is not None
     assert "the best of the fastest" in slow.why
-    assert not slow.keeps_pace
+    assert not slow.model.keeps_pace

@@ -4,7 +4,7 @@ import pytest
 
 from app.library.download.remote_file import Digest
 from app.library.hub.repository import RepoFile, RepoModel, quant_of
-from app.library.hub.selection import candidates_of, families_of
+from app.library.hub.selection import families_of, quants_of
 from app.library.machine_fit.planning import planning_context
 from app.settings.settings import Settings
 from offload.footprint.model import PlannedModel
@@ -33,9 +33,9 @@ def test_one_header_tells_what_the_other_quants_come_to(name: str) -> None:
     here = planning_context(Settings(), MACHINES["RTX 3060 12 GB, 32 GB RAM"])
     quants = {quant: original.quantized(FILE_TYPES[quant]) for quant in ("Q8_0", "Q6_K", "Q4_K_M", "IQ3_M", "Q2_K")}
     family = [repo_model(f"{name}-{quant}.gguf", model.n_bytes + HEADER_BYTES) for quant, model in quants.items()]
-    for candidate in candidates_of(family, family[-1], quants["Q2_K"], here):
+    for candidate in quants_of(family, family[-1], quants["Q2_K"], here):
         exact = here.fit(quants[candidate.name])
-        assert candidate.fit.verdict is exact.verdict, candidate.name
+        assert candidate.fit.verdict == exact.verdict, candidate.name
         assert candidate.fit.decode_tps == pytest.approx(exact.decode_tps, rel=0.005)
         assert candidate.fit.total_bytes == pytest.approx(exact.total_bytes, rel=0.005)
 
@@ -45,7 +45,7 @@ def test_a_quant_of_somebody_elses_is_as_large_as_its_file() -> None:
     here = planning_context(Settings(), MACHINES["RTX 4090, 64 GB RAM"])  # where bytes alone decide
     read = PlannedModel(header, header.tensors)
     family = [repo_model("m-Q8_0.gguf", read.n_bytes), repo_model("m-UD-Q4_K_XL.gguf", read.n_bytes // 2)]
-    whole, half = candidates_of(family, family[0], read, here)
+    whole, half = quants_of(family, family[0], read, here)
     assert half.name == "UD-Q4_K_XL"
     assert whole.fit.total_bytes - half.fit.total_bytes == pytest.approx(read.n_bytes / 2, rel=1e-5)
     assert (half.fit.decode_tps or 0) == pytest.approx(2 * (whole.fit.decode_tps or 0), rel=0.2)
