@@ -125,8 +125,8 @@ class AnswerPrinter:
 def stats_line(completed: Completed) -> str:
     """Return one line: time to first token, rates, tokens, and the time that drafts saved, if any."""
     drafts = (
-        f" · drafts {completed.n_accepted_tokens} of {completed.n_drafted_tokens} taken,"
-        f" {completed.tokens_per_pass:.2f} tokens a pass, about {completed.saved_s:.2f} s saved"
+        f" · drafts {completed.n_accepted_tokens} of {completed.n_drafted_tokens} accepted,"
+        f" {completed.tokens_per_pass:.2f} tokens per pass, about {completed.saved_s:.2f} s saved"
     )
     return (
         f"first token {completed.time_to_first_token_s:.2f} s"

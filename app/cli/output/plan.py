@@ -149,7 +149,7 @@ def gains_lines(rows: Sequence[DraftGain], *, is_measured: bool) -> Iterator[str
     """Yield the lines of the table."""
     yield "Speed-up by draft length; rows: acceptance rate of each draft token."
     yield ""
-    heading = ["taken", *map(str, rows[0].gains), "best"]
+    heading = ["acceptance", *map(str, rows[0].gains), "best"]
     yield from align_columns(
         [heading, *([f"{row.acceptance:.0%}", *map(_figure, row.gains.values()), _best(row)] for row in rows)]
     )
@@ -165,7 +165,7 @@ def _figure(gain: float) -> str:
 
 
 def _best(row: DraftGain) -> str:
-    return f"{row.best_gain:.2f} with {row.best_length}" if row.best_length else "none pays"
+    return f"{row.best_gain:.2f} with {row.best_length}" if row.best_length else "no drafts"
 
 
 _VERDICT_NAMES = {

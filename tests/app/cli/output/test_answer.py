@@ -31,7 +31,7 @@ def test_the_stats_are_one_line_with_units() -> None:
 
 def test_the_stats_tell_what_drafts_saved() -> None:
     drafted = replace(COMPLETED, n_drafted_tokens=9, n_accepted_tokens=6, tokens_per_pass=2.0, saved_s=0.5)
-    assert "12 out · drafts 6 of 9 taken, 2.00 tokens a pass, about 0.50 s saved · stop" in stats_line(drafted)
+    assert "12 out · drafts 6 of 9 accepted, 2.00 tokens per pass, about 0.50 s saved · stop" in stats_line(drafted)
     assert as_json("guide", "text", drafted)["usage"]["accepted_tokens"] == 6
 
 

@@ -88,8 +88,8 @@ def test_what_drafts_gain_is_told_by_acceptance_and_length(environment: Mapping[
     assert gains == sorted(gains)
     assert gains[0] >= 1.0
     lines = plan(environment, str(tiny_model), "--speculation").stdout.splitlines()
-    assert any(line.startswith("taken ") for line in lines)
-    assert lines[-1].endswith("`localllm tune MODEL` measures what they do here.")
+    assert any(line.startswith("acceptance ") for line in lines)
+    assert lines[-1].endswith("`localllm tune MODEL` measures them here.")
 
 
 def test_what_can_never_run_says_so_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:

@@ -83,7 +83,7 @@ def test_piped_text_is_one_prompt_and_follows_an_argument(run: Run, tiny_model: 
     [
         ((), b"", 2, "no prompt"),
         (("--json",), b"", 2, "no prompt"),
-        (("What is it?",), b"", 2, "taken as the model"),
+        (("What is it?",), b"", 2, "is not a model"),
         (("-p", "a", "-m", "tiny", "tiny"), b"", 2, "twice"),
         (("-p", "a", "--temp", "nan"), b"", 2, "temperature"),
         (("-p", "a", "--max-tokens", "0"), b"", 2, "max-tokens"),
