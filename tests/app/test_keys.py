@@ -71,7 +71,7 @@ def test_a_name_is_given_once(path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"keys": [{}]}', '{"keys": [{"name": "x", "key": "", "scopes": [], "made_s": 1}]}', "\0"]
 )
-def test_a_damaged_file_is_told_and_left_as_it_is(path: Path, text: str) -> None:
+def test_a_damaged_file_is_an_error_and_left_as_it_is(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
     path.chmod(0o600)
@@ -94,7 +94,7 @@ def test_many_who_make_keys_at_once_lose_none(path: Path) -> None:
     assert len(KeyFile(path).known()) == 12
 
 
-def test_a_face_sends_what_its_service_wants(tmp_path: Path) -> None:
+def test_a_client_sends_the_key_that_its_service_needs(tmp_path: Path) -> None:
     here, beyond = Settings(data_dir=tmp_path), Settings(data_dir=tmp_path, host="192.0.2.1")
     assert own_key(beyond) == ""
     key_file(here).add("phone", [KeyScope.INFER])

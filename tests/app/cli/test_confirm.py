@@ -22,14 +22,14 @@ def sit_at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
 
 
-def test_at_a_terminal_a_person_is_asked_unless_the_settings_say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_the_user_is_asked_unless_the_settings_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     sit_at_terminal(monkeypatch)
     assert with_unfit_policy(Settings(), assume_yes=False, may_ask=True).when_unfit == "ask"
     assert with_unfit_policy(Settings(), assume_yes=False, may_ask=False).when_unfit == "warn"
     assert with_unfit_policy(Settings(when_unfit="load"), assume_yes=False, may_ask=True).when_unfit == "load"
 
 
-def test_who_has_said_yes_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assume_yes_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     sit_at_terminal(monkeypatch)
     assert with_unfit_policy(Settings(), assume_yes=True, may_ask=True).when_unfit == "load"
 

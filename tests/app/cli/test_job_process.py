@@ -40,7 +40,7 @@ def _said(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     return process.stdout.read(), process.stderr.read()
 
 
-def test_a_bar_says_at_most_ten_lines_a_second_and_always_the_last_one() -> None:
+def test_a_bar_emits_at_most_ten_lines_a_second_and_always_the_last_one() -> None:
     heard, now_s = Heard(), 0.0
     bar = EventBar(heard, "Reading", 1000, is_bytes=True, now=lambda: now_s)
     bar.begin()
@@ -54,7 +54,7 @@ def test_a_bar_says_at_most_ten_lines_a_second_and_always_the_last_one() -> None
     assert heard.lines[-1]["per_s"] == pytest.approx(1000, rel=0.01)
 
 
-def test_wrong_use_is_said_as_an_event_too(environment: Mapping[str, str]) -> None:
+def test_wrong_use_is_an_event_too(environment: Mapping[str, str]) -> None:
     with job(environment, "tune", "--threads=-1", "--", "guide") as process:
         out, errors = _said(process)
     (failed,) = map(json.loads, out.splitlines())
@@ -97,7 +97,7 @@ def test_when_the_service_is_gone_the_job_and_its_child_go_too(environment: Mapp
 
 
 @pytest.mark.slow
-def test_a_benchmark_says_how_far_it_is_and_each_figure(environment: Mapping[str, str], tiny_model: Path) -> None:
+def test_a_benchmark_reports_its_progress_and_each_figure(environment: Mapping[str, str], tiny_model: Path) -> None:
     words = ("bench", "--json", "--only=prefill,edit", "--runs=1", "--", str(tiny_model))
     with job(environment, *words) as process:
         out, errors = _said(process)

@@ -45,7 +45,7 @@ def test_help_of_every_verb_has_an_example(verb: str, capsys: pytest.CaptureFixt
     assert f"Example: localllm {verb}" in capsys.readouterr().out
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert _run("--version").stdout == f"localllm {__version__}\n"
 
 

@@ -48,7 +48,7 @@ async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Setti
         os.kill(pid, 0)
 
 
-async def test_a_face_that_leaves_while_its_service_starts_leaves_none_behind(
+async def test_a_client_that_is_cancelled_while_its_service_starts_leaves_none_behind(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = list[OwnedProcess]()
@@ -84,9 +84,7 @@ async def test_a_service_that_was_found_is_used_and_left_running(settings: Setti
     assert service.http.get("/health").status_code == 200
 
 
-async def test_a_service_that_was_told_to_stay_ends_its_jobs_when_the_face_has_left(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_a_service_that_stays_for_its_jobs_ends_after_them(settings: Settings, tmp_path: Path) -> None:
     own = replace(settings, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
     async with open_service(own) as client:
         job = await client.start_job("quantize", {"source": "guide", "file_type": "Q8_0"})
@@ -100,7 +98,7 @@ async def test_a_service_that_was_told_to_stay_ends_its_jobs_when_the_face_has_l
     assert (ended["state"], ended["error"]) == ("done", None)
 
 
-async def test_a_face_that_finds_a_service_which_stays_keeps_it(settings: Settings, tmp_path: Path) -> None:
+async def test_a_client_that_finds_a_staying_service_keeps_it_running(settings: Settings, tmp_path: Path) -> None:
     own = replace(settings, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
     async with AsyncExitStack() as second:
         async with open_service(own) as client:
@@ -169,7 +167,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
-async def test_a_face_that_is_killed_leaves_no_service_and_no_worker(environment: Mapping[str, str]) -> None:
+async def test_a_killed_client_leaves_no_service_and_no_worker(environment: Mapping[str, str]) -> None:
     face = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-c", FACE), env=environment, stdout=asyncio.subprocess.PIPE
     )
@@ -199,7 +197,7 @@ async def _listens(url: str) -> bool:
     return True
 
 
-async def test_another_localllm_is_told_from_any_other_engine(service: RunningService) -> None:
+async def test_another_localllm_is_distinguished_from_any_other_engine(service: RunningService) -> None:
     async with connect(f"{service.url}/v1", "") as client:
         assert isinstance(client, ServiceClient)
         assert (await load_model(client, "")).id == "tiny"

@@ -48,7 +48,7 @@ async def test_an_answer_is_counted_by_the_engine_and_timed_here() -> None:
     assert (completed.time_to_first_token_s, completed.decode_tokens_per_s) == (1.0, 2.0)
 
 
-async def test_an_engine_that_tells_no_usage_is_counted_by_pieces() -> None:
+async def test_an_engine_without_usage_is_counted_by_pieces() -> None:
     _, completed = await _said(_streaming(_delta(content="a"), _delta(content="b"), _delta(content="c")))
     assert (completed.n_output_tokens, completed.decode_tokens_per_s) == (3, 1.0)
 
@@ -79,7 +79,7 @@ async def test_only_options_that_were_given_are_sent() -> None:
     assert sent[0].keys() == {"model", "messages", "stream", "stream_options", "temperature"}
 
 
-async def test_models_and_their_context_are_told_and_an_unknown_one_refused() -> None:
+async def test_models_and_their_context_are_listed_and_an_unknown_one_refused() -> None:
     models = {"data": [{"id": "a", "max_model_len": 4096}, {"id": "b", "meta": {"n_ctx": 2048}}, {"id": "c"}]}
     async with _engine(lambda _request: httpx.Response(200, json=models)) as engine:
         status = await engine.status()
@@ -98,7 +98,7 @@ async def test_models_and_their_context_are_told_and_an_unknown_one_refused() ->
         (500, ServiceError, "log"),
     ],
 )
-async def test_a_refusal_says_what_to_do(status: int, kind: type[Exception], words: str) -> None:
+async def test_a_refusal_has_a_remedy(status: int, kind: type[Exception], words: str) -> None:
     error = {"error": {"message": "no such thing"}}
     async with _engine(lambda _request: httpx.Response(status, json=error)) as engine:
         for ask in (engine.status(), engine.chat(HELLO).__anext__()):
@@ -137,5 +137,5 @@ async def test_an_engine_that_is_not_there_is_named() -> None:
         ("publisher/repo", None),
     ],
 )
-def test_an_address_is_told_from_a_model(text: str, url: str | None) -> None:
+def test_an_address_is_distinguished_from_a_model(text: str, url: str | None) -> None:
     assert parse_address(text) == url

@@ -37,7 +37,7 @@ def test_what_is_written_is_read_again_as_it_was(text: str, number: int, flag: b
     assert tomllib.loads(written) == {"ctx": number, "threads": 2, "model": text, "also": flag, "lora": [text, "b"]}
 
 
-def test_a_written_setting_is_in_force_and_its_origin_known(tmp_path: Path) -> None:
+def test_a_written_setting_applies_and_has_its_source(tmp_path: Path) -> None:
     path = tmp_path / "new" / "config.toml"
     environment = {"LOCALLLM_CONFIG": str(path), "LOCALLLM_THREADS": "3"}
     write_setting(path, "ctx", parse_setting("ctx", "4096"))
@@ -112,7 +112,7 @@ def test_keys_are_a_table_in_the_file_and_a_line_elsewhere(tmp_path: Path) -> No
     assert "# two" in path.read_text()
 
 
-def test_every_setting_says_what_it_means_and_its_default_is_among_its_choices() -> None:
+def test_every_setting_has_a_description_and_its_default_is_among_its_choices() -> None:
     assert set(DESCRIPTIONS) == {item.name for item in fields(Settings)}
     for name, meaning in DESCRIPTIONS.items():
         assert meaning.text.endswith("."), name

@@ -29,7 +29,7 @@ def test_the_stats_are_one_line_with_units() -> None:
     assert stats_line(COMPLETED) == f"{figures} · stop"
 
 
-def test_the_stats_tell_what_drafts_saved() -> None:
+def test_the_stats_include_what_drafts_saved() -> None:
     drafted = replace(COMPLETED, n_drafted_tokens=9, n_accepted_tokens=6, tokens_per_pass=2.0, saved_s=0.5)
     assert "12 out · drafts 6 of 9 accepted, 2.00 tokens per pass, about 0.50 s saved · stop" in stats_line(drafted)
     assert as_json("guide", "text", drafted)["usage"]["accepted_tokens"] == 6
@@ -46,7 +46,7 @@ def test_the_json_has_the_promised_keys() -> None:
     }
 
 
-def test_a_notice_is_told_once_and_loading_only_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notice_is_printed_once_and_loading_only_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     line = LoadingLine()
     line.show(LOADING)
     for _ in range(2):

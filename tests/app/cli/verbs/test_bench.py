@@ -56,7 +56,7 @@ def test_a_model_and_a_server_do_the_same_work_and_nothing_is_left(
         (("guide", "--runs", "0"), 2, "--runs"),
     ],
 )
-def test_what_cannot_be_measured_is_said_before_anything_starts(
+def test_what_cannot_be_measured_is_an_error_before_anything_starts(
     run_in: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, words: str
 ) -> None:
     assert _status(*arguments) == status

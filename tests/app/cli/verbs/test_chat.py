@@ -50,7 +50,7 @@ def test_what_the_full_screen_has_keys_for_is_refused_without_inline(
     assert "Give --inline too." in capsys.readouterr().err
 
 
-def test_inline_is_a_kept_conversation_answered_as_the_command_line_says(asked: Callable[..., list[Any]]) -> None:
+def test_inline_is_a_saved_chat_with_the_options_of_the_command_line(asked: Callable[..., list[Any]]) -> None:
     line = "chat --inline -m tiny --system brief --temp 0.5 --seed 7 --stats --ctx 512 --chat 3"
     [options, status] = asked(*line.split())
     assert status == 0
@@ -65,7 +65,7 @@ def test_inline_is_a_kept_conversation_answered_as_the_command_line_says(asked: 
     )
 
 
-def test_run_without_a_question_is_a_conversation_that_is_not_kept(asked: Callable[..., list[Any]]) -> None:
+def test_run_without_a_prompt_is_an_unsaved_chat(asked: Callable[..., list[Any]]) -> None:
     [options, status] = asked("run", "tiny", "--temp", "0")
     assert status == 0
     assert isinstance(options, ChatOptions)

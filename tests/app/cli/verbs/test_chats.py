@@ -44,7 +44,7 @@ def test_chats_are_listed_as_lines_and_as_json(data_dir: Path) -> None:
     assert [chat["title"] for chat in json.loads(_run("list", "--json").stdout)] == ["Soup", "Bread"]
 
 
-def test_nothing_kept_is_an_empty_list(data_dir: Path) -> None:
+def test_without_chats_the_list_is_empty(data_dir: Path) -> None:
     for arguments in (("list",), ("list", "--archived"), ("search", "soup")):
         done = _run(*arguments)
         assert done.stdout == ""
@@ -86,7 +86,7 @@ def test_what_is_exported_can_be_imported(data_dir: Path, tmp_path: Path) -> Non
     assert [chat["title"] for chat in json.loads(_run("list", "--json").stdout)] == ["Soup", "Soup"]
 
 
-def test_what_was_left_out_of_an_import_is_told(data_dir: Path, tmp_path: Path) -> None:
+def test_skipped_chats_of_an_import_are_reported(data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "chats.json"
     file.write_text(json.dumps([{"messages": [{"role": "user", "content": "hi"}]}, {"messages": 3}]))
     done = _run("import", str(file))

@@ -14,21 +14,21 @@ def doctor(environment: Mapping[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_machine_is_told_of_with_a_verdict(environment: Mapping[str, str]) -> None:
-    told = json.loads(doctor(environment, "--json"))
-    host = told["devices"][0]
+def test_the_machine_is_reported_with_a_verdict(environment: Mapping[str, str]) -> None:
+    output = json.loads(doctor(environment, "--json"))
+    host = output["devices"][0]
     assert host["kind"] == "cpu"
     assert 0 < host["free_bytes"] <= host["total_bytes"]
     assert host["bytes_per_s"] > 1e8
-    assert told["verdict"] == ("problems" if told["problems"] else "good")
+    assert output["verdict"] == ("problems" if output["problems"] else "good")
 
 
-def test_a_model_is_measured_and_what_holds_it_back_is_told(environment: Mapping[str, str], tiny_model: Path) -> None:
-    told = json.loads(doctor(environment, str(tiny_model), "--json"))["model"]
-    assert told["decode_tps"] > 0
-    assert told["prefill_tps"] > 0
-    assert told["constraint"] in list(Constraint)
-    assert told["first_step"].endswith(".")
+def test_a_model_is_measured_and_its_bottleneck_reported(environment: Mapping[str, str], tiny_model: Path) -> None:
+    output = json.loads(doctor(environment, str(tiny_model), "--json"))["model"]
+    assert output["decode_tps"] > 0
+    assert output["prefill_tps"] > 0
+    assert output["constraint"] in list(Constraint)
+    assert output["first_step"].endswith(".")
 
 
 def test_people_read_what_it_is_and_what_is_wrong(environment: Mapping[str, str]) -> None:

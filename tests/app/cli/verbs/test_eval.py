@@ -80,7 +80,7 @@ def test_the_text_that_ships_fills_windows_of_a_tiny_context(environment: Mappin
     ("arguments", "cause"),
     [(("--ctx", "200"), "trained on 128 tokens"), (("--ctx", "8"), "too short"), (("--text", "nowhere"), "be read")],
 )
-def test_what_cannot_be_judged_is_wrong_use(
+def test_what_cannot_be_evaluated_is_wrong_use(
     environment: Mapping[str, str], tiny_model: Path, arguments: tuple[str, ...], cause: str
 ) -> None:
     done = evaluate(environment, str(tiny_model), *arguments)

@@ -67,7 +67,7 @@ def test_a_model_is_never_replaced_by_its_matrix(environment: Mapping[str, str],
     assert tiny_model.read_bytes() == before
 
 
-def test_an_output_that_cannot_be_is_told_before_the_model_runs(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_an_invalid_output_is_an_error_before_the_model_runs(environment: Mapping[str, str], tmp_path: Path) -> None:
     done = imatrix(environment, "guide", "-o", str(tmp_path / "nowhere" / "m.gguf"))
     assert done.returncode == 1
     assert done.stderr.splitlines() == [

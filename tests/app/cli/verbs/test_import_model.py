@@ -12,10 +12,10 @@ Run = Callable[..., Any]
 
 def test_a_model_of_ollamas_is_imported_by_its_name_and_listed(localllm: Run, home: Path, models: Path) -> None:
     blob = ollama_model(home / "ollama", "registry.ollama.ai/library/llama3.2/3b")
-    told = localllm("import", "llama3.2:3b", "--json").json
-    assert list(told) == ["id", "path", "n_bytes", "way"]
-    assert (told["id"], told["way"]) == ("llama3.2-3b", "hard link")
-    assert Path(told["path"]).samefile(blob)
+    output = localllm("import", "llama3.2:3b", "--json").json
+    assert list(output) == ["id", "path", "n_bytes", "way"]
+    assert (output["id"], output["way"]) == ("llama3.2-3b", "hard link")
+    assert Path(output["path"]).samefile(blob)
     assert "llama3.2-3b" in localllm("ls").out
 
 

@@ -36,13 +36,13 @@ def test_a_job_is_listed_watched_and_tried_again(service: RunningService, locall
 
 
 @pytest.mark.usefixtures("_at")
-def test_a_job_that_is_not_there_is_said(localllm: Callable) -> None:
+def test_an_unknown_job_is_an_error(localllm: Callable) -> None:
     ran = localllm("jobs", "retry", "nothing")
     assert (ran.status, ran.out) == (1, "")
     assert "There is no job 'nothing'." in ran.err
 
 
-def test_without_a_service_it_says_so(localllm: Callable) -> None:
+def test_without_a_service_it_is_an_error(localllm: Callable) -> None:
     ran = localllm("jobs", "list")
     assert ran.status == 1
     assert "localllm serve" in ran.err

@@ -34,7 +34,7 @@ def test_scopes_are_chosen(localllm: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     "arguments", [("new", ""), ("new", "a\x1b[2J"), ("new", "a" * 65), ("new", "a", "--scope", "all"), ("remove", "a")]
 )
-def test_wrong_use_is_told(localllm: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+def test_wrong_use_is_an_error(localllm: Callable[..., Any], arguments: tuple[str, ...]) -> None:
     ended = localllm("key", *arguments)
     assert ended.status == 2
     assert "\x1b" not in ended.err

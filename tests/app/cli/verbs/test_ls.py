@@ -87,7 +87,7 @@ def test_a_list_shows_before_all_is_read(
     assert shown_when_read == [1, 2, 3, 4]  # the head of the table, then a line more each time
 
 
-def test_a_damaged_index_is_told_and_costs_nothing_else(localllm: Run, home: Path, models: Path) -> None:
+def test_a_damaged_index_is_reported_and_rebuilt(localllm: Run, home: Path, models: Path) -> None:
     small_model(models / "me" / "x" / "m.gguf")
     before = localllm("ls").out
     for suffix in ("-wal", "-shm"):

@@ -20,33 +20,31 @@ def plan(environment: Mapping[str, str], *arguments: str) -> subprocess.Complete
     return run_localllm(environment, "plan", *arguments)
 
 
-def test_a_plan_is_one_object_with_the_keys_that_programs_know(
-    environment: Mapping[str, str], tiny_model: Path
-) -> None:
+def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], tiny_model: Path) -> None:
     arguments = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--json")
     done = plan(environment, str(tiny_model), *arguments)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    output = json.loads(done.stdout)
     keys = ["verdict", "setting", "n_layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
-    assert list(told) == [*keys, "uncertainty", "curve", "warnings", "remedies", "extras"]
-    assert told["verdict"] == "fits"
-    gpu, host = told["devices"]
+    assert list(output) == [*keys, "uncertainty", "curve", "warnings", "remedies", "extras"]
+    assert output["verdict"] == "fits"
+    gpu, host = output["devices"]
     sizes = ["weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "total_bytes", "extras_bytes"]
     assert list(gpu) == ["name", "kind", "layers", *sizes, "bytes_per_s", "description"]
     assert (gpu["name"], gpu["layers"], gpu["free_bytes"]) == ("GPU0", 3, 8 * GIB)
     assert gpu["kv_bytes"] == 2 * 64 * 2 * 1024  # two layers of 64 elements in F16, for 1,024 cells
     assert host["layers"] == 0
-    assert told["curve"][3] == pytest.approx(told["decode_tps"], rel=0.01)
+    assert output["curve"][3] == pytest.approx(output["decode_tps"], rel=0.01)
 
 
-def test_what_is_loaded_beside_a_model_is_told_and_counted(environment: Mapping[str, str], tiny_model: Path) -> None:
+def test_auxiliary_models_are_listed_and_counted(environment: Mapping[str, str], tiny_model: Path) -> None:
     machine = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s")
     done = plan(environment, str(tiny_model), "--draft", str(tiny_model), *machine, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    (extra,) = told["extras"]
+    output = json.loads(done.stdout)
+    (extra,) = output["extras"]
     assert extra["what"] == f"draft model {tiny_model.name}"
-    gpu, _ = told["devices"]
+    gpu, _ = output["devices"]
     assert gpu["extras_bytes"] >= extra["weights_bytes"] + extra["kv_bytes"] > 0
     assert extra["kv_bytes"] == gpu["kv_bytes"]
 
@@ -61,15 +59,15 @@ def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[s
     assert sum("← here" in line for line in lines) == 1
 
 
-def test_a_plan_for_this_machine_says_what_it_measured(environment: Mapping[str, str], tiny_model: Path) -> None:
+def test_a_plan_for_this_machine_uses_what_it_measured(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["devices"][-1]["name"] == "CPU"
-    assert told["decode_tps"] is None or told["decode_tps"] > 0
+    output = json.loads(done.stdout)
+    assert output["devices"][-1]["name"] == "CPU"
+    assert output["decode_tps"] is None or output["decode_tps"] > 0
 
 
-def test_the_size_of_the_cache_is_told_by_context_and_type(environment: Mapping[str, str], tiny_model: Path) -> None:
+def test_the_size_of_the_cache_is_listed_by_context_and_type(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--kv-table", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["kv_table"]
@@ -79,12 +77,14 @@ def test_the_size_of_the_cache_is_told_by_context_and_type(environment: Mapping[
     assert plan(environment, str(tiny_model), "--kv-table").stdout.startswith("context ")
 
 
-def test_what_drafts_gain_is_told_by_acceptance_and_length(environment: Mapping[str, str], tiny_model: Path) -> None:
+def test_the_speed_up_of_drafts_is_listed_by_acceptance_and_length(
+    environment: Mapping[str, str], tiny_model: Path
+) -> None:
     done = plan(environment, str(tiny_model), "--speculation", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["is_measured"] is False
-    gains = [row["best"]["gain"] for row in told["speculation"]]
+    output = json.loads(done.stdout)
+    assert output["is_measured"] is False
+    gains = [row["best"]["gain"] for row in output["speculation"]]
     assert gains == sorted(gains)
     assert gains[0] >= 1.0
     lines = plan(environment, str(tiny_model), "--speculation").stdout.splitlines()
@@ -92,7 +92,7 @@ def test_what_drafts_gain_is_told_by_acceptance_and_length(environment: Mapping[
     assert lines[-1].endswith("`localllm tune MODEL` measures them here.")
 
 
-def test_what_can_never_run_says_so_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:
+def test_what_can_never_run_is_reported_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--ram", "256MiB@60GB/s", "--vram", "GPU0=64MiB@900GB/s")
     assert done.returncode == 0, done.stderr
     assert "It will not run here." in done.stdout
@@ -109,7 +109,7 @@ def test_a_machine_that_makes_no_sense_is_refused_in_a_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_a_given_gpu_is_as_fast_as_said_or_as_its_name_tells() -> None:
+def test_a_described_gpu_is_as_fast_as_given_or_as_its_name_implies() -> None:
     first, second, third = parse_machine(lambda: HERE, ["GPU0=8GiB@900GB/s", "RTX 3060=12GiB", "X=1GiB"], None).gpus
     assert (first.free_bytes, first.bytes_per_s) == (8 * GIB, 900e9)
     assert second.bytes_per_s == 360e9
@@ -136,7 +136,7 @@ def test_a_machine_that_is_given_whole_is_not_compared_with_this_one() -> None:
     assert (machine.host.total_bytes, machine.gpus[0].bytes_per_s) == (16 * GIB, 900e9)
 
 
-def test_a_curve_that_there_is_none_of_is_told_of(environment: Mapping[str, str], tiny_model: Path) -> None:
+def test_a_missing_curve_is_explained(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--ram", "16GiB@60GB/s", "--plot")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("No curve")

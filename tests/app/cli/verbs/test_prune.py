@@ -19,12 +19,12 @@ def _partial(models: Path) -> Path:
     return path
 
 
-def test_what_would_go_is_told_and_stays_on_a_dry_run(localllm: Run, models: Path) -> None:
+def test_a_dry_run_lists_stale_files_and_deletes_none(localllm: Run, models: Path) -> None:
     path = _partial(models)
     assert localllm("prune", "--dry-run").out == "   1 × interrupted writing        2 kB\n"
-    told = localllm("prune", "--dry-run", "--json").json
-    assert list(told) == ["found", "bytes_freed", "rows_forgotten", "dry_run"]
-    assert (told["found"][0]["bytes"], told["bytes_freed"]) == (2000, 0)
+    output = localllm("prune", "--dry-run", "--json").json
+    assert list(output) == ["found", "bytes_freed", "rows_forgotten", "dry_run"]
+    assert (output["found"][0]["bytes"], output["bytes_freed"]) == (2000, 0)
     assert path.exists()
 
 
@@ -35,9 +35,7 @@ def test_what_goes_is_counted(localllm: Run, models: Path) -> None:
     assert localllm("prune").out == "There is nothing to remove.\n"
 
 
-def test_an_interrupted_checkpoint_is_told_with_its_age_and_goes_as_far_as_it_was_fetched(
-    localllm: Run, home: Path
-) -> None:
+def test_an_interrupted_checkpoint_is_listed_with_its_age_and_deleted(localllm: Run, home: Path) -> None:
     folder = home / "data" / "checkpoints" / "org" / "check"
     (folder / ".fetching").mkdir(parents=True)
     for name in ("fetched.safetensors", "mine.safetensors", ".fetching/part.safetensors"):
@@ -47,8 +45,8 @@ def test_an_interrupted_checkpoint_is_told_with_its_age_and_goes_as_far_as_it_wa
         os.utime(path, (then, then))
     with Index(home / "cache") as index:
         index.record_sha256(folder / "fetched.safetensors", "0" * 64)
-    told = localllm("prune", "--dry-run").out
-    assert told == "   1 × interrupted checkpoint     2 kB\n       org/check, untouched for 8 days\n"
+    output = localllm("prune", "--dry-run").out
+    assert output == "   1 × interrupted checkpoint     2 kB\n       org/check, untouched for 8 days\n"
     assert localllm("prune", "--yes").out.endswith("Freed 2 kB.\n")
     assert [path.name for path in folder.iterdir()] == ["mine.safetensors"]
 

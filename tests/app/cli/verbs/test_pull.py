@@ -47,7 +47,7 @@ def events(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-def test_programs_hear_all_of_it_as_lines_of_json(own: Mapping[str, str], model: bytes) -> None:
+def test_every_event_is_a_line_of_json(own: Mapping[str, str], model: bytes) -> None:
     done = pull(own, "org/small", "--json")
     assert done.returncode == 0, done.stderr
     said = events(done.stdout)
@@ -63,7 +63,7 @@ def test_programs_hear_all_of_it_as_lines_of_json(own: Mapping[str, str], model:
     }
 
 
-def test_people_are_told_where_it_is_and_what_to_do_next(own: Mapping[str, str]) -> None:
+def test_the_path_and_the_next_command_are_printed(own: Mapping[str, str]) -> None:
     done = pull(own, "org/small:Q4_0")
     assert done.returncode == 0
     assert "localllm run m-Q4_0" in done.stdout
@@ -85,7 +85,7 @@ def test_a_failure_is_a_sentence_and_a_status(own: Mapping[str, str], reference:
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_network_it_says_what_works_all_the_same(own: Mapping[str, str], hub: HubServer) -> None:
+def test_without_a_network_the_error_names_what_still_works(own: Mapping[str, str], hub: HubServer) -> None:
     hub.__exit__()
     done = pull(own, "org/small")
     assert done.returncode == 1

@@ -76,7 +76,7 @@ def test_the_list_is_a_table_for_people(model: Path) -> None:
         assert line.split()[0] in {*FILE_TYPES, "type", "bits:", "perplexity", "tok/s:", "measured", "*"}
 
 
-def test_types_by_hand_and_shards_are_told_of(tmp_path: Path, model: Path) -> None:
+def test_overridden_types_and_shards_are_reported(tmp_path: Path, model: Path) -> None:
     output = tmp_path / "out.gguf"
     options = ["--tensor", "blk.1=Q5_0", "--tensor", "nothing=Q8_0", "--max-shard-size", "5K"]
     result = localllm("quantize", str(model), "Q8_0", "-o", str(output), *options)
@@ -115,7 +115,7 @@ def test_a_text_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_show_tells_what_a_file_is_and_obeys_nothing_in_it(model: Path) -> None:
+def test_show_prints_a_file_without_its_control_characters(model: Path) -> None:
     result = localllm("show", str(model))
     assert result.returncode == 0
     assert "\x1b" not in result.stdout
@@ -140,7 +140,7 @@ def test_the_folder_of_an_adapter_becomes_a_gguf_adapter(tmp_path: Path) -> None
     assert read_header(tmp_path / "adapter-F16.gguf").text("adapter.type") == "lora"
 
 
-def test_an_adapter_without_its_model_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_an_adapter_without_its_model_is_an_error(tmp_path: Path) -> None:
     folder = write_peft(tmp_path / "adapter", pair("model.layers.0.self_attn.v_proj", 64, 32))
     result = localllm("quantize", str(folder), "F16", "--dry-run", cwd=tmp_path)
     assert result.returncode == 2

@@ -86,7 +86,7 @@ def test_a_checkpoint_is_searched_as_well_and_leaves_only_its_mix(
         (("--kld", "nan"), "diverges by nan"),
     ],
 )
-def test_wishes_that_contradict_each_other_are_wrong_use(
+def test_contradicting_targets_are_wrong_use(
     tmp_path: Path, environment: Mapping[str, str], tiny_model: Path, arguments: tuple[str, ...], cause: str
 ) -> None:
     done = localllm(environment, tmp_path, tiny_model, *arguments)

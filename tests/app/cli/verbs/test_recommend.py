@@ -31,7 +31,7 @@ def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: 
         assert (recommended.quant.fit.decode_tps or 0) > 0
 
 
-def test_people_are_told_what_to_pull_and_why(environment: Mapping[str, str]) -> None:
+def test_the_command_to_pull_and_the_reason_are_printed(environment: Mapping[str, str]) -> None:
     done = run_localllm(environment, "recommend", "--role", "code", *MACHINE)
     assert done.returncode == 0, done.stderr
     first, why, *_others, pull, _blank = done.stdout.split("\n")[:-1]

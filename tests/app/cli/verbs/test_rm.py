@@ -62,8 +62,8 @@ def test_several_models_go_together_or_none(localllm: Run, models: Path, model: 
     small_model(models / "me" / "y" / "n.gguf")
     assert localllm("rm", "m", "guide", "--yes").status == 2
     assert model.exists()
-    told = localllm("rm", "m", "n", "m", "--yes", "--json").json["removed"]
-    assert [(item["id"], len(item["paths"])) for item in told] == [("m", 1), ("n", 1)]
+    output = localllm("rm", "m", "n", "m", "--yes", "--json").json["removed"]
+    assert [(item["id"], len(item["paths"])) for item in output] == [("m", 1), ("n", 1)]
     assert list(models.iterdir()) == []
 
 
@@ -80,7 +80,7 @@ def test_a_model_that_a_service_has_loaded_stays_unless_insisted(
     assert not path.exists()
 
 
-def test_a_model_that_a_service_knows_and_has_not_loaded_may_go(
+def test_a_model_that_a_service_has_unloaded_can_be_removed(
     localllm: Run,
     models: Path,
     start_service: Callable[..., RunningService],

@@ -141,7 +141,7 @@ def test_stdin_that_is_closed_is_no_prompt(environment: Mapping[str, str]) -> No
 
 
 @pytest.mark.parametrize("verb", [("run",), ("chat", "--inline", "-m")])
-def test_a_file_that_is_not_there_is_told_before_a_service_is_started(
+def test_a_missing_file_is_an_error_before_a_service_is_started(
     environment: Mapping[str, str], tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
     cache = tmp_path / "cache"

@@ -95,7 +95,7 @@ def test_people_read_a_table_with_what_suits_best(environment: Mapping[str, str]
     assert nothing.stdout == "Nothing was found.\n"
 
 
-def test_what_cannot_be_read_says_so_in_its_place_and_obeys_no_terminal(environment: Mapping[str, str]) -> None:
+def test_an_unreadable_repository_is_reported_without_control_characters(environment: Mapping[str, str]) -> None:
     more = {"tags": ["gguf", "license:\x1b]52;c;evil\x07mit"]}
     hostile = HubRepo.of("a/llama-bad", {"llama-Q4_0.gguf": b"<html>" + bytes(100)}, **more)
     hidden = HubRepo.of("a/llama-gated", {"llama-Q4_0.gguf": b"GGUF"}, gated="manual")
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_says_so_in_its_place_and_obeys_no_terminal(environm
     assert gated["is_gated"] is True
 
 
-def test_a_repository_that_fails_says_so_beside_the_others(environment: Mapping[str, str], ggufs: HubRepo) -> None:
+def test_a_failing_repository_is_listed_beside_the_others(environment: Mapping[str, str], ggufs: HubRepo) -> None:
     with HubServer(ggufs) as hub:
         hub.inject("5xx", stage="api", times=99)
         (repository,) = found(environment, hub.url, "llama")
@@ -119,7 +119,7 @@ def test_a_repository_that_fails_says_so_beside_the_others(environment: Mapping[
     assert repository["models"] == []
 
 
-def test_without_a_network_it_is_said_at_once(environment: Mapping[str, str]) -> None:
+def test_without_a_network_it_fails_at_once(environment: Mapping[str, str]) -> None:
     done = search(environment, "http://127.0.0.1:9", "llama")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: 127.0.0.1 cannot be reached")

@@ -17,19 +17,19 @@ URL = "https://huggingface.co/org/base"
 
 
 def test_a_model_is_shown_as_one_object_with_documented_keys(localllm: Run) -> None:
-    told = localllm("show", "guide", "--json").json
-    assert told["architecture"] == "llama"
-    assert told["kv_bytes_per_token"] > 0
+    output = localllm("show", "guide", "--json").json
+    assert output["architecture"] == "llama"
+    assert output["kv_bytes_per_token"] > 0
     keys = ["path", "files", "sha256", "template_base", "tuned", "rows"]
-    assert list(told)[-len(keys) :] == keys
+    assert list(output)[-len(keys) :] == keys
 
 
-def test_all_files_of_a_split_model_are_told(localllm: Run, models: Path) -> None:
+def test_all_files_of_a_split_model_are_listed(localllm: Run, models: Path) -> None:
     paths = small_shards(models / "me" / "x" / "big.gguf", 2)
-    told = localllm("show", "big-00001-of-00002", "--json").json
-    assert told["files"] == [str(path) for path in paths]
-    assert told["file_bytes"] == sum(path.stat().st_size for path in paths)
-    assert told["sha256"] == [None, None]
+    output = localllm("show", "big-00001-of-00002", "--json").json
+    assert output["files"] == [str(path) for path in paths]
+    assert output["file_bytes"] == sum(path.stat().st_size for path in paths)
+    assert output["sha256"] == [None, None]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_what_a_terminal_would_obey_is_not_printed(localllm: Run, models: Path) 
         assert not set("\x1b\x07\u202e") & set(localllm("show", "m", *arguments).out)
 
 
-def test_tuning_that_was_measured_is_told() -> None:
+def test_measured_tuning_is_shown() -> None:
     tuned = SpeedMeasurement(
         RuntimeSettings(4, flash_attention=True, extra_buffers=False), 120.0, ((0, 30.0), (1024, 20.5)), ()
     )

@@ -12,7 +12,7 @@ def test_a_machine_at_rest_is_measured_without_a_word(busy_percent: float) -> No
 
 
 @pytest.mark.parametrize(("busy_percent", "is_told"), [(4.0, False), (62.4, True)])
-def test_a_busy_machine_is_told_on_standard_error(
+def test_a_busy_machine_is_warned_of_on_standard_error(
     busy_percent: float, is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", lambda _interval_s: busy_percent)

@@ -9,7 +9,7 @@ from tests.app.small_models import small_model
 Run = Callable[..., Any]
 
 
-def test_damage_is_found_told_and_the_exit_status(localllm: Run, models: Path) -> None:
+def test_damage_is_reported_and_exits_with_1(localllm: Run, models: Path) -> None:
     path = small_model(models / "me" / "x" / "m.gguf")
     assert localllm("verify", "m").out == "m  recorded\n"
     assert localllm("verify", "m").out == "m  sound\n"
@@ -25,7 +25,7 @@ def test_damage_is_found_told_and_the_exit_status(localllm: Run, models: Path) -
     assert localllm("verify").status == 0
 
 
-def test_show_tells_the_hash_once_it_is_known(localllm: Run, models: Path) -> None:
+def test_show_prints_a_recorded_hash(localllm: Run, models: Path) -> None:
     small_model(models / "me" / "x" / "m.gguf")
     assert "unknown until `localllm verify`" in localllm("show", "m").out
     localllm("verify", "m")

@@ -38,11 +38,11 @@ def test_a_model_of_the_hub_is_planned_from_its_header(
         done = plan(environment, hub.url, form.format(repo=REPO, url=hub.url), "--json")
         assert hub.n_sent() <= 2 << 20
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["verdict"] in ("fits", "tight")
-    assert sum(device["weights_bytes"] for device in told["devices"]) == pytest.approx(4.08e9, rel=0.01)
-    assert "only the header of Llama-2-7B.Q4_K_M.gguf was read" in told["warnings"][-1]
-    assert "formula" in told["warnings"][-1]
+    output = json.loads(done.stdout)
+    assert output["verdict"] in ("fits", "tight")
+    assert sum(device["weights_bytes"] for device in output["devices"]) == pytest.approx(4.08e9, rel=0.01)
+    assert "only the header of Llama-2-7B.Q4_K_M.gguf was read" in output["warnings"][-1]
+    assert "formula" in output["warnings"][-1]
 
 
 def test_of_a_repository_the_quant_that_suits_the_machine_is_planned(
@@ -64,7 +64,7 @@ def test_a_split_model_at_a_url_is_planned_whole(environment: Mapping[str, str],
     assert weights == pytest.approx(4.08e9, rel=0.01)
 
 
-def test_without_a_network_it_is_said_what_works(environment: Mapping[str, str]) -> None:
+def test_without_a_network_the_error_names_what_works(environment: Mapping[str, str]) -> None:
     done = plan(environment, "http://127.0.0.1:9", REPO)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: 127.0.0.1 cannot be reached")
