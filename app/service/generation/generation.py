@@ -77,7 +77,8 @@ class Answer:
         self.reasoning += parsed.reasoning
         self.text += text
         self.logprobs += logprobs
-        self.calls = merge_deltas((*self.calls, *calls))
+        if calls:
+            self.calls = merge_deltas((*self.calls, *calls))
         if not (text or parsed.reasoning or calls or logprobs):
             return None
         return Delta(self.index, text, parsed.reasoning, calls, logprobs, self._n_tokens)
