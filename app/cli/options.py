@@ -172,7 +172,7 @@ def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_y
 
 def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:
     """Return the RPC servers of `settings`; warn on stderr that RPC is unencrypted. Raises UsageError."""
-    from app.engine.load.rpc import exposure_warning
+    from app.engine.load.machine import exposure_warning
 
     endpoints = parse_rpc_endpoints(settings.rpc)
     if warning := exposure_warning(endpoints):

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus
-from app.engine.llama.dry_run import context_params, dry_compute_bytes
+from app.engine.llama.model import dry_compute_bytes, dry_context_params
 from app.engine.llama.model_params import ModelParams
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.rpc import add_rpc_servers
@@ -82,7 +82,7 @@ def load(path: Path, wanted: LoadParameters, setting: RunConfig) -> Held:
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         sys.exit(log.last_lines())
-    context = lib.llama_init_from_model(model, context_params(model, DryRunRequest(path, setting, wanted)))
+    context = lib.llama_init_from_model(model, dry_context_params(model, DryRunRequest(path, setting, wanted)))
     if not context:
         sys.exit(log.last_lines())
     lib.llama_free(context)

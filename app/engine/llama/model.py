@@ -1,4 +1,4 @@
-"""Loaded weights, and the contexts created over them.
+"""Loaded weights, and the contexts created over them; and the dry run, which loads a model without its weights.
 
 Owns loading and the parameters of contexts. Independent of what is computed and of how sizes are chosen.
 """
@@ -19,10 +19,12 @@ from app.engine.backend import ModelFacts
 from app.engine.embedding.embedder import Pooling
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
+from app.engine.llama.devices import buffer_bytes_by_device
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.model_params import ModelParams
 from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, lib, load_error, native_log
+from app.engine.load.dry_run import DryRunRequest
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.vocabulary import Vocabulary
@@ -31,7 +33,7 @@ from offload.footprint.kv_cache import DRAFT_CELLS, n_seq_max, parse_kv_types
 from offload.placement.load_parameters import LoadParameters
 from quantizer.errors import EngineError
 
-__all__ = ["LlamaModel", "flash_attention", "supports_truncation"]
+__all__ = ["LlamaModel", "dry_compute_bytes", "dry_context_params"]
 
 N_BATCH = 512
 
@@ -144,9 +146,17 @@ class LlamaModel:
         return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters)
 
     def _context_params(self, facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
-        params = _context_params(facts, setting)
+        params = lib.llama_context_default_params()
+        params.n_ctx = facts.n_cells
+        params.n_batch = max(facts.n_batch, facts.n_seq_max)  # llama.cpp needs a row of logits for each, or aborts
+        params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
+        params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
+        params.n_seq_max = facts.n_seq_max
+        params.n_threads = params.n_threads_batch = setting.n_threads
+        params.kv_unified = True  # any sequence may use any cell, and prefixes can be shared
+        params.no_perf = True
         params.offload_kqv = self._parameters.offload_kqv
-        params.flash_attn_type = flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
+        params.flash_attn_type = _flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
         return params
 
     def _has_vocabulary(self) -> bool:
@@ -165,8 +175,8 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> ModelF
         n_ctx_train=n_ctx_train,
         n_cells=max(n_ctx, config.n_cells),
         n_sequences=config.n_sequences,
-        n_seq_max=n_seq_max(config.n_sequences, supports_truncation=supports_truncation(model)),
-        supports_truncation=supports_truncation(model),
+        n_seq_max=n_seq_max(config.n_sequences, supports_truncation=_supports_truncation(model)),
+        supports_truncation=_supports_truncation(model),
         n_batch=config.n_batch or N_BATCH,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
@@ -174,32 +184,58 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> ModelF
     )
 
 
-def flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
+def _layout(setting: RuntimeSettings) -> str:
+    """Return the layout of saved states: values are transposed without fused attention."""
+    return f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}"
+
+
+def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
+    """Return the bytes of each device's compute buffers by its name, the processor's included, by llama.cpp itself.
+
+    Raises EngineError if llama.cpp cannot run the model, or a device no longer exists.
+    """
+    path, log = request.path, native_log()
+    lib.llama_backend_init()
+    model_params = ModelParams(request.parameters)
+    params = lib.llama_model_default_params()
+    model_params.fill(params)
+    params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
+    params.use_extra_bufts = False
+    model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_lines()}", "See `localllm show`.")
+    try:
+        log.take_buffers()
+        context = lib.llama_init_from_model(model, dry_context_params(model, request))
+        if not context:
+            raise EngineError(f"llama.cpp cannot make this context: {log.last_lines()}", "Use a smaller --ctx.")
+        lib.llama_free(context)
+    finally:
+        lib.llama_model_free(model)
+    return {name: held.compute_bytes for name, held in buffer_bytes_by_device(log.take_buffers()).items()}
+
+
+def dry_context_params(model: int, request: DryRunRequest) -> lib.llama_context_params:
+    """Return the parameters of the requested context over a loaded `model`."""
+    params, config = lib.llama_context_default_params(), request.config
+    params.n_ctx = config.n_cells
+    params.n_seq_max = n_seq_max(config.n_sequences, supports_truncation=_supports_truncation(model))
+    params.n_batch = params.n_ubatch = config.n_ubatch
+    params.type_k, params.type_v = config.kv_types.ids
+    params.kv_unified = True
+    params.offload_kqv = request.parameters.offload_kqv
+    params.flash_attn_type = _flash_attention(is_fused=config.is_fused, parameters=request.parameters)
+    return params
+
+
+def _flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
     """Return llama.cpp's type of attention. AUTO would not fuse attention of the processor for layers on GPUs."""
     if not is_fused:
         return int(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
     return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if parameters.offload_kqv else lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
 
 
-def supports_truncation(model: int) -> bool:
+def _supports_truncation(model: int) -> bool:
     """Return whether a loaded model's cache can be truncated; `offload.footprint.kv_cache` decides it from a header."""
     is_stateful = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
     return not is_stateful and lib.llama_model_n_swa(model) <= 0
-
-
-def _layout(setting: RuntimeSettings) -> str:
-    """Return the layout of saved states: values are transposed without fused attention."""
-    return f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}"
-
-
-def _context_params(facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
-    params = lib.llama_context_default_params()
-    params.n_ctx = facts.n_cells
-    params.n_batch = max(facts.n_batch, facts.n_seq_max)  # llama.cpp needs a row of logits for each, or aborts
-    params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
-    params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
-    params.n_seq_max = facts.n_seq_max
-    params.n_threads = params.n_threads_batch = setting.n_threads
-    params.kv_unified = True  # any sequence may use any cell, and prefixes can be shared
-    params.no_perf = True
-    return params

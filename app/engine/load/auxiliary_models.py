@@ -8,7 +8,6 @@ vendored in llama-cpp-python 0.3.36.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
@@ -19,7 +18,7 @@ from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
-__all__ = ["MtpLayer", "find_projectors", "has_mtp_layers", "mtp_layer", "read_auxiliary_models"]
+__all__ = ["find_projectors", "has_mtp_layers", "mtp_layer_bytes", "read_auxiliary_models"]
 
 _PROJECTOR = "mmproj"  # in the names of such files, and their general.type
 
@@ -31,7 +30,7 @@ def read_auxiliary_models(
 
     Raises ModelFileError for a file of another kind, and for one that does not match the model.
     """
-    has_mtp_layer = mtp_layer(header) is not None and supports_truncation(layer_caches_of(header))
+    has_mtp_layer = mtp_layer_bytes(header) is not None and supports_truncation(layer_caches_of(header))
     return AuxiliaryModels(
         draft=_draft(Path(draft_path)) if draft_path else None,
         adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
@@ -71,20 +70,16 @@ _NEEDED: dict[str, tuple[str, ...]] = {
 _LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama.cpp reads without latent queries
 
 
-@dataclass(frozen=True, slots=True)
-class MtpLayer:
-    """A layer that predicts one token further; `n_bytes` are read for it, the output matrix included."""
-
-    n_bytes: int
-
-
 def has_mtp_layers(header: Header) -> bool:
     """Return whether the file declares such layers."""
     return bool(header.integer(f"{header.architecture}.nextn_predict_layers"))
 
 
-def mtp_layer(header: Header) -> MtpLayer | None:
-    """Return the layer of a file that has one that can draft, else None. Raises ModelFileError for a bad shard."""
+def mtp_layer_bytes(header: Header) -> int | None:
+    """Return the bytes that are read for the layer that predicts one token further, the output matrix included.
+
+    None for a file without one that can draft. Raises ModelFileError for a bad shard.
+    """
     needed = _NEEDED.get(header.architecture)
     if needed is None or header.integer(f"{header.architecture}.nextn_predict_layers") != 1:
         return None
@@ -94,7 +89,7 @@ def mtp_layer(header: Header) -> MtpLayer | None:
     if not _suits(header, n_trunk) or any(f"{block}{name}.weight" not in n_bytes for name in needed):
         return None
     own = sum(size for name, size in n_bytes.items() if name.startswith(block))
-    return MtpLayer(own + n_bytes.get("output.weight", n_bytes.get("token_embd.weight", 0)))
+    return own + n_bytes.get("output.weight", n_bytes.get("token_embd.weight", 0))
 
 
 def _suits(header: Header, n_trunk: int) -> bool:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine.load.dry_run import DryRunRequest
-from app.engine.load.machine import detect_machine
+from app.engine.load.machine import check_reachable, detect_machine
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.planner import LoadAttempt, LoadPlanner
-from app.engine.load.rpc import check_reachable
 from app.engine.load.run_history import calibrated_rates
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine.backend import ModelFacts
-from app.engine.load.auxiliary_models import MtpLayer
 from app.engine.protocol.messages import EngineConfig
 from app.engine.speculative.draft_heads import DraftHead
 from app.engine.speculative.draft_model import DraftModel
@@ -31,13 +30,13 @@ _NO_TRUNCATION = "cache cannot drop rejected draft tokens"
 _REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
 
 
-def make_draft_head(backend: LlamaBackend, layer: MtpLayer | None, step_cost: StepCost) -> DraftHead | None:
-    """Return the draft source of the MTP layer of a loaded model, None when that layer does not run."""
+def make_draft_head(backend: LlamaBackend, layer_bytes: int | None, step_cost: StepCost) -> DraftHead | None:
+    """Return the draft source of the MTP layer (of `layer_bytes`) of a loaded model, None when it does not run."""
     from app.engine import llama
 
-    if layer is None or not isinstance(backend, llama.MtpBackend):
+    if layer_bytes is None or not isinstance(backend, llama.MtpBackend):
         return None
-    return DraftHead(backend.mtp, layer.n_bytes / max(1, backend.facts.model_bytes), step_cost)
+    return DraftHead(backend.mtp, layer_bytes / max(1, backend.facts.model_bytes), step_cost)
 
 
 def mtp_notice(name: str, head: DraftHead | None, facts: ModelFacts) -> str:

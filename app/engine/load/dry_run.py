@@ -44,7 +44,7 @@ def compute_by_device(request: DryRunRequest) -> dict[str, int]:
 
 
 def _dry_run(request: DryRunRequest) -> Iterator[_ComputeBuffers]:
-    from app.engine.llama.dry_run import dry_compute_bytes
+    from app.engine.llama.model import dry_compute_bytes
     from app.engine.llama.rpc import add_rpc_servers
 
     add_rpc_servers(request.rpc)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from app.engine.backend import Backend
 from app.engine.cache.state_store import StateStore
 from app.engine.embedding.embedder import Embedder, pooling_of
-from app.engine.load.auxiliary_models import MtpLayer, has_mtp_layers, mtp_layer, read_auxiliary_models
+from app.engine.load.auxiliary_models import has_mtp_layers, mtp_layer_bytes, read_auxiliary_models
 from app.engine.load.devices import LoadDevices
 from app.engine.load.draft_sources import load_draft_model, make_draft_head, mtp_notice
+from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import LoadAttempt, load_within_memory
-from app.engine.load.rpc import exposure_warning
 from app.engine.load.run_history import run_history
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context
@@ -122,7 +122,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     listener.on_plan(describe_plan(attempt.plan))
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
-    load = partial(_open, path, mtp_layer(header), listener)
+    load = partial(_open, path, listener, with_mtp=mtp_layer_bytes(header) is not None)
     native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
     with native.owned as owned:
         devices.check_load(attempt, native.usage, key)
@@ -142,7 +142,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         return replace(loaded, record_speed=_recorder(attempt, planner.model, key, cache_dir).record)
 
 
-def _open(path: Path, layer: MtpLayer | None, listener: LoadListener, attempt: LoadAttempt) -> _NativeModel:
+def _open(path: Path, listener: LoadListener, attempt: LoadAttempt, *, with_mtp: bool) -> _NativeModel:
     """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small."""
     from app.engine import llama
 
@@ -150,7 +150,7 @@ def _open(path: Path, layer: MtpLayer | None, listener: LoadListener, attempt: L
     log.take_buffers()
     with ExitStack() as owned:
         model = llama.LlamaModel(
-            path, attempt.parameters, attempt.setting.extra_buffers, listener.on_progress, with_mtp=layer is not None
+            path, attempt.parameters, attempt.setting.extra_buffers, listener.on_progress, with_mtp=with_mtp
         )
         owned.callback(model.close)
         model.load_adapters(_adapters(attempt.config), _control_vector(attempt.config, path))
@@ -186,7 +186,7 @@ def _draft_sources(
     facts, config = native.backend.facts, attempt.config
     if not facts.can_generate:
         listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
-    head = make_draft_head(native.backend, mtp_layer(header), step_cost)
+    head = make_draft_head(native.backend, mtp_layer_bytes(header), step_cost)
     if has_mtp_layers(header):
         listener.on_notice(mtp_notice(header.path.name, head, facts))
     place = partial(devices.parameters, setting=attempt.setting)

@@ -6,13 +6,13 @@ driver that crashes ends only that process. Independent of models.
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.engine.load.machine_file import MachineFile
-from app.engine.load.rpc import check_reachable
 from app.engine.model_task import Message, run_child, serve
 from offload.devices.bandwidth import measure_read_bandwidth
 from offload.devices.cpu import default_threads
@@ -20,9 +20,23 @@ from offload.devices.gpu_table import known_bandwidth
 from offload.devices.gpus import PciGpu, distinct_gpus, has_unified_memory, nvidia_gpus, pci_gpus
 from offload.devices.host_memory import HostMemory, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from quantizer.errors import EngineError
 from quantizer.process import python_command
 
-__all__ = ["Survey", "detect_machine", "gpu_from_json", "list_gpus", "survey", "unusable_gpus", "with_host_bandwidth"]
+__all__ = [
+    "Survey",
+    "check_reachable",
+    "detect_machine",
+    "exposure_warning",
+    "gpu_from_json",
+    "list_gpus",
+    "survey",
+    "unusable_gpus",
+    "with_host_bandwidth",
+]
+
+_LOOPBACK = ("localhost:", "127.")
+_CONNECT_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +126,30 @@ def gpu_from_json(
         link_bytes_per_s=link["bytes_per_s"] if link else links.get(gpu["address"]),
         link_latency_s=link["latency_s"] if link else None,
         description=gpu["description"],
+    )
+
+
+def check_reachable(endpoints: Sequence[str]) -> None:
+    """Raise EngineError for the first of `endpoints` that cannot be reached."""
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            raise EngineError(
+                f"The RPC server {endpoint} cannot be reached: {error}.",
+                "Start llama.cpp's rpc-server there, or leave out --rpc.",
+            ) from error
+
+
+def exposure_warning(endpoints: Sequence[str]) -> str:
+    """Return the warning about servers on other machines, "" without any."""
+    others = [endpoint for endpoint in endpoints if not endpoint.startswith(_LOOPBACK)]
+    if not others:
+        return ""
+    return (
+        f"RPC is unauthenticated and unencrypted: anyone on the network path to {', '.join(others)} can read and "
+        "change everything that is computed there. Use it in trusted networks only."
     )
 
 

@@ -6,16 +6,15 @@ Only running one shows that. Owns the test and `<cache>/selftest.json`, the resu
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from importlib import metadata, resources, util
 from pathlib import Path
 
+from app.engine.load.machine_file import MachineFile
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.cpu import cpu_name, default_threads
 from quantizer.errors import EngineError, UserError
-from quantizer.files import write_atomically
 from quantizer.process import python_command, run_to_exit
 
 __all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
@@ -25,7 +24,6 @@ NOTICE = (
     "prefill and decode may be slower. A build by another compiler (GCC 13 or later, or clang) fixes it."
 )
 TIMEOUT_S = 120.0
-_FILE_NAME = "selftest.json"
 _CANNOT_RUN = 3  # exit status of a child that could not run the test
 _CHILD = tuple(python_command("app.engine.load.self_test"))
 
@@ -43,13 +41,12 @@ def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestR
 
     Raises EngineError when the test cannot run at all.
     """
-    key, cache_file = _build_key(), cache_dir / _FILE_NAME
-    known = _read(cache_file)
-    if key in known:
-        return SelfTestResult(known[key], is_new=False)
+    results = MachineFile(cache_dir / "selftest.json", _build_key())
+    known = results.entry("repacking").get("is_safe")
+    if known is not None:
+        return SelfTestResult(known, is_new=False)
     is_safe = _survives(child)
-    cache_file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(cache_file, json.dumps(known | {key: is_safe}, indent=1), sync=False)
+    results.update("repacking", {"is_safe": is_safe})
     return SelfTestResult(is_safe, is_new=True)
 
 
@@ -71,15 +68,6 @@ def _build_key() -> str:
     files = sorted(path for path in folder.glob("*ggml-cpu*") if path.is_file())
     stamps = ",".join(f"{path.stat().st_size}@{path.stat().st_mtime_ns}" for path in files[:1])
     return f"{metadata.version('llama-cpp-python')} {stamps} {cpu_name()}"
-
-
-def _read(cache_file: Path) -> dict[str, bool]:
-    """Return the stored results; with a damaged or missing file the test just runs again."""
-    try:
-        known = json.loads(cache_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {key: value for key, value in known.items() if isinstance(value, bool)} if isinstance(known, dict) else {}
 
 
 def main() -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import gguf
 import pytest
 
-from app.engine.load.auxiliary_models import MtpLayer, has_mtp_layers, mtp_layer
+from app.engine.load.auxiliary_models import has_mtp_layers, mtp_layer_bytes
 from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import validate_gguf
 from tests.quantizer.gguf_heads import predicting_model, predicting_weights
 
 
-def found(path: Path) -> MtpLayer | None:
-    return mtp_layer(validate_gguf(path))
+def found(path: Path) -> int | None:
+    return mtp_layer_bytes(validate_gguf(path))
 
 
 @pytest.mark.parametrize("architecture", ["glm4moe", "deepseek2", "hy_v3"])
@@ -21,19 +21,19 @@ def test_a_layer_costs_its_own_bytes_and_those_of_the_output_matrix(tmp_path: Pa
     layer = found(predicting_model(tmp_path / "m.gguf", architecture))
     weights = predicting_weights(architecture)
     own = sum(array.nbytes for name, array in weights.items() if name.startswith("blk.1."))
-    assert layer == MtpLayer(own + weights["output.weight"].nbytes)
+    assert layer == own + weights["output.weight"].nbytes
 
 
 def test_a_model_without_such_layers_has_none(tiny_model: Path) -> None:
     header = validate_gguf(tiny_model)
     assert not has_mtp_layers(header)
-    assert mtp_layer(header) is None
+    assert mtp_layer_bytes(header) is None
 
 
 def test_a_layer_of_a_model_whose_cache_cannot_be_truncated_does_not_draft(tmp_path: Path) -> None:
     header = validate_gguf(predicting_model(tmp_path / "m.gguf", "qwen35"))
     assert has_mtp_layers(header)
-    assert mtp_layer(header) is None
+    assert mtp_layer_bytes(header) is None
 
 
 # Files with which llama.cpp would end the process if it ran the layer.
@@ -62,7 +62,7 @@ def test_a_deepseek_that_is_read_without_latent_queries_does_not_draft(
     path = predicting_model(
         tmp_path / "m.gguf", "deepseek2", lambda writer: writer.add_block_count(n_trunk + 1), weights
     )
-    assert (mtp_layer(read_header(path)) is not None) == is_found
+    assert (mtp_layer_bytes(read_header(path)) is not None) == is_found
 
 
 @pytest.mark.parametrize("name", ["nextn.eh_proj", "nextn.hnorm", "ffn_gate_inp"])

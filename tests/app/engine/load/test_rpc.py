@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from app.engine.load.rpc import check_reachable, exposure_warning
+from app.engine.load.machine import check_reachable, exposure_warning
 from quantizer.errors import EngineError
 
 
