@@ -50,6 +50,7 @@ def test_a_clients_port_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
         assert list(listen_for_clients("127.0.0.1", stack)) == [free]
 
 
+@pytest.mark.slow
 def test_a_service_also_answers_on_clients_ports(start_service: Callable[..., RunningService]) -> None:
     before = {port for port in listening.CLIENTS_PORTS if _is_free(port)}
     own = start_service(also="true")

@@ -106,6 +106,7 @@ async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_
     assert (engine.status.state, notices) == ("failed", [])
 
 
+@pytest.mark.slow
 def test_a_service_whose_owner_is_gone_before_it_listens_ends(environment: Mapping[str, str]) -> None:
     command = python_command("app.cli.main", "serve", "--owned")
     pipe = subprocess.PIPE
@@ -139,6 +140,7 @@ def _process_lives(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="asks the process table by signal 0")
 def test_a_killed_service_leaves_no_worker_behind(start_service: Callable[..., RunningService]) -> None:
     service = start_service()

@@ -13,6 +13,8 @@ from app.library.local.resolve import GUIDE, resolve
 from app.settings.settings import Settings
 from tests.app.running import RunningService
 
+pytestmark = pytest.mark.slow
+
 HELLO = [{"role": "user", "content": "What is localllm?"}]
 JINJA = "{% for message in messages %}{{ message.content }}. {% endfor %}"
 
