@@ -14,7 +14,6 @@ from app.protocol.library import (
     ModelFit,
     PlacementResult,
     Quant,
-    RemovalResult,
     TypeChoice,
 )
 
@@ -22,14 +21,12 @@ if TYPE_CHECKING:
     from app.library.local.index import LibraryEntry
     from app.library.local.model_files import ModelRef
     from app.library.local.placement import ImportPlan
-    from app.library.local.removal import Removal
     from app.library.machine_fit.type_table import TypeRow
 
 __all__ = [
     "LIBRARY",
     "describe_import",
     "describe_model",
-    "describe_removal",
     "describe_type",
 ]
 
@@ -66,8 +63,3 @@ def describe_type(row: TypeRow, fit: ModelFit) -> TypeChoice:
 def describe_import(placed: ModelRef, placement: ImportPlan, way: str) -> PlacementResult:
     """Return a model that was imported, and how."""
     return PlacementResult(placed.id, str(placed.path), placement.n_bytes, cast("ImportWay", way))
-
-
-def describe_removal(removal: Removal) -> RemovalResult:
-    """Return what a removal deletes, or deleted."""
-    return RemovalResult(removal.ref.id, tuple(map(str, removal.paths)), removal.n_bytes_freed)

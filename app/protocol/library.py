@@ -21,6 +21,7 @@ __all__ = [
     "LocalModels",
     "MachineProblem",
     "MachineReport",
+    "ModelFacts",
     "ModelFit",
     "PlacementResult",
     "Quant",
@@ -61,7 +62,24 @@ class Quant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalModel:
+class ModelFacts:
+    """The facts about a model that lists show, read from its header. 0 and "" are unknown; texts are untrusted."""
+
+    name: str = ""
+    architecture: str = ""
+    file_type: str = ""
+    n_parameters: int = 0
+    n_ctx_train: int = 0
+    kv_bytes_per_token: int = 0
+    has_chat_template: bool = False
+    has_tools: bool = False
+    has_fim: bool = False
+    licence: str = ""
+    template_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel(ModelFacts):
     """A model of the service's machine; `where` is "library" or the program that holds it. 0 and "" are unknown.
 
     `damaged` is why its file was refused. `fit` is None where it was not computed yet, or cannot be. For a loaded
@@ -74,17 +92,6 @@ class LocalModel:
     n_bytes: int
     modified_s: int = 0
     damaged: str = ""
-    name: str = ""
-    architecture: str = ""
-    file_type: str = ""
-    n_parameters: int = 0
-    n_ctx_train: int = 0
-    kv_bytes_per_token: int = 0
-    has_chat_template: bool = False
-    has_tools: bool = False
-    has_fim: bool = False
-    licence: str = ""
-    template_sha256: str = ""
     fit: ModelFit | None = None
     state: Literal["loading", "ready", "failed", "unloaded"] = "unloaded"
     loaded_as: str = ""

@@ -18,7 +18,7 @@ from app.terminal import printable_line
 from quantizer.errors import UserError
 
 if TYPE_CHECKING:
-    from app.library.local.removal import Removal
+    from app.protocol.library import RemovalResult
     from app.settings.settings import Settings
 
 __all__ = ["rm"]
@@ -35,7 +35,6 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     Only files in the models folder are removed. For a linked model only the link is removed. A model that a running
     service has loaded is kept, unless you give --yes.
     """
-    from app.library.describe import describe_removal
     from app.library.local.removal import plan_removal, remove
     from app.library.local.resolve import resolve
     from app.settings.settings import load_settings
@@ -44,7 +43,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     refs = {ref.path: ref for ref in (resolve(name, settings) for name in models)}
     removals = [plan_removal(ref, settings.models_dir) for ref in refs.values()]
     if not assume_yes:
-        _check_unused([removal.ref.served_as for removal in removals], settings)
+        _check_unused([ref.served_as for ref in refs.values()], settings)
     confirm_removal(_question(removals), assume_yes=assume_yes)
     with open_index(settings.cache_dir) as index:
         for removal in removals:
@@ -53,7 +52,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
             if not wants_json:
                 click.echo(f"Removed {_described(removal)}.")
     if wants_json:
-        click.echo(json.dumps({"removed": [encode(describe_removal(removal)) for removal in removals]}))
+        click.echo(json.dumps({"removed": [encode(removal) for removal in removals]}))
 
 
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:
@@ -79,11 +78,11 @@ def _loaded_ids(settings: Settings) -> set[str]:
         return set()
 
 
-def _question(removals: Sequence[Removal]) -> str:
+def _question(removals: Sequence[RemovalResult]) -> str:
     return "".join(f"  {_described(removal)}\n" for removal in removals) + "Remove it?"
 
 
-def _described(removal: Removal) -> str:
+def _described(removal: RemovalResult) -> str:
     n_bytes = removal.n_bytes_freed
     frees = f"frees {format_bytes(n_bytes)}" if n_bytes else "frees nothing: its bytes have another name"
-    return f"{printable_line(removal.ref.id)} ({frees})"
+    return f"{printable_line(removal.id)} ({frees})"

@@ -1,6 +1,6 @@
 """The index of model files, `<cache>/index.db`: facts, hashes and origins, so that no header is read twice.
 
-Owns the facts of a model, the database, and the library's entries, which join it with the disk. A record is valid while
+Owns the database, and the library's entries, which join it with the disk. A record is valid while
 the stamp of its files is unchanged. Several processes may use the database; a damaged one is made anew. Does not depend
 on any screen.
 """
@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
+from app.protocol.library import ModelFacts
 from quantizer.errors import ModelFileError, StorageError
 
 __all__ = [
     "VERSION",
-    "Facts",
     "Index",
     "IndexRecord",
     "LibraryEntry",
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from quantizer.gguf.model_info import ModelInfo
 
 VERSION = 2  # of the facts and how they are computed: facts of another version are read again
+_FACT_NAMES = {item.name for item in fields(ModelFacts)}
 _BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
 _SCHEMA = (
     "DROP TABLE IF EXISTS models",  # facts of another version
@@ -51,29 +52,12 @@ _SCHEMA = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The part of a model's info that lists show. Texts are untrusted: escape them before a terminal shows them."""
-
-    name: str
-    architecture: str
-    n_parameters: int
-    file_type: str
-    n_ctx_train: int
-    kv_bytes_per_token: int
-    has_chat_template: bool
-    has_tools: bool
-    has_fim: bool
-    licence: str
-    template_sha256: str
-
-
-def read_facts(path: Path) -> Facts:
+def read_facts(path: Path) -> ModelFacts:
     """Read the model at `path`, all its files. Raises ModelFileError when validation rejects it."""
     from quantizer.gguf.validation import validate_gguf
 
     info = full_model_info(validate_gguf(path))
-    return Facts(**{item.name: getattr(info, item.name) for item in fields(Facts)})
+    return ModelFacts(**{name: getattr(info, name) for name in _FACT_NAMES})
 
 
 def full_model_info(header: Header) -> ModelInfo:
@@ -93,7 +77,7 @@ class IndexRecord:
     """The outcome of reading a model whose files had `stamp`: its facts, or the `fault` that validation found."""
 
     stamp: str
-    facts: Facts | None
+    facts: ModelFacts | None
     fault: str = ""
 
 
@@ -131,7 +115,7 @@ class Index:
         row = (index_key(path), record.stamp, facts, record.fault.encode(errors="replace").decode())
         self._run("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", [row])
 
-    def forget(self, paths: Iterable[bytes | Path]) -> None:
+    def forget(self, paths: Iterable[bytes | str | Path]) -> None:
         """Delete everything about `paths`."""
         keys = [(index_key(path),) for path in paths]
         for table in ("models", "hashes", "origins") if keys else ():
@@ -242,15 +226,16 @@ def _migrate(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _facts(text: str) -> Facts | None:
+def _facts(text: str) -> ModelFacts | None:
     """Parse what `store` wrote; None for anything else."""
     try:
-        return Facts(**json.loads(text)) if text else None
-    except (ValueError, TypeError):
+        values = json.loads(text) if text else None
+        return ModelFacts(**values) if values and values.keys() == _FACT_NAMES else None
+    except (ValueError, TypeError, AttributeError):
         return None
 
 
-def index_key(path: bytes | Path) -> bytes:
+def index_key(path: bytes | str | Path) -> bytes:
     """Return the key of a path: names on disk may be any bytes."""
     return os.fsencode(path)
 
@@ -275,7 +260,7 @@ class LibraryEntry:
 
     ref: ModelRef
     disk: ModelStat
-    facts: Facts | None = None
+    facts: ModelFacts | None = None
     fault: str = ""
 
     @property

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.library.local.model_files import ModelRef, parts_of
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
+from app.protocol.library import RemovalResult
 from quantizer.errors import StorageError, UsageError
 
-__all__ = ["Removal", "plan_removal", "remove", "remove_empty_folders"]
+__all__ = ["plan_removal", "remove", "remove_empty_folders"]
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """A model, the paths to remove (first file first), and the bytes that this frees."""
-
-    ref: ModelRef
-    paths: tuple[Path, ...]
-    n_bytes_freed: int
-
-
-def plan_removal(ref: ModelRef, models_dir: Path) -> Removal:
+def plan_removal(ref: ModelRef, models_dir: Path) -> RemovalResult:
     """Return what removing `ref` would remove. Raises UsageError for a model outside the library."""
     repo = ref.path.parent
     if ref.place:
@@ -37,18 +28,18 @@ def plan_removal(ref: ModelRef, models_dir: Path) -> Removal:
     if repo.parent.parent != models_dir or repo.resolve() != models_dir.resolve() / repo.parent.name / repo.name:
         raise UsageError(f"{ref.path} is not in the library itself.", "Delete the file where it is.")
     paths = tuple(path for path in (*parts_of(ref.path), recipe_path(ref.path)) if os.path.lexists(path))
-    return Removal(ref, paths, sum(map(_n_bytes_freed, paths)))
+    return RemovalResult(ref.id, tuple(map(str, paths)), sum(map(_n_bytes_freed, paths)))
 
 
-def remove(removal: Removal) -> None:
+def remove(removal: RemovalResult) -> None:
     """Remove the paths, and folders that become empty. Raises StorageError."""
-    for path in removal.paths:
+    for path in map(Path, removal.paths):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             cause = f"{path} cannot be removed: {error.strerror}."
             raise StorageError(cause, "Check its permissions, and that no program uses it.") from error
-    remove_empty_folders(removal.ref.path.parent)
+        remove_empty_folders(path.parent)
 
 
 def remove_empty_folders(repo: Path) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from app.library.describe import (
     describe_import,
     describe_model,
-    describe_removal,
 )
 from app.library.external import external_models
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
@@ -132,7 +131,7 @@ class LibraryService:
     @in_thread
     def removal(self, ref: ModelRef) -> RemovalResult:
         """Return what removing `ref` would delete. Raises UsageError for a model outside the library."""
-        return describe_removal(plan_removal(ref, self._settings.models_dir))
+        return plan_removal(ref, self._settings.models_dir)
 
     @in_thread
     def remove(self, ref: ModelRef) -> RemovalResult:
@@ -141,7 +140,7 @@ class LibraryService:
         remove(removal)
         with Index(self._settings.cache_dir) as index:
             index.forget(removal.paths)
-        return describe_removal(removal)
+        return removal
 
     @in_thread
     def diagnose(self) -> MachineReport:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.library.local.index import Facts, Index, IndexRecord, index_key, read_facts
+from app.library.local.index import Index, IndexRecord, index_key, read_facts
+from app.protocol.library import ModelFacts
 from quantizer.errors import StorageError
 from tests.app.small_models import small_model
 
@@ -25,11 +26,11 @@ for number in range(40):
 
 
 @pytest.fixture
-def facts(tmp_path: Path) -> Facts:
+def facts(tmp_path: Path) -> ModelFacts:
     return read_facts(small_model(tmp_path / "m.gguf", "nämé \x1b[0m"))
 
 
-def test_what_is_kept_is_known_to_the_next_process(tmp_path: Path, facts: Facts) -> None:
+def test_what_is_kept_is_known_to_the_next_process(tmp_path: Path, facts: ModelFacts) -> None:
     path = tmp_path / "m.gguf"
     with Index(tmp_path / "cache") as index:
         index.store(path, IndexRecord("stamp", facts))
@@ -37,7 +38,7 @@ def test_what_is_kept_is_known_to_the_next_process(tmp_path: Path, facts: Facts)
         assert index.records() == {index_key(path): IndexRecord("stamp", facts)}
 
 
-def test_a_forgotten_file_has_neither_facts_nor_a_hash(tmp_path: Path, facts: Facts) -> None:
+def test_a_forgotten_file_has_neither_facts_nor_a_hash(tmp_path: Path, facts: ModelFacts) -> None:
     path = tmp_path / "m.gguf"
     with Index(tmp_path / "cache") as index:
         index.store(path, IndexRecord("stamp", facts))
@@ -66,7 +67,7 @@ def test_a_hash_does_not_pass_to_a_file_that_takes_the_place_of_another(tmp_path
 
 
 @pytest.mark.parametrize("damage", [b"", b"no database at all, but long enough for a header" * 50])
-def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes, facts: Facts) -> None:
+def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes, facts: ModelFacts) -> None:
     (tmp_path / "index.db").write_bytes(damage)
     with Index(tmp_path) as index:
         assert index.was_damaged == bool(damage)
@@ -74,7 +75,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes, facts: Fact
         assert len(index.records()) == 1
 
 
-def test_damage_that_shows_late_is_mended_too(tmp_path: Path, facts: Facts) -> None:
+def test_damage_that_shows_late_is_mended_too(tmp_path: Path, facts: ModelFacts) -> None:
     with Index(tmp_path) as index:
         for number in range(200):
             index.store(tmp_path / f"{number}.gguf", IndexRecord("stamp", facts))
@@ -89,7 +90,7 @@ def test_damage_that_shows_late_is_mended_too(tmp_path: Path, facts: Facts) -> N
         assert len(index.records()) == 1
 
 
-def test_facts_of_another_version_are_forgotten_and_hashes_stay(tmp_path: Path, facts: Facts) -> None:
+def test_facts_of_another_version_are_forgotten_and_hashes_stay(tmp_path: Path, facts: ModelFacts) -> None:
     path = tmp_path / "m.gguf"
     with Index(tmp_path / "cache") as index:
         index.store(path, IndexRecord("stamp", facts))
