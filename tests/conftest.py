@@ -5,12 +5,21 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 # Started in the background of a script, tests would hand an ignored Ctrl-C on to every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where no bytecode may be written beside the sources, each of hundreds of processes would compile all its imports.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # No test is timed: Hypothesis would fail one whose example took 200 ms because the machine had other things to do.
 settings.register_profile("untimed", deadline=None)
