@@ -1,6 +1,6 @@
 """The plan of a model on a machine: the placement, warnings and remedies. Pure but for a dry run of the engine.
 
-Owns the constraints and the plan, and repeating both until the dry run's compute buffers agree with the placement.
+Owns the plan, and repeating both until the dry run's compute buffers agree with the placement.
 Independent of where a header or a machine's description comes from, and of how a dry run is made.
 """
 
@@ -13,7 +13,6 @@ from offload.advice.remedies import Remedy, find_remedies
 from offload.advice.warnings import beyond_training, plan_warnings
 from offload.devices.machine import Machine
 from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
-from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import DEFAULT_DEPTH, RunConfig
 from offload.placement.allocation import is_held, with_compute
@@ -24,7 +23,6 @@ from offload.speed.cost_model import Rates
 __all__ = [
     "DryRun",
     "PlacementPlan",
-    "PlanConstraints",
     "best_assessment",
     "complete_plan",
     "dry_plan",
@@ -33,21 +31,6 @@ __all__ = [
 ]
 
 _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long one will not stay empty
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanConstraints:
-    """Constraints on a plan. `n_ctx` 0 leaves the context open, `n_cells` 0 the cells that all sequences share.
-
-    `gpu_layers` are layers by GPU name, the output counted as one; None leaves them to the planner.
-    """
-
-    n_ctx: int = 0
-    n_cells: int = 0
-    kv_types: KvTypes
-    n_sequences: int = 1
-    is_fused: bool = True
-    gpu_layers: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +48,28 @@ class PlacementPlan:
 
 
 def plan(
-    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, *, wants_remedies: bool = True
+    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, *, wants_remedies: bool = True
 ) -> PlacementPlan:
-    """Plan `model` for `machine`, whose speeds are `rates`. Raises UsageError for a cache that it cannot have, and for
-    layers on GPUs that are not there."""
-    found = best_assessment(model, constraints, machine, rates)
-    return complete_plan(found, model, constraints, machine, rates, wants_remedies=wants_remedies)
+    """Plan `model` as `requested` for `machine`, whose speeds are `rates`.
+
+    Raises UsageError for a cache that the model cannot have, and for layers on GPUs that are not there.
+    """
+    found = best_assessment(model, requested, machine, rates)
+    return complete_plan(found, model, requested, machine, rates, wants_remedies=wants_remedies)
 
 
-def best_assessment(model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates) -> Assessment:
+def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates) -> Assessment:
     """Return the best assessment of `model`, without warnings and remedies. Raises as `plan` does."""
-    wanted = _setting(model, constraints)
-    if constraints.gpu_layers is not None:
-        return choose_manual(model, wanted, machine, rates, constraints.gpu_layers)
+    wanted = _resolved(model, requested)
+    if requested.gpu_layers is not None:
+        return choose_manual(model, wanted, machine, rates, requested.gpu_layers)
     return choose(model, wanted, machine, rates)
 
 
 def complete_plan(
     found: Assessment,
     model: PlannedModel,
-    constraints: PlanConstraints,
+    requested: RunConfig,
     machine: Machine,
     rates: Rates,
     *,
@@ -98,20 +83,20 @@ def complete_plan(
         assessment=found,
         uncertainty=rates.uncertainty,
         warnings=(*plan_warnings(found, rates), *beyond_training(found.profile.run_config.n_ctx, model.n_ctx_train)),
-        remedies=find_remedies(model, _setting(model, constraints), machine, rates, found) if wants_remedies else (),
+        remedies=find_remedies(model, _resolved(model, requested), machine, rates, found) if wants_remedies else (),
     )
 
 
-def _setting(model: PlannedModel, constraints: PlanConstraints) -> RunConfig:
-    """Return the sizes that the engine would choose with enough memory."""
-    n_ctx = constraints.n_ctx or min(model.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
-    return RunConfig(
+def _resolved(model: PlannedModel, requested: RunConfig) -> RunConfig:
+    """Return `requested` with the sizes that the engine would choose with enough memory, for any placement."""
+    n_ctx = requested.n_ctx or min(model.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
+    return replace(
+        requested,
         n_ctx=n_ctx,
-        n_cells=constraints.n_cells or max(n_ctx, min(n_ctx * constraints.n_sequences, DEFAULT_N_CELLS)),
-        kv_types=constraints.kv_types,
-        n_sequences=constraints.n_sequences,
+        n_cells=requested.n_cells or max(n_ctx, min(n_ctx * requested.n_sequences, DEFAULT_N_CELLS)),
         depth=min(n_ctx, max(DEFAULT_DEPTH, n_ctx // _DEPTH_SHARE)),
-        is_fused=constraints.is_fused or constraints.kv_types.needs_flash_attention,
+        is_fused=requested.is_fused or requested.kv_types.needs_flash_attention,
+        gpu_layers=None,
     )
 
 
@@ -122,24 +107,24 @@ _MAX_ROUNDS = 3
 
 
 def dry_plan(
-    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, dry_run: DryRun
+    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, dry_run: DryRun
 ) -> PlacementPlan:
     """Plan as `plan` does, and compare each placement with a dry run of it; where that takes more, plan again.
 
     Raises UsageError for a cache that the model cannot have, and what `dry_run` raises.
     """
-    found = best_assessment(model, constraints, machine, rates)
+    found = best_assessment(model, requested, machine, rates)
     for _ in range(_MAX_ROUNDS):
         measured = dry_run(found.profile.run_config, parameters_of(found))
         if found.placement is not None:
             shares = with_compute(found.shares, measured)
             is_well = is_held(shares, machine)
-            if is_well or constraints.gpu_layers is not None:  # manual placements stay
+            if is_well or requested.gpu_layers is not None:  # manual placements stay
                 verdict = found.verdict if is_well else FitLevel.WONT_RUN
-                return complete_plan(replace(found, shares=shares, verdict=verdict), model, constraints, machine, rates)
+                return complete_plan(replace(found, shares=shares, verdict=verdict), model, requested, machine, rates)
         model = _scaled(model, found, measured)
-        found = best_assessment(model, constraints, machine, rates)
-    return complete_plan(found, model, constraints, machine, rates)
+        found = best_assessment(model, requested, machine, rates)
+    return complete_plan(found, model, requested, machine, rates)
 
 
 def parameters_of(found: Assessment) -> LoadParameters:

@@ -5,6 +5,7 @@ Owns the sum of weights, cache and compute buffers. Independent of devices.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,16 +41,19 @@ _F16 = KvTypes()
 class RunConfig:
     """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once.
 
-    `depth` is the number of tokens before the one whose speed is predicted.
+    `depth` is the number of tokens before the one whose speed is predicted. Only a request for a plan leaves `n_ctx` or
+    `n_cells` open with 0, or has `gpu_layers`: layers by GPU name, the output counted as one; None leaves them to the
+    planner.
     """
 
-    n_ctx: int
-    n_cells: int
+    n_ctx: int = 0
+    n_cells: int = 0
     kv_types: KvTypes = _F16
     n_sequences: int = 1
     n_ubatch: int = DEFAULT_N_UBATCH
     depth: int = DEFAULT_DEPTH
     is_fused: bool = True
+    gpu_layers: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
 from offload.placement.assessment import assess
-from offload.plan import PlanConstraints, best_assessment
+from offload.plan import best_assessment
 from offload.speed.cost_model import Rates
 from quantizer.gguf.file_types import FILE_TYPES
 
@@ -34,11 +35,11 @@ class Prediction:
 
 
 def predict(
-    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates, depths: Iterable[int]
+    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, depths: Iterable[int]
 ) -> Prediction:
     """Plan `model` and return how fast it will be behind each of `depths` tokens. Raises what `best_assessment`
     raises."""
-    run_config = best_assessment(model, constraints, machine, rates).profile.run_config
+    run_config = best_assessment(model, requested, machine, rates).profile.run_config
     found = {depth: assess(model.profile(replace(run_config, depth=depth)), machine, rates).speed for depth in depths}
     known = {depth: speed for depth, speed in found.items() if speed is not None}
     prefill_tps = next((speed.prefill_tps for speed in known.values()), None)
@@ -46,10 +47,10 @@ def predict(
 
 
 def faster_quantization(
-    model: PlannedModel, constraints: PlanConstraints, machine: Machine, rates: Rates
+    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates
 ) -> tuple[str, float] | None:
     """Return the best file type that decodes much faster, and how many times; None where there is none."""
-    run_config = best_assessment(model, constraints, machine, rates).profile.run_config
+    run_config = best_assessment(model, requested, machine, rates).profile.run_config
     now = assess(model.profile(run_config), machine, rates).decode_tps
     for name in _FILE_TYPES if now else ():
         tps = assess(model.quantized(FILE_TYPES[name]).profile(run_config), machine, rates).decode_tps

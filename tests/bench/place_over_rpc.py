@@ -30,7 +30,7 @@ from offload.footprint.profile import RunConfig
 from offload.placement.actual_usage import DeviceUsage
 from offload.placement.allocation import Share
 from offload.placement.load_parameters import LoadParameters
-from offload.plan import PlanConstraints, dry_plan, parameters_of
+from offload.plan import dry_plan, parameters_of
 from offload.speed.cost_model import expected_rates
 from tests.app.pseudo_gpu import free_ports, pseudo_gpus
 from tests.offload import model_outlines
@@ -50,7 +50,7 @@ REDUCED = {
 }
 
 
-def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> tuple[PlanConstraints, Machine]:
+def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> tuple[RunConfig, Machine]:
     """Draw a context and memory limits around what the model takes."""
     n_ctx = chance.choice((512, 2048, 4096))
     kv_types = parse_kv_types(chance.choice(("f16", "q8_0")))
@@ -67,7 +67,7 @@ def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> t
         for name in names
     ]
     host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=1 << 40, free_bytes=1 << 40, bytes_per_s=50e9)
-    question = PlanConstraints(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
+    question = RunConfig(n_ctx=n_ctx, n_cells=n_ctx, kv_types=kv_types, n_sequences=N_SEQUENCES)
     return question, Machine(host, tuple(gpus))
 
 

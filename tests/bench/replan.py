@@ -18,7 +18,8 @@ from app.protocol.plan import describe_plan
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
-from offload.plan import PlanConstraints, plan
+from offload.footprint.profile import RunConfig
+from offload.plan import plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.file_types import file_type_named
 from tests.offload.machines import MACHINES
@@ -27,12 +28,12 @@ from tests.offload.model_outlines import OUTLINES, header_of
 NAMES = ("RTX 3060 12 GB, 32 GB RAM", "2 × RTX 3090, 64 GB RAM", "processor only, 32 GB")
 
 
-def turns(model: PlannedModel, machine: Machine, n_turns: int) -> Iterator[PlanConstraints]:
+def turns(model: PlannedModel, machine: Machine, n_turns: int) -> Iterator[RunConfig]:
     """Yield questions as keys make them: each other layers on the first GPU, or another context."""
     n_layers = model.header.integer(f"{model.header.architecture}.block_count") or 1
     for turn in range(n_turns):
         layers = {machine.gpus[0].name: turn % n_layers} if machine.gpus and turn % 2 else None
-        yield PlanConstraints(
+        yield RunConfig(
             n_ctx=1024 << turn % 5,
             kv_types=KvTypes(),
             n_sequences=8,

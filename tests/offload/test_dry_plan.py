@@ -12,13 +12,13 @@ from offload.footprint.profile import RunConfig
 from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.placement.search import margin_bytes
-from offload.plan import PlacementPlan, PlanConstraints, dry_plan, parameters_of, plan
+from offload.plan import PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import expected_rates
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
-QUESTION = PlanConstraints(kv_types=KvTypes(), n_sequences=1)
+QUESTION = RunConfig(kv_types=KvTypes(), n_sequences=1)
 TWO_CARDS = MACHINES["2 × RTX 3090, 64 GB RAM"]
 
 

@@ -15,10 +15,10 @@ from offload.devices.machine import Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
-from offload.footprint.profile import DEFAULT_N_UBATCH
+from offload.footprint.profile import DEFAULT_N_UBATCH, RunConfig
 from offload.format import format_memory, format_speed
 from offload.placement.assessment import FitLevel
-from offload.plan import PlacementPlan, PlanConstraints, plan
+from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
@@ -33,7 +33,7 @@ MODELS = (
     ("qwen3-30b-a3b", "Q4_K_M"),
     ("llama-3.3-70b", "Q4_K_M"),
 )
-QUESTION = PlanConstraints(kv_types=KvTypes(), n_sequences=8)
+QUESTION = RunConfig(kv_types=KvTypes(), n_sequences=8)
 GIB = 1 << 30
 
 
@@ -42,7 +42,7 @@ def model(name: str, file_type: str) -> PlannedModel:
     return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
 
-def planned(name: str, file_type: str, machine: Machine, question: PlanConstraints = QUESTION) -> PlacementPlan:
+def planned(name: str, file_type: str, machine: Machine, question: RunConfig = QUESTION) -> PlacementPlan:
     question = replace(question, is_fused=bool(machine.gpus))
     return plan(model(name, file_type), question, machine, expected_rates(machine))
 

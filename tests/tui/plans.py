@@ -10,7 +10,8 @@ from app.protocol.library import VerdictName
 from app.protocol.plan import MeasuredRun, Plan, PlanChange, PlanRemedy, PlanReport, PlanRequest, describe_plan
 from offload.footprint.kv_cache import KV_TYPES, KvTypes, parse_kv_types, supports_kv_types
 from offload.footprint.model import PlannedModel
-from offload.plan import PlanConstraints, plan
+from offload.footprint.profile import RunConfig
+from offload.plan import plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.file_types import file_type_named
 from tests.offload.machines import MACHINES
@@ -29,7 +30,7 @@ def planner_for(
     model = PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
     def answer(wish: PlanRequest) -> PlanReport:
-        question = PlanConstraints(
+        question = RunConfig(
             n_ctx=wish.n_ctx,
             kv_types=parse_kv_types(wish.kv_type),
             n_sequences=wish.n_sequences or 8,

@@ -113,7 +113,7 @@ def _predicted(model: str, settings: Settings) -> _Predicted:
 
     header, here = validate_gguf(resolve(model, settings).path), planning_circumstances(settings)
     candidate = PlannedModel(header, tensors_of(header))
-    found = predict(candidate, here.question, here.machine, here.rates, DEPTHS)
+    found = predict(candidate, here.requested, here.machine, here.rates, DEPTHS)
     decodes = {("decode", decode_case(depth)): tps for depth, tps in found.decode_tps.items()}
     prefills = {("prefill", prefill_case(n_tokens)): found.prefill_tps for n_tokens in PREFILL_TOKENS}
     return decodes | {key: tps for key, tps in prefills.items() if tps is not None}

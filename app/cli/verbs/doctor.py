@@ -59,7 +59,7 @@ def _symptoms_by_turn(path: Path, settings: Settings, machine: Machine) -> Calla
     header = validate_gguf(path)
     candidate, here = PlannedModel(header, tensors_of(header)), local_planning_context(settings, machine)
     planned = here.plan(candidate)
-    smaller = faster_quantization(candidate, here.question, here.machine, here.rates)
+    smaller = faster_quantization(candidate, here.requested, here.machine, here.rates)
     work = tune_file(settings.cache_dir).work(model_key(path))
 
     def symptoms(turn: TurnTiming) -> Symptoms:

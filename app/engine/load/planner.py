@@ -18,11 +18,12 @@ from offload.devices.machine import Machine
 from offload.footprint.context import MIN_N_CTX
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
 from offload.format import format_memory, format_tokens
 from offload.placement.actual_usage import ExcessUsage, with_reserved
 from offload.placement.allocation import Share
 from offload.placement.load_parameters import LoadParameters
-from offload.plan import DryRun, PlacementPlan, PlanConstraints, dry_plan, parameters_of, plan
+from offload.plan import DryRun, PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.errors import EngineError
 
@@ -68,7 +69,7 @@ class LoadPlanner:
         Raises UsageError for a KV cache that the model cannot have.
         """
         machine = with_reserved(self.machine, self.excess)
-        constraints = PlanConstraints(
+        requested = RunConfig(
             n_ctx=config.n_ctx,
             n_cells=config.n_cells,
             kv_types=parse_kv_types(config.kv_type),
@@ -78,8 +79,8 @@ class LoadPlanner:
         )
         rates = self.rates_of(machine)
         if not machine.gpus:
-            return LoadAttempt(config, setting, plan(self.model, constraints, machine, rates))
-        found = dry_plan(self.model, constraints, machine, rates, self.dry_run)
+            return LoadAttempt(config, setting, plan(self.model, requested, machine, rates))
+        found = dry_plan(self.model, requested, machine, rates, self.dry_run)
         parameters = parameters_of(found.assessment)
         setting = replace(
             setting,

@@ -15,15 +15,16 @@ from offload.advice.remedies import Remedy
 from offload.devices.machine import Machine
 from offload.footprint.context import ContextRequest, plan_context
 from offload.footprint.kv_cache import bytes_per_cell, check_kv_types, parse_kv_types
+from offload.footprint.profile import RunConfig
 from offload.format import format_speed
 from offload.placement.assessment import FitLevel
-from offload.plan import PlacementPlan, PlanConstraints
+from offload.plan import PlacementPlan
 from quantizer.errors import EngineError, UnfitError
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import kv_shape_of
 from quantizer.gguf.validation import shard_paths
 
-__all__ = ["check_fit", "plan_constraints", "size_context"]
+__all__ = ["check_fit", "requested_config", "size_context"]
 
 _MAX_REMEDIES = 3
 
@@ -80,9 +81,9 @@ def _remedies_text(remedies: tuple[Remedy, ...]) -> str:
     return f"What would help: {'; '.join(texts)}." if texts else ""
 
 
-def plan_constraints(settings: Settings, machine: Machine) -> PlanConstraints:
-    """Return the constraints of `settings` on a plan, with fused attention on GPUs. Raises UsageError."""
-    return PlanConstraints(
+def requested_config(settings: Settings, machine: Machine) -> RunConfig:
+    """Return the run configuration that `settings` request, with fused attention on GPUs. Raises UsageError."""
+    return RunConfig(
         n_ctx=settings.ctx,
         kv_types=parse_kv_types(settings.kv_type),
         n_sequences=settings.parallel,

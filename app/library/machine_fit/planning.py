@@ -1,6 +1,6 @@
 """Fits and plans of models on a machine, as plan, search, recommend and pull use them.
 
-Owns the planning context (machine, rates, and the constraints of the settings), and whether compute buffers come from
+Owns the planning context (machine, rates, and what the settings request), and whether compute buffers come from
 llama.cpp's dry run or a formula. The arithmetic is `offload`'s.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from app.engine.load.machine import survey
 from app.engine.load.run_history import calibrated_rates
-from app.engine.load.sizing import plan_constraints
+from app.engine.load.sizing import requested_config
 from app.protocol.library import ModelFit
 from app.settings.parsing import parse_rpc_endpoints
 from app.settings.settings import Settings
@@ -20,7 +20,7 @@ from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
-from offload.plan import PlacementPlan, PlanConstraints, best_assessment, dry_plan, plan
+from offload.plan import PlacementPlan, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
 
 __all__ = ["PlanningContext", "local_planning_context", "plan_of", "plan_of_absent", "planning_context"]
@@ -34,11 +34,11 @@ class PlanningContext:
 
     machine: Machine
     rates: Rates
-    question: PlanConstraints
+    requested: RunConfig
 
     def best_assessment(self, model: PlannedModel) -> Assessment:
         """Return the best placement of `model`. Raises UsageError for a cache type that it does not support."""
-        return best_assessment(model, self.question, self.machine, self.rates)
+        return best_assessment(model, self.requested, self.machine, self.rates)
 
     def fit(self, model: PlannedModel) -> ModelFit:
         """Return the fit of `model`. Raises as `best_assessment` does."""
@@ -48,12 +48,12 @@ class PlanningContext:
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
         """Return the plan of `model`: shares, warnings, remedies. Raises as `best_assessment` does."""
-        return plan(model, self.question, self.machine, self.rates, wants_remedies=wants_remedies)
+        return plan(model, self.requested, self.machine, self.rates, wants_remedies=wants_remedies)
 
 
 def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
     """Return the context for a `machine` other than this one. Raises UsageError for unknown types."""
-    return PlanningContext(machine, expected_rates(machine), plan_constraints(settings, machine))
+    return PlanningContext(machine, expected_rates(machine), requested_config(settings, machine))
 
 
 def local_planning_context(settings: Settings, machine: Machine | None = None) -> PlanningContext:
@@ -63,7 +63,7 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     """
     machine = machine or survey(parse_rpc_endpoints(settings.rpc)).machine
     return PlanningContext(
-        machine, calibrated_rates(machine, settings.cache_dir, settings.threads), plan_constraints(settings, machine)
+        machine, calibrated_rates(machine, settings.cache_dir, settings.threads), requested_config(settings, machine)
     )
 
 
@@ -78,7 +78,7 @@ def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *,
     if setting.n_cells > _MOST_DRY_CELLS:
         return wanted.plan(model)
     if is_here:
-        return dry_plan(model, wanted.question, wanted.machine, wanted.rates, dry_run)
+        return dry_plan(model, wanted.requested, wanted.machine, wanted.rates, dry_run)
     n_bytes = sum(dry_run(setting, ON_HOST).values())
     return wanted.plan(model.measured(setting, n_bytes))
 

@@ -125,7 +125,7 @@ class PlanService:
             context = local_planning_context(settings, machine_for_reload(machine, known.model.header.path, loaded))
         else:
             context = planning_context(settings, machine)
-        return replace(context, question=replace(context.question, gpu_layers=request.gpu_layers))
+        return replace(context, requested=replace(context.requested, gpu_layers=request.gpu_layers))
 
     def _measured(self, model: PlannedModel, machine: Machine) -> tuple[MeasuredRun, ...]:
         """Return the speeds of the newest answers and prompts of the model on this machine, oldest first."""

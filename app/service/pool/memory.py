@@ -27,8 +27,8 @@ __all__ = ["MachineMemory", "Memory", "private_bytes", "resident_bytes"]
 
 if TYPE_CHECKING:
     from offload.footprint.model import PlannedModel
+    from offload.footprint.profile import RunConfig
     from offload.placement.assessment import Assessment
-    from offload.plan import PlanConstraints
     from offload.speed.cost_model import Rates
 
 
@@ -106,7 +106,7 @@ class MachineMemory:
         from offload.plan import plan
 
         model = _planned(path, config)
-        check_fit(plan(model, self._constraints(config, machine), machine, self._rates(machine)), config.when_unfit)
+        check_fit(plan(model, self._requested(config, machine), machine, self._rates(machine)), config.when_unfit)
         assessment = self._assess(model, config, machine)
         if self._max_bytes is not None and assessment.placement is None and config.when_unfit is not UnfitPolicy.LOAD:
             needed, allowed = format_memory(assessment.profile.total_bytes), format_memory(self._max_bytes)
@@ -118,17 +118,17 @@ class MachineMemory:
         from offload.placement.assessment import assess
         from offload.plan import best_assessment
 
-        constraints, rates = self._constraints(config, machine), self._rates(machine)
+        requested, rates = self._requested(config, machine), self._rates(machine)
         if machine.gpus:
-            return best_assessment(model, constraints, machine, rates)
+            return best_assessment(model, requested, machine, rates)
         unlimited = replace(machine, host=replace(machine.host, free_bytes=_UNLIMITED_BYTES))
-        run_config = best_assessment(model, constraints, unlimited, rates).profile.run_config
+        run_config = best_assessment(model, requested, unlimited, rates).profile.run_config
         return assess(model.profile(run_config), machine, rates)
 
-    def _constraints(self, config: EngineConfig, machine: Machine) -> PlanConstraints:
-        from app.engine.load.sizing import plan_constraints
+    def _requested(self, config: EngineConfig, machine: Machine) -> RunConfig:
+        from app.engine.load.sizing import requested_config
 
-        return replace(plan_constraints(self._settings, machine), n_ctx=config.n_ctx)
+        return replace(requested_config(self._settings, machine), n_ctx=config.n_ctx)
 
     def _rates(self, machine: Machine) -> Rates:
         from app.engine.load.run_history import calibrated_rates

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
 from offload.placement.allocation import overfull
 from offload.placement.assessment import FitLevel
-from offload.plan import PlacementPlan, PlanConstraints, dry_plan, plan
+from offload.plan import PlacementPlan, dry_plan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
@@ -24,11 +25,11 @@ RTX_3060 = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
 TWO_CARDS = MACHINES["2 × RTX 3090, 64 GB RAM"]
 HEADER = header_of("llama-3.1-8b")
 SMALL = PlannedModel(HEADER, HEADER.tensors).quantized(file_type_named("Q4_K_M"))
-QUESTION = PlanConstraints(n_ctx=8192, kv_types=KvTypes(), n_sequences=1)
+QUESTION = RunConfig(n_ctx=8192, kv_types=KvTypes(), n_sequences=1)
 N_LAYERS = 33
 
 
-def pinned(machine: Machine, question: PlanConstraints = QUESTION, **gpu_layers: int) -> PlacementPlan:
+def pinned(machine: Machine, question: RunConfig = QUESTION, **gpu_layers: int) -> PlacementPlan:
     return plan(SMALL, replace(question, gpu_layers=gpu_layers), machine, expected_rates(machine))
 
 

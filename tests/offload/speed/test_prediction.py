@@ -7,7 +7,7 @@ import pytest
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
-from offload.plan import PlanConstraints
+from offload.footprint.profile import RunConfig
 from offload.speed.cost_model import expected_rates
 from offload.speed.prediction import faster_quantization, predict
 from tests.offload.machines import MACHINES
@@ -15,7 +15,7 @@ from tests.offload.model_outlines import header_of
 
 HEADER = header_of("llama-3.1-8b")
 MODEL = PlannedModel(HEADER, tuple(HEADER.tensors))
-QUESTION = PlanConstraints(kv_types=KvTypes(), is_fused=False)
+QUESTION = RunConfig(kv_types=KvTypes(), is_fused=False)
 MACHINE = MACHINES["processor only, 32 GB"]
 RATES = expected_rates(MACHINE)
 

@@ -9,8 +9,9 @@ from app.engine.protocol.messages import UnfitPolicy
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
 from offload.placement.assessment import FitLevel
-from offload.plan import PlacementPlan, PlanConstraints, plan
+from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.errors import EngineError, UnfitError
 from tests.offload.machines import MACHINES
@@ -25,7 +26,7 @@ def planned(free_gib: float, on_card_gib: float | None = None) -> PlacementPlan:
     cards = () if on_card_gib is None else (replace(CARD.gpus[0], free_bytes=int(on_card_gib * GIB)),)
     machine = Machine(replace(CARD.host, free_bytes=int(free_gib * GIB)), cards)
     header = header_of("llama-3.1-8b")
-    question = PlanConstraints(n_ctx=2048, n_cells=2048, kv_types=KvTypes())
+    question = RunConfig(n_ctx=2048, n_cells=2048, kv_types=KvTypes())
     return plan(PlannedModel(header, header.tensors), question, machine, expected_rates(machine))
 
 
