@@ -66,7 +66,7 @@ def _quantize(app: AppAtTerminal, chance: random.Random) -> None:
         _go_about(app, chance)
         return
     app.presses("f6")
-    app.comes_to(lambda glance: "Here" in glance.screen and "guide" in glance.screen, patience_s=5.0)
+    app.comes_to(lambda glance: "Local" in glance.screen and "guide" in glance.screen, patience_s=5.0)
     app.presses("home", "q")
     if app.comes_to(lambda glance: "Choose a type or a size" in glance.screen, patience_s=3.0):
         app.presses(*["up"] * chance.randrange(10), "enter")

@@ -52,7 +52,7 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
                 keys.append(key)
                 await user.presses(key)
 
-            await user.sees("You can chat during a download")
+            await user.sees("chat while one downloads")
             service = await connection.service()
             assert isinstance(service, ServiceClient)
             await service.library.recommend()  # however long a busy machine takes to look at itself

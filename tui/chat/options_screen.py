@@ -31,7 +31,7 @@ Take = Callable[[dict[str, int | float], str], Awaitable[None]]
 class OptionsScreen(ModalScreen[None]):
     """Asks until `take` accepts the options and the name (may be empty) without a UserError, or the user cancels."""
 
-    CSS_PATH = "options.tcss"
+    CSS_PATH = "chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="options-cancel", tooltip="Cancel without changes"),
         Binding("up", "app.focus_previous", "Field above", id="options-up", tooltip="Go to the field above"),

@@ -6,9 +6,7 @@ belong to `tui.chat.session`.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,15 +18,15 @@ from textual.worker import Worker
 
 from app.chat.conversation import Attachment, MessageContent
 from app.chat.presets import Presets
-from app.chat.sampling_options import change_options
 from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.composer import AttachmentBar, Composer
 from tui.chat.composer.draft_autosave import DraftAutosave
 from tui.chat.composer.prompt_input import PromptInput
-from tui.chat.format import advice, presets_text, settings_line
+from tui.chat.format import advice
 from tui.chat.message_actions import ConversationScreen
 from tui.chat.notices import StatusLine
+from tui.chat.settings_editor import SettingsEditor
 from tui.chat.transcript import Transcript
 from tui.commands import slash_line
 from tui.context import AppContext
@@ -53,7 +51,7 @@ class ChatScreen(ConversationScreen):
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._repository = app_context.repository
-        self._presets = Presets(app_context.settings.data_dir)
+        self._settings_editor = SettingsEditor(self._session, Presets(app_context.settings.data_dir))
         self._drafts = DraftAutosave(app_context.repository, lambda error: self.inform(str(error)))
         self._shown_notices: set[str] = set()
 
@@ -136,49 +134,27 @@ class ChatScreen(ConversationScreen):
     async def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or show it."""
         await self._is_open.wait()
-        conversation = self._session.conversation
-        current = text or conversation.settings.system
-        conversation.settings = replace(conversation.settings, system=current)
-        await self.transcript.add_notice(f"System prompt: {current}" if current else "No system prompt is set.")
+        await self.transcript.add_notice(self._settings_editor.set_system_prompt(text))
 
     async def edit_options(self, text: str) -> None:
         """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
         from tui.chat.options_screen import OptionsScreen
 
         await self._is_open.wait()
-        options = self._session.conversation.settings.options
         if not text:
-            self.app.push_screen(OptionsScreen(options, self._take_options))
+            self.app.push_screen(OptionsScreen(self._settings_editor.settings.options, self._set_options))
             return
-        try:
-            await self._take_options(change_options(options, text), preset="")
-        except UserError as error:
-            self.warn(str(error))
+        with self.warn_on_error():
+            await self.transcript.add_notice(self._settings_editor.change_options(text))
 
-    async def _take_options(self, options: dict[str, int | float], preset: str) -> None:
-        """Apply `options` from now on, and save them as a preset if that has a name."""
-        conversation = self._session.conversation
-        settings = replace(conversation.settings, options=options)
-        if preset:
-            await asyncio.to_thread(self._presets.save, preset, settings)
-        conversation.settings = settings
-        await self.transcript.add_notice(settings_line(settings))
+    async def _set_options(self, options: dict[str, int | float], preset: str) -> None:
+        await self.transcript.add_notice(await self._settings_editor.set_options(options, preset))
 
     async def use_preset(self, name: str) -> None:
-        """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets."""
+        """Apply a preset, or list the presets."""
         await self._is_open.wait()
-        try:
-            if not name:
-                presets = await asyncio.to_thread(self._presets.all)
-                await self.transcript.add_notice(presets_text(presets))
-                return
-            preset = await asyncio.to_thread(self._presets.get, name)
-        except UserError as error:
-            self.warn(str(error))
-            return
-        conversation = self._session.conversation
-        conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
-        await self.transcript.add_notice(f"{name}: {settings_line(conversation.settings)}")
+        with self.warn_on_error():
+            await self.transcript.add_notice(await self._settings_editor.use_preset(name))
 
     # Events of the store, the service and the model
 

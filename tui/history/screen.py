@@ -5,8 +5,7 @@ Owns its calls to the store. The list's content is decided in `tui.history.query
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -92,7 +91,7 @@ class HistoryScreen(FeatureScreen):
             len(self.chat_list.rows) + self.chat_list.is_complete
         )  # one more row shows whether the list is still complete
         n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_shown)
-        with self._warn_on_error():
+        with self.warn_on_error():
             self.filters.offer(await self._reader.models())
             rows = await self._reader.rows(chat_query, n_rows)
             self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
@@ -102,7 +101,7 @@ class HistoryScreen(FeatureScreen):
     @work(group="read", exclusive=True)
     async def _read_more(self) -> None:
         chat_query, n_rows = self.filters.chat_query, self.chat_list.n_wanted
-        with self._warn_on_error():
+        with self.warn_on_error():
             rows = await self._reader.rows(chat_query, n_rows, tuple(self.chat_list.rows))
             self.chat_list.add(rows, is_complete=len(rows) < n_rows)
             self._show_count(chat_query)
@@ -211,16 +210,9 @@ class HistoryScreen(FeatureScreen):
         return row.chat if row else None
 
     async def _change(self, action: Callable[[ChatStore], object]) -> None:
-        with self._warn_on_error():
+        with self.warn_on_error():
             await self._thread.do(action)
         self._reload()
-
-    @contextmanager
-    def _warn_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError as error:
-            self.warn(str(error))
 
 
 def _write(chat_id: int, path: Path, store: ChatStore) -> None:

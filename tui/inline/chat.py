@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.chat.presets import Presets
-from app.chat.sampling_options import change_options
 from app.cli.output.answer import stats_line
 from quantizer.errors import UserError
 from tui.chat.composer.attachments import mentioned_files, mentions, missing_mentions, read_text_file
 from tui.chat.conversation import Ending
-from tui.chat.format import presets_text, settings_line
 from tui.chat.session import ChatSession
+from tui.chat.settings_editor import SettingsEditor
 from tui.inline.commands import help_text, needs_full_screen, parse_command
 from tui.inline.line_prompt import breaks_lines
 from tui.inline.scrollback import Scrollback
@@ -52,7 +51,7 @@ class InlineChat:
         self.edited: Message | None = None
         self.is_quitting = False
         self._session = session
-        self._presets = presets
+        self._settings_editor = SettingsEditor(session, presets)
         self._scrollback = scrollback
         self._is_kept = is_kept
         self._shows_stats = shows_stats
@@ -158,37 +157,26 @@ class InlineChat:
         self._session.conversation.settings = settings
         self._scrollback.print_line("New chat." if self._is_kept else "Chat discarded.")
 
-    async def set_system_prompt(self, text: str) -> None:
+    def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or print it."""
-        conversation = self._session.conversation
-        conversation.settings = replace(conversation.settings, system=text or conversation.settings.system)
-        system = conversation.settings.system
-        self._scrollback.print_line(f"System prompt: {system}" if system else "No system prompt is set.")
+        self._scrollback.print_line(self._settings_editor.set_system_prompt(text))
 
-    async def edit_options(self, text: str) -> None:
+    def edit_options(self, text: str) -> None:
         """Set sampling options from `text`, or print them."""
-        conversation = self._session.conversation
-        try:
-            options = change_options(conversation.settings.options, text)
-        except UserError as error:
-            self._scrollback.print_line(str(error))
-            return
-        conversation.settings = replace(conversation.settings, options=options)
-        self._scrollback.print_line(settings_line(conversation.settings))
+        with self._print_errors():
+            self._scrollback.print_line(self._settings_editor.change_options(text))
 
     async def use_preset(self, name: str) -> None:
         """Apply a preset, or list the presets."""
-        conversation = self._session.conversation
+        with self._print_errors():
+            self._scrollback.print_line(await self._settings_editor.use_preset(name))
+
+    @contextmanager
+    def _print_errors(self) -> Iterator[None]:
         try:
-            if not name:
-                self._scrollback.print_line(presets_text(await asyncio.to_thread(self._presets.all)))
-                return
-            preset = await asyncio.to_thread(self._presets.get, name)
+            yield
         except UserError as error:
             self._scrollback.print_line(str(error))
-            return
-        conversation.settings = replace(preset, system=preset.system or conversation.settings.system)
-        self._scrollback.print_line(f"{name}: {settings_line(conversation.settings)}")
 
     def toggle_thoughts(self) -> None:
         """Collapse reasoning from now on, or show it, including that of the last answer."""

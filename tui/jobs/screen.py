@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["JobTable", "JobsScreen"]
 
-
 # Columns after the title, and their cells; where all do not fit, the first of them are shown.
 _WIDTHS = {"State": 11, "Progress": 16, "Speed": 10, "Left": 10}
 _TITLE_CELLS = 16

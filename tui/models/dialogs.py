@@ -77,7 +77,7 @@ class QuantizeScreen(ModalScreen[dict[str, object]]):
             yield OptionList(*(Option(Content(type_line(each)), id=name) for name, each in self._choices.items()))
             yield Static("", id="about", markup=False)
             yield Input(placeholder="or a maximum size, such as 4.2GB: selects the best mix", compact=True)
-            yield Static("loss: increase of Llama-3-8B's perplexity (6.23), measured by llama.cpp.", markup=False)
+            yield Static("loss: perplexity increase on Llama-3-8B (6.23), from llama.cpp.", markup=False)
 
     def on_mount(self) -> None:
         types = self.query_one(OptionList)

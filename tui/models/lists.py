@@ -41,7 +41,7 @@ class ModelLists:
         self._jobs = jobs
         jobs.watch(self._show_soon)
         self._showing: asyncio.TimerHandle | None = None
-        self._notes = {"here": "Scanning …", "catalogue": "Selecting models for this machine …", "hub": ""}
+        self._notes = {"local": "Scanning …", "catalogue": "Selecting models for this machine …", "hub": ""}
 
     def sections(self) -> tuple[Section, ...]:
         """Return the sections in order; only the error if there is one."""
@@ -50,7 +50,7 @@ class ModelLists:
         local, external = local_rows(self._local, self.words)
         recommended, found = downloadable_rows(self._recommended, self._found, self.words)
         nothing = "No local model matches." if self.words and not local else ""
-        listed = [Section("Here", local, self._notes["here"] or nothing)]
+        listed = [Section("Local", local, self._notes["local"] or nothing)]
         if external:
             listed.append(Section("In other programs", external))
         if recommended or self._notes["catalogue"]:
@@ -127,7 +127,7 @@ class ModelLists:
 
     def _show_local(self, models: tuple[LocalModel, ...]) -> None:
         self._local = models
-        self._notes["here"] = ""
+        self._notes["local"] = ""
         self._on_change()
 
 

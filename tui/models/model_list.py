@@ -19,9 +19,9 @@ from tui.models.rows import Columns, ModelRow, Section, columns, headings, row_l
 __all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
 
 _ACTIONS = {
-    "here": "Enter starts a chat.",
-    "elsewhere": "Enter starts a chat, I imports it.",
-    "fetch": "Enter downloads it in the background.",
+    "local": "Enter starts a chat.",
+    "external": "Enter starts a chat, I imports it.",
+    "remote": "Enter downloads it in the background.",
 }
 _MARGIN_CELLS = 3  # the scroll bar, and air
 

@@ -30,7 +30,7 @@ __all__ = [
     "with_jobs",
 ]
 
-RowKind: TypeAlias = Literal["here", "elsewhere", "fetch"]
+RowKind: TypeAlias = Literal["local", "external", "remote"]
 
 _LIBRARY_SOURCES = ("library", "built in")
 _ROLES = {
@@ -84,7 +84,7 @@ class Section:
 def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
     """Return the rows of the library, and of other programs' models, whose names contain all `words`."""
     rows = [_local_row(model) for model in models if _matches(model.id, words)]
-    return tuple(row for row in rows if row.kind == "here"), tuple(row for row in rows if row.kind == "elsewhere")
+    return tuple(row for row in rows if row.kind == "local"), tuple(row for row in rows if row.kind == "external")
 
 
 def downloadable_rows(
@@ -164,8 +164,8 @@ def headings(title: str, at: Columns) -> str:
 
 def _local_row(model: LocalModel) -> ModelRow:
     return ModelRow(
-        id=f"here:{model.where}:{model.path}",
-        kind="here" if model.where in _LIBRARY_SOURCES else "elsewhere",
+        id=f"local:{model.where}:{model.path}",
+        kind="local" if model.where in _LIBRARY_SOURCES else "external",
         name=model.id,
         n_bytes=model.n_bytes,
         type=model.file_type,
@@ -182,8 +182,8 @@ def _local_row(model: LocalModel) -> ModelRow:
 
 def _recommended_row(model: Recommended) -> ModelRow:
     return ModelRow(
-        id=f"fetch:{model.reference}:",
-        kind="fetch",
+        id=f"remote:{model.reference}:",
+        kind="remote",
         name=model.title,
         n_bytes=model.quant.n_bytes,
         type=model.quant.name,
@@ -206,8 +206,8 @@ def _quants(repo: HubRepository) -> Iterator[ModelRow]:
         for quant in found.quants:
             how = ("", quant.name) if repo.is_checkpoint else (f":{quant.name}", "")
             yield ModelRow(
-                id=f"fetch:{repo.repo}{how[0]}:{how[1]}:{quant.n_bytes}",
-                kind="fetch",
+                id=f"remote:{repo.repo}{how[0]}:{how[1]}:{quant.n_bytes}",
+                kind="remote",
                 name=f"  {quant.name}",
                 n_bytes=quant.n_bytes,
                 type=quant.name,
@@ -221,7 +221,7 @@ def _quants(repo: HubRepository) -> Iterator[ModelRow]:
 
 
 def _with_job(row: ModelRow, job: Job | None) -> ModelRow:
-    if row.kind != "fetch" or job is None or job.state == "forgotten":
+    if row.kind != "remote" or job is None or job.state == "forgotten":
         return row
     return replace(row, progress=format_progress(job), job_id="" if job.has_ended else job.id)
 

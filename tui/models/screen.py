@@ -82,7 +82,7 @@ class ModelsScreen(FeatureScreen):
 
     def on_screen_resume(self) -> None:
         """Refresh: files may have changed in the meantime."""
-        self._begin(self._lists.refresh, "here")
+        self._begin(self._lists.refresh, "refresh")
 
     @property
     def rows(self) -> ModelList:
@@ -129,7 +129,7 @@ class ModelsScreen(FeatureScreen):
 
     def rescan(self) -> None:
         """Refresh the lists and measure the free memory."""
-        self._begin(partial(self._lists.refresh, is_fresh=True), "here")
+        self._begin(partial(self._lists.refresh, is_fresh=True), "refresh")
 
     @_notify_errors
     async def choose(self) -> None:
@@ -139,7 +139,7 @@ class ModelsScreen(FeatureScreen):
             return
         if row.damaged:
             self.inform(f"{row.name} cannot run: {row.damaged}")
-        elif row.kind == "fetch":
+        elif row.kind == "remote":
             await self._fetch(row)
         else:
             await self._connection.use_model(row.model)
@@ -166,7 +166,7 @@ class ModelsScreen(FeatureScreen):
     async def import_model(self) -> None:
         """Link another program's model into the library."""
         row = self.row
-        if row is None or row.kind != "elsewhere":
+        if row is None or row.kind != "external":
             self.inform("Only models of other programs can be imported.")
             return
         name = await (await self._library()).import_model(row.model)
@@ -223,7 +223,7 @@ class ModelsScreen(FeatureScreen):
     def _local_row(self) -> ModelRow | None:
         """Return the row if its model is on this disk; otherwise notify."""
         row = self.row
-        if row is None or row.kind == "fetch":
+        if row is None or row.kind == "remote":
             self.inform("This model is not downloaded: Enter downloads it.")
             return None
         return row
@@ -272,7 +272,7 @@ class ModelsScreen(FeatureScreen):
     def _job_ended(self, job: Job) -> None:
         """Refresh the lists after a finished job."""
         if job.state == "done":
-            self._begin(self._lists.refresh, "here")
+            self._begin(self._lists.refresh, "refresh")
 
     def _post_changed(self) -> None:
         self.post_message(self.Changed())

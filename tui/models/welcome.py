@@ -35,7 +35,7 @@ _ROLES = {"chat": "chat", "small": "fast", "code": "code"}  # in the order in wh
 _HELLO = (
     "localllm runs language models on this machine, offline.\n"
     "The guide, a tiny built-in model, answers questions about localllm.\n"
-    "These larger models suit this machine. You can chat during a download:\n"
+    "These larger models suit this machine; chat while one downloads:\n"
 )
 
 

@@ -124,7 +124,7 @@ def measured_points(report: PlanReport) -> dict[int, float]:
 def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> list[str]:
     """Return the legend on as few lines as possible."""
     tps = "?" if report.decode_tps is None else format_speed(report.decode_tps)
-    parts = [f"{_CURRENT} here: {report.n_on_gpus} layers, {tps} tok/s"]
+    parts = [f"{_CURRENT} plan: {report.n_on_gpus} layers, {tps} tok/s"]
     if n_fitting is not None and n_fitting < report.n_layers:
         parts.append(f"{_END} memory limit: {n_fitting}")
     if measured_points(report):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OnStep", "Stepper", "StepperState", "apply_step", "plan_controls"]
 
-
 _LEAST_CTX, _MOST_CTX = 512, 1 << 20
 _SEQUENCES = (1, 2, 4, 8, 16, 32)
 _LAYERS = "layers:"

@@ -145,10 +145,8 @@ class SettingsScreen(FeatureScreen):
         return self.query_one(SettingTable)
 
     def _draw(self) -> None:
-        try:
+        with self.warn_on_error():
             self.table.show(self.settings_controller.rows(), facts(self.settings_controller.settings))
-        except UserError as error:
-            self.warn(str(error))
 
     @on(DataTable.RowHighlighted)
     def _chosen(self) -> None:
@@ -179,9 +177,10 @@ class SettingsScreen(FeatureScreen):
                 InputDialog(name, partial(self._write, name), value=text, explanation=_explanation(name))
             )
             return
-        asked = ChoiceDialog(name, f"{DESCRIPTIONS[name].text} Now: {text or 'default'}.", choices)
-        if (chosen := await self.app.push_screen_wait(asked)) is not None:
-            await self._write_or_warn(name, chosen)
+        dialog = ChoiceDialog(name, f"{DESCRIPTIONS[name].text} Now: {text or 'default'}.", choices)
+        if (chosen := await self.app.push_screen_wait(dialog)) is not None:
+            with self.warn_on_error():
+                await self._write(name, chosen)
 
     async def reset_setting(self) -> None:
         """Remove the selected setting from the settings file."""
@@ -189,7 +188,8 @@ class SettingsScreen(FeatureScreen):
         if name is None:
             self.inform(_FACT)
         else:
-            await self._write_or_warn(name, None)
+            with self.warn_on_error():
+                await self._write(name, None)
 
     @work(exclusive=True)
     async def load_as_written(self) -> None:
@@ -200,7 +200,7 @@ class SettingsScreen(FeatureScreen):
             if load_request is None:
                 self.inform("The model already uses the saved settings.")
             elif (
-                await self.app.push_screen_wait(ChoiceDialog("Load it so", describe_reload(load_request), _LOADING))
+                await self.app.push_screen_wait(ChoiceDialog("Reload", describe_reload(load_request), _LOADING))
                 == _LOAD
             ):
                 model_id = await (await localllm_service(connection)).planner.reload(load_request)
@@ -215,12 +215,6 @@ class SettingsScreen(FeatureScreen):
         if isinstance(getattr(Settings(), name), bool):
             return {"true": "true", "false": "false"}
         return {choice: choice for choice in DESCRIPTIONS[name].choices}
-
-    async def _write_or_warn(self, name: str, text: str | None) -> None:
-        try:
-            await self._write(name, text)
-        except UserError as error:
-            self.warn(str(error))
 
     async def _write(self, name: str, text: str | None) -> None:
         effect = await self.settings_controller.change(name, text)

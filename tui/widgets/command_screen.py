@@ -6,6 +6,7 @@ Owns the dispatch from a key to a method.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import isawaitable
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 
 from app.terminal import printable
+from quantizer.errors import UserError
 from tui.commands import APP_COMMANDS, Command, CommandTable
 
 __all__ = ["CommandScreen"]
@@ -64,3 +66,11 @@ class CommandScreen(Screen[None]):
     def warn(self, text: str) -> None:
         """Show an error and its remedy in a corner."""
         self.notify(printable(text), severity="error", markup=False, timeout=_WARNING_S)
+
+    @contextmanager
+    def warn_on_error(self) -> Iterator[None]:
+        """Show a UserError of the block in a corner."""
+        try:
+            yield
+        except UserError as error:
+            self.warn(str(error))

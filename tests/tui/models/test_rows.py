@@ -15,7 +15,7 @@ from tests.tui.model_scenes import GUIDE
 from tui.models.format import format_context, format_progress
 from tui.models.rows import ModelRow, columns, headings, local_rows, row_line, with_jobs
 
-_ROW = ModelRow(id="fetch:a/b:Q4_K_M:", kind="fetch", name="b", n_bytes=10**9, reference="a/b:Q4_K_M")
+_ROW = ModelRow(id="remote:a/b:Q4_K_M:", kind="remote", name="b", n_bytes=10**9, reference="a/b:Q4_K_M")
 
 
 def _job(state, **more):
@@ -35,7 +35,7 @@ def test_no_row_is_wider_than_its_list_and_none_obeys_a_terminal(name, width):
     ("width", "has_type", "has_context"), [(80, True, True), (62, True, False), (56, False, False)]
 )
 def test_a_narrow_list_gives_up_its_last_columns_first(width, has_type, has_context):
-    shown = headings("Here", columns(width))
+    shown = headings("Local", columns(width))
     assert ("type" in shown, "ctx" in shown, "fit" in shown) == (has_type, has_context, True)
 
 
