@@ -160,7 +160,7 @@ def test_a_shard_is_not_read_before_its_hash_is_right(pulling: Pulling, expected
     with pulling.running("--remove-checkpoint") as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "another hash" in errors
+    assert "wrong hash" in errors
     assert not pulling.output.exists()
     pulling.hub.injections.clear()
     pulling.finished("--remove-checkpoint")

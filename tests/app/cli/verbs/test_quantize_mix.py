@@ -79,11 +79,11 @@ def test_a_checkpoint_is_searched_as_well_and_leaves_only_its_mix(
 @pytest.mark.parametrize(
     ("arguments", "cause"),
     [
-        (("Q4_K_M", "--size", "1MB"), "TYPE and --size do not go together"),
-        (("--size", "1MB", "--kld", "0.1"), "--size and --kld do not go together"),
-        (("--kld", "0.1", "--list"), "--kld and --list do not go together"),
-        (("--kld", "0"), "diverges by 0"),
-        (("--kld", "nan"), "diverges by nan"),
+        (("Q4_K_M", "--size", "1MB"), "TYPE and --size exclude each other"),
+        (("--size", "1MB", "--kld", "0.1"), "--size and --kld exclude each other"),
+        (("--kld", "0.1", "--list"), "--kld and --list exclude each other"),
+        (("--kld", "0"), "divergence of 0"),
+        (("--kld", "nan"), "divergence of nan"),
     ],
 )
 def test_contradicting_targets_are_wrong_use(
