@@ -217,6 +217,6 @@ async def test_an_engine_that_is_not_ours_answers_too(service: RunningService, m
 
 
 async def test_what_is_no_address_is_wrong_use() -> None:
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not an address"):
         async with connect("far:8000", ""):
             pass
