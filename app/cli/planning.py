@@ -10,10 +10,10 @@ from app.library.machine_fit.machine_spec import parse_machine
 from app.library.machine_fit.planning import PlanningContext, local_planning_context, planning_context
 from app.settings.settings import Settings
 
-__all__ = ["planning_circumstances"]
+__all__ = ["requested_planning_context"]
 
 
-def planning_circumstances(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
+def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
     """Return this machine, or the described one, with its rates. Raises UsageError."""
     endpoints = announced_rpc_endpoints(settings)
     if not vram and ram is None:

@@ -59,7 +59,7 @@ class Settings:
     rpc: str = ""
     when_unfit: str = "warn"
     idle_tune: bool = True
-    anticipate: bool = True
+    prefill_ahead: bool = True
     origins: str = ""
     access_log: bool = False
     engine: str = "llama"

@@ -75,7 +75,7 @@ async def serving(
         cache_dir=folder / "cache",
         model=BASE,
         ctx=ctx,
-        anticipate=False,
+        prefill_ahead=False,
     )
     models = ModelManager(settings, thread_worker(step_ms=step_ms), TemplateProcess(), FakeMemory(total_bytes, SIZES))
     path = settings.models_dir / "me" / BASE / f"{BASE}.gguf"

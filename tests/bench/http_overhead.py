@@ -166,7 +166,7 @@ def main() -> None:
     engine = Engine(backend, events.append)
     flags = ("--ctx", str(N_CTX), "--parallel", str(N_STREAMS), "--threads", str(options.threads))
     rates: list[tuple[float, float]] = []
-    with serve(options.model, 0, *flags, idle_tune="false", anticipate="false") as served:
+    with serve(options.model, 0, *flags, idle_tune="false", prefill_ahead="false") as served:
         alone = [overhead(served, request) for request in new_requests(5 * options.runs, _N_ALONE_TOKENS, 1)][
             options.runs :
         ]

@@ -105,13 +105,13 @@ def _read_bytes(model: str, settings: Settings) -> int:
 def _predicted(model: str, settings: Settings) -> _Predicted:
     """Return the planner's prediction for `model` by workload and case."""
     from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
-    from app.cli.planning import planning_circumstances
+    from app.cli.planning import requested_planning_context
     from app.library.local.resolve import resolve
     from offload.footprint.model import PlannedModel
     from offload.speed.prediction import predict
     from quantizer.gguf.validation import tensors_of, validate_gguf
 
-    header, here = validate_gguf(resolve(model, settings).path), planning_circumstances(settings)
+    header, here = validate_gguf(resolve(model, settings).path), requested_planning_context(settings)
     candidate = PlannedModel(header, tensors_of(header))
     found = predict(candidate, here.requested, here.machine, here.rates, DEPTHS)
     decodes = {("decode", decode_case(depth)): tps for depth, tps in found.decode_tps.items()}

@@ -58,7 +58,7 @@ def plan(
     fetched, and a formula estimates the buffers.
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
-    from app.cli.planning import planning_circumstances
+    from app.cli.planning import requested_planning_context
     from app.library.hub.lookup import find_model
     from app.library.machine_fit.planning import plan_of, plan_of_absent
     from app.protocol.codec import encode
@@ -67,7 +67,7 @@ def plan(
     from offload.footprint.model import kv_table
 
     settings = load_settings({"ctx": ctx, "kv_type": kv_type, "rpc": rpc})
-    wanted = cache(lambda: planning_circumstances(settings, vram, ram))
+    wanted = cache(lambda: requested_planning_context(settings, vram, ram))
     candidate, notice = find_model(model, settings, wanted)
     if wants_table:
         rows = kv_table(candidate, settings.parallel)

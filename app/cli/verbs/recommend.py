@@ -38,12 +38,12 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
 
     Sizes and speeds are computed from the models' shapes; nothing is downloaded.
     """
-    from app.cli.planning import planning_circumstances
+    from app.cli.planning import requested_planning_context
     from app.library.hub.catalogue import Role, read_catalogue
     from app.library.hub.recommend import recommend as recommended
     from app.settings.settings import load_settings
 
-    here = planning_circumstances(load_settings(), vram, ram)
+    here = requested_planning_context(load_settings(), vram, ram)
     wanted = [Role(role)] if role else list(Role)
     found = [recommended(read_catalogue(), each, here) for each in wanted]
     if wants_json:

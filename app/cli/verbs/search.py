@@ -35,14 +35,14 @@ def search(
     GGUF repositories come first, then checkpoints that can be converted. One header of some megabytes is read per
     model, no weights. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
-    from app.cli.planning import planning_circumstances
+    from app.cli.planning import requested_planning_context
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.repo_list import list_repos
     from app.settings.settings import load_settings
 
     settings, access = load_settings(), hub_access_from_environment()
     listed = list_repos(access, " ".join(words), limit)  # first: without a network it ends here, before any measuring
-    here = planning_circumstances(settings, vram, ram)
+    here = requested_planning_context(settings, vram, ram)
     hits = asyncio.run(_inspect(listed, access, here))
     if only_fitting:
         hits = [hit for hit in map(_fitting, hits) if hit.models or hit.problem]

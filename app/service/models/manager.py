@@ -94,7 +94,7 @@ class ModelManager:
             shared.add_name(ref.path, self._keep_alive_s),
             self._renderer,
             adapters=tuple(name for _, name in attached.lora),
-            can_prefill_ahead=self.settings.anticipate,
+            can_prefill_ahead=self.settings.prefill_ahead,
         )
         return model
 

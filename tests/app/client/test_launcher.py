@@ -167,6 +167,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+@pytest.mark.slow
 async def test_a_killed_client_leaves_no_service_and_no_worker(environment: Mapping[str, str]) -> None:
     face = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-c", FACE), env=environment, stdout=asyncio.subprocess.PIPE

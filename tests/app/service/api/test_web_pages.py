@@ -108,7 +108,7 @@ def _state(service: RunningService) -> Any:
 @pytest.fixture(scope="module")
 def service(start_service: Callable[..., RunningService]) -> RunningService:
     """One that does nothing of itself: whatever changes, a request has done."""
-    return start_service(anticipate="false")
+    return start_service(prefill_ahead="false")
 
 
 @pytest.fixture
