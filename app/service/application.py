@@ -158,7 +158,7 @@ async def _user_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Answer for what the router refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    cause = f"{request.method} {request.url.path} is not served here."
+    cause = f"{request.method} {request.url.path} does not exist."
     allowed = (error.headers or {}).get("Allow", "")
     remedy = f"Ask with {' or '.join(allowed.split(', '))}." if allowed else "GET /docs lists every route."
     refusal = RefusedError(error.status_code, _CODES.get(error.status_code, "invalid_request"), cause, remedy)

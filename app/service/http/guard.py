@@ -159,8 +159,8 @@ def _check_key(headers: Mapping[str, list[str]], policy: GuardPolicy, wanted: fr
         raise RefusedError(401, "invalid_api_key", "The API key is missing or wrong.", "Send it as a Bearer token.")
     if not wanted & scopes:
         (missing,) = wanted
-        cause = f"This key may not {missing}."
-        raise RefusedError(403, "insufficient_scope", cause, f"Make one: `localllm key new NAME --scope {missing}`.")
+        cause = f"This key does not have the scope {missing}."
+        raise RefusedError(403, "insufficient_scope", cause, f"Create one: `localllm key new NAME --scope {missing}`.")
 
 
 def _headers(scope: Scope) -> dict[str, list[str]]:

@@ -79,7 +79,7 @@ def _quantize_command(arguments: QuantizeArguments, settings: Settings) -> JobCo
         ref = ModelRef(name, Path(f"{name}.gguf"), source.repo)
         output = str(model_output_path(ref, output, settings.models_dir))
     elif not output.endswith(".gguf"):  # a client must not replace other kinds of files
-        raise RequestError(f"{output} is no name for a model.", "Give a path that ends in .gguf.")
+        raise RequestError(f"{output} is not a model name.", "Give a path that ends in .gguf.")
     path = GUIDE if source.id == GUIDE else str(source.path)
     argv = arguments.model_copy(update={"source": path, "output": output}).argv()
     return JobCommand(argv, Path(output).parent)

@@ -77,5 +77,6 @@ def _scale(text: str) -> float:
     except ValueError:
         scale = math.nan
     if not abs(scale) <= MAX_SCALE:  # false for NaN too
-        raise UsageError(f"The scale {text!r} of a control vector is no number up to {MAX_SCALE:g}.", "Use FILE=0.8.")
+        cause = f"The scale {text!r} of a control vector is not a number up to {MAX_SCALE:g}."
+        raise UsageError(cause, "Use FILE=0.8.")
     return scale

@@ -114,7 +114,7 @@ class ModelManager:
         """
         model = await self._known_or_opened(name)
         if others := [other.ref.id for other in self.sharing(model) if other.keep_alive.is_used]:
-            cause = f"{', '.join(others)} is at work, by the same engine as {model.ref.id}."
+            cause = f"{', '.join(others)} is busy on the same engine as {model.ref.id}."
             raise RequestError(cause, "Stop its answers, or wait for them.")
         model.reload(change)
         return model
@@ -143,7 +143,7 @@ class ModelManager:
         if model is self.default:
             raise RequestError(f"{ref.id} is the model that this service was started with.", "Start it with another.")
         if model.is_busy:
-            raise RequestError(f"{ref.id} is at work.", "Wait until its answers have ended.")
+            raise RequestError(f"{ref.id} is busy.", "Wait until its answers have ended.")
         await self._forget(model)
 
     async def render_template(self, template: str, messages: Sequence[dict[str, Any]]) -> str:

@@ -147,7 +147,7 @@ class EngineClient:
         self.config = change(self.config)
         self._is_wanted = True
         self._end_task()
-        self._pending.fail_all(EngineError("The model is being loaded again, with new settings.", "Ask again."))
+        self._pending.fail_all(EngineError("The model is reloading with new settings.", "Send the request again."))
         self.settled.set()  # uses that wait for the old loading now wait for the new one
         self._begin_task()
 

@@ -1,6 +1,6 @@
 """Which models are unloaded so that another one fits: decided from what each holds. Pure.
 
-Owns the choice: least recently used first, none that is at work, none without need. Independent of headers, of
+Owns the choice: least recently used first, none that is busy, none without need. Independent of headers, of
 processes and of how the bytes were found out.
 """
 
@@ -23,7 +23,7 @@ _AS_GOOD = 0.97  # of the rate when alone: the same share below which a plan is 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A model in memory: its file, the process that holds it (None before it starts), its bytes by device name, the
-    time of its last use in seconds, and whether it is at work."""
+    time of its last use in seconds, and whether it is busy."""
 
     path: Path
     worker_pid: int | None = None
@@ -34,7 +34,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """The models to unload, least recently used first, and those to wait for first because they are at work.
+    """The models to unload, least recently used first, and those to wait for first because they are busy.
 
     `does_not_fit` says that the model would not run even if it were alone; then nothing is unloaded.
     """

@@ -52,4 +52,4 @@ class FakeMemory:
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
         """Refuse a model that is too large, unless the user has confirmed it."""
         if self._sizes[path.stem] > machine.host.free_bytes and config.when_unfit is not UnfitPolicy.LOAD:
-            raise EngineError(f"{path.stem} is too large.", "Take a smaller one.")
+            raise EngineError(f"{path.stem} is too large.", "Use a smaller one.")

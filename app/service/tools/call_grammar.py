@@ -66,7 +66,7 @@ def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: GbnfRules) ->
     properties = schema.get("properties", {})
     required = names_in(schema, "required")
     if foreign or not isinstance(properties, Mapping) or required.keys() - properties.keys():
-        cause = "Only plain properties of an object can be required of this model's calls."
+        cause = "This model's tool calls support only plain properties of an object."
         raise RequestError(cause, "Describe each parameter in properties.")
     parts = [
         f"{_parameter(tags, name, value, schema, rules)}{'' if name in required else '?'}"
@@ -93,7 +93,7 @@ def _choices(schema: Mapping[str, Any]) -> str:
     values = schema.get("enum", [schema.get("const")])
     texts = [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
     if constraints(schema) - {"type", "enum", "const"} or not texts:
-        cause = "A text parameter of this model's calls can only be required to be one of an enum."
+        cause = "A string parameter of this model's tool calls supports only an enum."
         raise RequestError(cause, "Describe it as a string or an enum.")
     return "(" + " | ".join(literal(text) for text in texts) + ")"
 

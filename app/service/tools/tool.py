@@ -36,7 +36,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            cause = f"A tool is called {self.name[:80]!r}."
+            cause = f"The tool name {self.name[:80]!r} is invalid."
             raise RequestError(cause, "Use 1 to 64 letters, digits, underscores, dots and dashes.")
 
     def for_template(self) -> dict[str, Any]:
@@ -63,9 +63,9 @@ class ToolOptions:
         if len(names) > MAX_TOOLS:
             raise RequestError(f"{len(names)} tools were given.", f"Give at most {MAX_TOOLS}.")
         if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise RequestError(f"Two tools are called {twice}.", "Give each a name of its own.")
+            raise RequestError(f"Two tools are named {twice}.", "Give each a name of its own.")
         if self.only and self.only not in names:
-            raise RequestError(f"tool_choice names {self.only[:64]!r}, which is no tool here.", "Give it in tools.")
+            raise RequestError(f"tool_choice names {self.only[:64]!r}, which is not in tools.", "Add it to tools.")
         if self.must_call and not names:
             raise RequestError("A tool call is required and no tools were given.", "Give tools.")
 

@@ -133,7 +133,7 @@ async def test_reloading_is_refused_while_another_name_answers(service: Service)
         await anext(events)
         refused = await service.call("reload", model=MADE, n_ctx=512)
         assert refused.status_code == 400
-        assert "base is at work" in refused.json()["error"]["message"]
+        assert "base is busy" in refused.json()["error"]["message"]
         await anext(events)
     assert (await service.call("reload", model=MADE, n_ctx=512)).status_code == 200
     assert (await base.ready()).n_ctx == 512

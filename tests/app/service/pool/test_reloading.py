@@ -1,4 +1,4 @@
-"""A loaded model is loaded again under another config."""
+"""A loaded model is reloaded with another config."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_running_answers_fail_with_a_reason_and_nothing_hangs(own_service:
         answer = client.chat([Message("user", "go on")])
         await anext(answer)
         await client.planner.reload(PlanRequest(n_ctx=2048))
-        with pytest.raises(Exception, match="loaded again"):
+        with pytest.raises(Exception, match="reloading"):
             async for _ in answer:
                 pass
         own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 2048)

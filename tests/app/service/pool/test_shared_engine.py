@@ -130,7 +130,7 @@ async def test_a_name_at_work_is_not_deleted(service: Service) -> None:
     async with made.answer(ENDLESS) as events:
         await anext(events)
         refused = await service.http.request("DELETE", "/api/delete", json={"model": MADE})
-        assert (refused.status_code, "at work" in refused.text) == (400, True)
+        assert (refused.status_code, "is busy" in refused.text) == (400, True)
         await anext(events)
 
 

@@ -110,7 +110,7 @@ def test_an_unsupported_schema_is_refused(name: str, schema: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("offer", "word"),
     [
-        (lambda: Tool("a b"), "called 'a b'"),
+        (lambda: Tool("a b"), "name 'a b' is invalid"),
         (lambda: ToolOptions(tools=(STOP, STOP)), "Two tools"),
         (lambda: ToolOptions(tools=tuple(Tool(f"t{number}") for number in range(129))), "129"),
         (lambda: ToolOptions(tools=(STOP,), only="go", must_call=True), "'go'"),

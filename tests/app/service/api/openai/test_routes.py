@@ -305,7 +305,7 @@ def test_unknown_paths_and_methods_are_json(service: RunningService) -> None:
     for method, path, status, remedy in refused:
         response = service.http.request(method, path)
         assert response.status_code == status
-        assert response.json()["error"]["message"] == f"{method} {path} is not served here. {remedy}"
+        assert response.json()["error"]["message"] == f"{method} {path} does not exist. {remedy}"
 
 
 def test_a_client_that_disconnects_stops_the_work(service: RunningService) -> None:
