@@ -17,7 +17,7 @@ from quantizer.process import Message, child_environment, python_command
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Message", "TaskProgress", "run_child", "run_task", "serve", "serve_task"]
+__all__ = ["TaskProgress", "run_child", "run_task", "serve_task"]
 
 _PROCESS = "process that runs the model"
 _REMEDY = "Try another model."
@@ -75,18 +75,8 @@ def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generato
 def serve_task(request_type: type[_Request], work: Callable[[_Request], Iterator[DataclassInstance]]) -> int:
     """Send the progress and the results that `work` yields, as the child of `run_task`, and return the exit status."""
 
-    def messages(request: Message) -> Iterator[Message]:
-        for value in work(decode(request_type, request)):
-            yield {"event": _PROGRESS if isinstance(value, TaskProgress) else _RESULT, **encode(value)}
-
-    return serve(messages)
-
-
-def serve(work: Callable[[Message], Iterator[Message]]) -> int:
-    """Send what `work` yields for the request on stdin, as the child of `run_child`, and return the exit status."""
-
     def send_all(request: Message, send: Callable[[Message], None]) -> None:
-        for message in work(request):
-            send(message)
+        for value in work(decode(request_type, request)):
+            send({"event": _PROGRESS if isinstance(value, TaskProgress) else _RESULT, **encode(value)})
 
     return process.serve_request(send_all)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NvidiaGpu", "PciGpu", "distinct_gpus", "has_unified_memory", "nvidia_gpus", "pci_gpus"]
+__all__ = ["ListedGpu", "NvidiaGpu", "PciGpu", "distinct_gpus", "nvidia_gpus", "pci_gpus"]
 
 _DEVICES = Path("/sys/bus/pci/devices")
 _DISPLAY_CLASS = 0x03
@@ -134,30 +134,46 @@ _NUMBER = re.compile(r"\d+$")
 _APPLE = re.compile(r"Apple M\d")
 
 
-def distinct_gpus(listed: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return one entry per PCI address, and integrated GPUs of one backend only.
+@dataclass(frozen=True, slots=True)
+class ListedGpu:
+    """A GPU as ggml lists it: bytes of memory, 0 if unknown, and its `address` on the PCI bus, "" without one.
 
-    Each entry has `name`, `description`, `address` (empty where it has none) and `is_integrated`; ggml lists the
-    backend made for a maker's GPUs before the general ones. An integrated GPU often has no address.
+    The link to a GPU of another machine is measured; those of this machine have None.
+    """
+
+    name: str
+    description: str
+    is_integrated: bool
+    free_bytes: int
+    total_bytes: int
+    address: str
+    link_bytes_per_s: float | None = None
+    link_latency_s: float | None = None
+
+    @property
+    def has_unified_memory(self) -> bool:
+        """Whether it uses the processor's memory: Metal does not report it, but all of Apple's do."""
+        return self.is_integrated or _APPLE.match(self.description) is not None
+
+
+def distinct_gpus(listed: Iterable[ListedGpu]) -> tuple[ListedGpu, ...]:
+    """Return one GPU per PCI address, and integrated GPUs of one backend only.
+
+    ggml lists the backend made for a maker's GPUs before the general ones. An integrated GPU often has no address.
     """
     return tuple(_distinct(listed))
 
 
-def has_unified_memory(entry: Mapping[str, Any]) -> bool:
-    """Return whether a GPU uses the processor's memory: Metal does not report it, but all of Apple's do."""
-    return bool(entry["is_integrated"]) or _APPLE.match(entry["description"]) is not None
-
-
-def _distinct(listed: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _distinct(listed: Iterable[ListedGpu]) -> Iterator[ListedGpu]:
     addresses: set[str] = set()
     unified_backend: str | None = None
-    for entry in listed:
-        address, backend = entry["address"].lower(), _NUMBER.sub("", entry["name"])
+    for gpu in listed:
+        address, backend = gpu.address.lower(), _NUMBER.sub("", gpu.name)
         if address and address in addresses:
             continue
-        if has_unified_memory(entry):
+        if gpu.has_unified_memory:
             unified_backend = unified_backend or backend
             if backend != unified_backend:
                 continue
         addresses.add(address)
-        yield entry
+        yield gpu

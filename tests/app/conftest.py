@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from app.cli.main import main
-from app.engine.model_task import run_child
+from app.engine.load.machine import list_gpus
 from offload.devices.bandwidth import measure_read_bandwidth
 from quantizer.process import python_command
 from tests.app.running import RunningService
@@ -37,17 +37,11 @@ def _with_template(writer: gguf.GGUFWriter) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _machine_is_measured_once() -> Iterator[None]:
     """Measure the memory and list the GPUs of this machine once for all tests of this process, not at each plan."""
-    listed: dict[str, list[dict[str, Any]]] = {}
-
-    def lines(command: list[str], request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        key = json.dumps([command, request])
-        if key not in listed:
-            listed[key] = list(run_child(command, request))
-        return listed[key]
+    listed = cache(list_gpus)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.engine.load.machine.measure_read_bandwidth", cache(measure_read_bandwidth))
-        patch.setattr("app.engine.load.machine.run_child", lines)
+        patch.setattr("app.engine.load.machine.list_gpus", lambda rpc: listed(tuple(rpc)))
         yield
 
 

@@ -8,35 +8,20 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator
 from ctypes import c_char_p, c_size_t, c_void_p
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.engine.llama.native import Buffer, ggml_function
-from app.engine.llama.rpc import RpcBandwidth, measure_rpc_bandwidth
+from app.engine.llama.rpc import measure_rpc_link
+from offload.devices.gpus import ListedGpu
 from offload.devices.machine import HOST_NAME
 from offload.placement.actual_usage import DeviceUsage
 from quantizer.errors import EngineError
 
-__all__ = ["GgmlDevice", "buffer_bytes_by_device", "ggml_gpus", "gpu_address"]
+__all__ = ["buffer_bytes_by_device", "ggml_gpus", "gpu_address"]
 
 _FIELDS = {"model": "weight_bytes", "KV": "cache_bytes", "RS": "cache_bytes", "compute": "compute_bytes"}
 _REMOTE = "RPC"
 _DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
-
-
-@dataclass(frozen=True, slots=True)
-class GgmlDevice:
-    """A GPU as ggml describes it: bytes of memory, 0 if unknown, and its `address` on the PCI bus, if any.
-
-    `link` is the measured bandwidth to a GPU of another machine.
-    """
-
-    name: str
-    description: str
-    is_integrated: bool
-    free_bytes: int
-    total_bytes: int
-    address: str
-    link: RpcBandwidth | None = None
 
 
 class _Properties(ctypes.Structure):
@@ -53,15 +38,17 @@ class _Properties(ctypes.Structure):
     ]
 
 
-def ggml_gpus(*, with_links: bool = False) -> Iterator[GgmlDevice]:
+def ggml_gpus(*, with_links: bool = False) -> Iterator[ListedGpu]:
     """Yield every GPU in the order of ggml and llama.cpp; measure the bandwidth to other machines `with_links`."""
     read = ggml_function("ggml_backend_dev_get_props", None, c_void_p, ctypes.POINTER(_Properties))
     for address in _gpus():
         properties = _Properties()
         read(address, ctypes.byref(properties))
-        device = _device(properties)
-        is_remote = device.name.startswith(_REMOTE)
-        yield replace(device, link=measure_rpc_bandwidth(address)) if with_links and is_remote else device
+        gpu = _listed(properties)
+        if with_links and gpu.name.startswith(_REMOTE):
+            latency_s, bytes_per_s = measure_rpc_link(address)
+            gpu = replace(gpu, link_latency_s=latency_s, link_bytes_per_s=bytes_per_s)
+        yield gpu
 
 
 def gpu_address(name: str) -> int:
@@ -101,8 +88,8 @@ def _buffer_name(device: int) -> str:
     return _text(ggml_function("ggml_backend_buft_name", c_char_p, c_void_p)(buffer_type))
 
 
-def _device(properties: _Properties) -> GgmlDevice:
-    return GgmlDevice(
+def _listed(properties: _Properties) -> ListedGpu:
+    return ListedGpu(
         name=_text(properties.name),
         description=_text(properties.description),
         is_integrated=properties.type == _INTEGRATED,

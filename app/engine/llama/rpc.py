@@ -14,13 +14,12 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from ctypes import c_char_p, c_size_t, c_void_p
-from dataclasses import dataclass
 from typing import Any
 
 from app.engine.llama.native import ggml_function, lib
 from quantizer.errors import EngineError
 
-__all__ = ["RpcBandwidth", "add_rpc_servers", "measure_rpc_bandwidth", "rpc_function"]
+__all__ = ["add_rpc_servers", "measure_rpc_link", "rpc_function"]
 
 ANSWER_TIMEOUT_S = 10.0
 _TYPE_I8 = 24  # GGML_TYPE_I8@0.3.36
@@ -66,22 +65,17 @@ def _give_up(endpoint: str) -> None:
     os._exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class RpcBandwidth:
-    """Seconds of a round trip with few bytes, and bytes a second of many."""
-
-    latency_s: float
-    bytes_per_s: float
-
-
 class _InitParams(ctypes.Structure):
     """ggml_init_params@0.3.36."""
 
     _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
 
 
-def measure_rpc_bandwidth(device: int) -> RpcBandwidth:
-    """Measure the connection to the native `device`, best of several tries. Raises EngineError without memory there."""
+def measure_rpc_link(device: int) -> tuple[float, float]:
+    """Return the seconds of a round trip to the native `device` with few bytes, and its bytes a second with many.
+
+    Each is the best of several tries. Raises EngineError without memory there.
+    """
     with ExitStack() as owned:
         tensor = _tensor_on(device, owned)
         data = ctypes.create_string_buffer(_N_BYTES)
@@ -89,7 +83,7 @@ def measure_rpc_bandwidth(device: int) -> RpcBandwidth:
             tensor, data, 0, _N_BYTES
         )
         latency_s, whole_s = (_read_s(tensor, data, n_bytes) for n_bytes in (1, _N_BYTES))
-    return RpcBandwidth(latency_s, _N_BYTES / max(whole_s - latency_s, 1e-9))
+    return latency_s, _N_BYTES / max(whole_s - latency_s, 1e-9)
 
 
 def _tensor_on(device: int, owned: ExitStack) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.engine.load.dry_run import DryRunRequest
 from app.engine.load.machine import check_reachable, detect_machine
@@ -19,6 +18,7 @@ from app.engine.load.planner import LoadAttempt, LoadPlanner
 from app.engine.load.run_history import calibrated_rates
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
+from offload.devices.gpus import ListedGpu
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
@@ -27,9 +27,6 @@ from offload.placement.load_parameters import ON_HOST, LoadParameters
 from quantizer.errors import EngineError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.validation import tensors_of
-
-if TYPE_CHECKING:
-    from app.engine.llama.devices import GgmlDevice
 
 __all__ = ["LoadDevices"]
 
@@ -60,7 +57,7 @@ class LoadDevices:
 
         It reserves memory for the `auxiliary` models, which are loaded later.
         """
-        machine = detect_machine([asdict(gpu) for gpu in self._gpus(with_links=True)], self._bandwidth)
+        machine = detect_machine(self._gpus(with_links=True), self._bandwidth)
         model = PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
         entry = self._excess.entry(key)
         excess = ExcessUsage(int(entry.get("gpu_bytes", 0)), int(entry.get("host_bytes", 0)))
@@ -85,7 +82,7 @@ class LoadDevices:
         if attempt.shares:
             self._excess.update(key, asdict(excess_usage(attempt.shares, usage)))
 
-    def _gpus(self, *, with_links: bool = False) -> list[GgmlDevice]:
+    def _gpus(self, *, with_links: bool = False) -> list[ListedGpu]:
         from app.engine import llama
 
         return list(llama.ggml_gpus(with_links=with_links)) if self._uses_gpu else []

@@ -9,26 +9,24 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from app.engine.load.machine_file import MachineFile
-from app.engine.model_task import Message, run_child, serve
+from app.engine.model_task import TaskProgress, run_task, serve_task
 from offload.devices.bandwidth import measure_read_bandwidth
 from offload.devices.cpu import default_threads
 from offload.devices.gpu_table import known_bandwidth
-from offload.devices.gpus import PciGpu, distinct_gpus, has_unified_memory, nvidia_gpus, pci_gpus
+from offload.devices.gpus import ListedGpu, PciGpu, distinct_gpus, nvidia_gpus, pci_gpus
 from offload.devices.host_memory import HostMemory, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.errors import EngineError
-from quantizer.process import python_command
 
 __all__ = [
     "Survey",
     "check_reachable",
     "detect_machine",
     "exposure_warning",
-    "gpu_from_json",
+    "gpu_device",
     "list_gpus",
     "survey",
     "unusable_gpus",
@@ -58,15 +56,20 @@ def survey(rpc: Sequence[str] = ()) -> Survey:
     bandwidth = measure_read_bandwidth(default_threads())
     gpus = distinct_gpus(list_gpus(rpc))
     machine = _machine(memory, bandwidth.bytes_per_s, gpus, on_bus)
-    return Survey(machine, memory, unusable_gpus(on_bus, [gpu["address"] for gpu in gpus]))
+    return Survey(machine, memory, unusable_gpus(on_bus, [gpu.address for gpu in gpus]))
 
 
-def list_gpus(rpc: Sequence[str]) -> list[Message]:
+@dataclass(frozen=True, slots=True)
+class _GpuRequest:
+    rpc: tuple[str, ...]
+
+
+def list_gpus(rpc: Sequence[str]) -> list[ListedGpu]:
     """Return the GPUs of this machine and of `rpc` servers as the child lists them. Raises EngineError."""
-    return list(run_child(python_command("app.engine.load.machine"), {"rpc": list(rpc)}))
+    return run_task("app.engine.load.machine", _GpuRequest(tuple(rpc)), TaskProgress, ListedGpu)
 
 
-def detect_machine(gpus: Sequence[Mapping[str, Any]], bandwidths: MachineFile) -> Machine:
+def detect_machine(gpus: Sequence[ListedGpu], bandwidths: MachineFile) -> Machine:
     """Return this machine with the `gpus` that ggml listed.
 
     The memory bandwidth of the processor is measured once and stored in `bandwidths`. Without a GPU it is not measured:
@@ -80,7 +83,7 @@ def detect_machine(gpus: Sequence[Mapping[str, Any]], bandwidths: MachineFile) -
 
 
 def _machine(
-    memory: HostMemory, bytes_per_s: float | None, gpus: Sequence[Mapping[str, Any]], on_bus: Sequence[PciGpu]
+    memory: HostMemory, bytes_per_s: float | None, gpus: Sequence[ListedGpu], on_bus: Sequence[PciGpu]
 ) -> Machine:
     nvidia = nvidia_gpus() if gpus else ()
     links = {gpu.address: gpu.link_bytes_per_s for gpu in on_bus}
@@ -93,7 +96,7 @@ def _machine(
         free_bytes=memory.free_bytes,
         bytes_per_s=bytes_per_s,
     )
-    return Machine(host, tuple(with_host_bandwidth(gpu_from_json(gpu, links, speeds), host) for gpu in gpus))
+    return Machine(host, tuple(with_host_bandwidth(gpu_device(gpu, links, speeds), host) for gpu in gpus))
 
 
 def unusable_gpus(on_bus: Sequence[PciGpu], usable_addresses: Sequence[str]) -> tuple[PciGpu, ...]:
@@ -108,24 +111,23 @@ def with_host_bandwidth(gpu: Device, host: Device) -> Device:
     return replace(gpu, bytes_per_s=host.bytes_per_s) if gpu.shares_host and gpu.bytes_per_s is None else gpu
 
 
-def gpu_from_json(
-    gpu: Mapping[str, Any], links: Mapping[str, float | None], speeds: Mapping[str, float | None] | None = None
+def gpu_device(
+    gpu: ListedGpu, links: Mapping[str, float | None], speeds: Mapping[str, float | None] | None = None
 ) -> Device:
-    """Return a GPU that ggml listed as a device.
+    """Return the device of a GPU that ggml listed.
 
     `links` and `speeds` are the bandwidths of its link and of its memory by address. The table of known GPUs precedes
     `speeds`.
     """
-    link = gpu["link"]
     return Device(
-        name=gpu["name"],
-        kind=DeviceKind.INTEGRATED if has_unified_memory(gpu) else DeviceKind.GPU,
-        total_bytes=gpu["total_bytes"],
-        free_bytes=gpu["free_bytes"],
-        bytes_per_s=known_bandwidth(gpu["description"]) or (speeds or {}).get(gpu["address"]),
-        link_bytes_per_s=link["bytes_per_s"] if link else links.get(gpu["address"]),
-        link_latency_s=link["latency_s"] if link else None,
-        description=gpu["description"],
+        name=gpu.name,
+        kind=DeviceKind.INTEGRATED if gpu.has_unified_memory else DeviceKind.GPU,
+        total_bytes=gpu.total_bytes,
+        free_bytes=gpu.free_bytes,
+        bytes_per_s=known_bandwidth(gpu.description) or (speeds or {}).get(gpu.address),
+        link_bytes_per_s=gpu.link_bytes_per_s or links.get(gpu.address),
+        link_latency_s=gpu.link_latency_s,
+        description=gpu.description,
     )
 
 
@@ -153,14 +155,13 @@ def exposure_warning(endpoints: Sequence[str]) -> str:
     )
 
 
-def _work(line: Message) -> Iterator[Message]:
+def _listed_gpus(request: _GpuRequest) -> Iterator[ListedGpu]:
     from app.engine.llama.devices import ggml_gpus
     from app.engine.llama.rpc import add_rpc_servers
 
-    add_rpc_servers(line["rpc"])
-    for device in ggml_gpus(with_links=True):
-        yield asdict(device)
+    add_rpc_servers(request.rpc)
+    yield from ggml_gpus(with_links=True)
 
 
 if __name__ == "__main__":
-    sys.exit(serve(_work))
+    sys.exit(serve_task(_GpuRequest, _listed_gpus))

@@ -26,6 +26,7 @@ from quantizer.errors import EngineError
 __all__ = ["MachineMemory", "Memory", "private_bytes", "resident_bytes"]
 
 if TYPE_CHECKING:
+    from offload.devices.gpus import ListedGpu
     from offload.footprint.model import PlannedModel
     from offload.footprint.profile import RunConfig
     from offload.placement.assessment import Assessment
@@ -135,7 +136,7 @@ class MachineMemory:
 
         return calibrated_rates(machine, self._settings.cache_dir, self._settings.threads)
 
-    def _gpus(self) -> list[dict[str, Any]]:
+    def _gpus(self) -> list[ListedGpu]:
         """Return the GPUs that a child process lists; a machine without any is asked once."""
         from app.engine.load.machine import list_gpus
 

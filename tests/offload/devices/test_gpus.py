@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from offload.devices.gpus import distinct_gpus, has_unified_memory
+from offload.devices.gpus import ListedGpu, distinct_gpus
 
 
-def entry(name: str, description: str = "Some GPU", address: str = "", is_integrated: bool = False) -> dict[str, Any]:
-    return {"name": name, "description": description, "address": address, "is_integrated": is_integrated}
+def entry(name: str, description: str = "Some GPU", address: str = "", is_integrated: bool = False) -> ListedGpu:
+    return ListedGpu(name, description, is_integrated, 0, 0, address)
 
 
-def names(*entries: dict[str, Any]) -> list[str]:
-    return [found["name"] for found in distinct_gpus(entries)]
+def names(*entries: ListedGpu) -> list[str]:
+    return [found.name for found in distinct_gpus(entries)]
 
 
 def test_a_card_that_two_backends_list_counts_once() -> None:
@@ -39,5 +37,5 @@ def test_an_integrated_gpu_is_used_through_one_backend() -> None:
         (entry("CUDA0", "NVIDIA GeForce RTX 3060"), False),
     ],
 )
-def test_gpus_of_apple_share_the_memory_although_metal_calls_them_cards(found: dict[str, Any], expected: bool) -> None:
-    assert has_unified_memory(found) is expected
+def test_gpus_of_apple_share_the_memory_although_metal_calls_them_cards(found: ListedGpu, expected: bool) -> None:
+    assert found.has_unified_memory is expected

@@ -1,73 +1,71 @@
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
-from app.engine.llama.devices import GgmlDevice, ggml_gpus
-from app.engine.llama.rpc import RpcBandwidth
-from app.engine.load.machine import detect_machine, gpu_from_json, list_gpus, unusable_gpus, with_host_bandwidth
+from app.engine.llama.devices import ggml_gpus
+from app.engine.load.machine import detect_machine, gpu_device, list_gpus, unusable_gpus, with_host_bandwidth
 from app.engine.load.machine_file import MachineFile
-from offload.devices.gpus import PciGpu
+from offload.devices.gpus import ListedGpu, PciGpu
 from offload.devices.machine import Device, DeviceKind
 
 GIB = 1 << 30
-CARD = GgmlDevice("CUDA0", "NVIDIA GeForce RTX 3060", False, 11 * GIB, 12 * GIB, "0000:01:00.0")
+CARD = ListedGpu("CUDA0", "NVIDIA GeForce RTX 3060", False, 11 * GIB, 12 * GIB, "0000:01:00.0")
 
 
 def test_a_gpu_has_the_speed_of_its_name_and_the_link_of_its_address() -> None:
-    device = gpu_from_json(asdict(CARD), {"0000:01:00.0": 15.75e9})
+    device = gpu_device(CARD, {"0000:01:00.0": 15.75e9})
     assert (device.name, device.kind) == ("CUDA0", DeviceKind.GPU)
     assert (device.bytes_per_s, device.link_bytes_per_s) == (360e9, 15.75e9)
     assert (device.free_bytes, device.total_bytes) == (11 * GIB, 12 * GIB)
 
 
 def test_the_speed_of_a_gpu_that_the_table_lacks_is_that_of_its_driver() -> None:
-    laptop = GgmlDevice("CUDA0", "NVIDIA GeForce RTX 4070 Laptop GPU", False, GIB, GIB, "0000:01:00.0")
-    assert gpu_from_json(asdict(laptop), {}, {"0000:01:00.0": 256e9}).bytes_per_s == 256e9
-    assert gpu_from_json(asdict(CARD), {}, {"0000:01:00.0": 1e9}).bytes_per_s == 360e9
+    laptop = ListedGpu("CUDA0", "NVIDIA GeForce RTX 4070 Laptop GPU", False, GIB, GIB, "0000:01:00.0")
+    assert gpu_device(laptop, {}, {"0000:01:00.0": 256e9}).bytes_per_s == 256e9
+    assert gpu_device(CARD, {}, {"0000:01:00.0": 1e9}).bytes_per_s == 360e9
 
 
 def test_a_gpu_of_apple_takes_from_the_memory_of_the_processor() -> None:
-    metal = gpu_from_json(asdict(GgmlDevice("MTL0", "Apple M2", False, 10 * GIB, 10 * GIB, "")), {})
+    metal = gpu_device(ListedGpu("MTL0", "Apple M2", False, 10 * GIB, 10 * GIB, ""), {})
     assert metal.kind is DeviceKind.INTEGRATED
     assert metal.total_bytes == 10 * GIB  # the working set that Metal recommends
 
 
 def test_an_integrated_gpu_of_unknown_speed_reads_as_fast_as_the_processor() -> None:
     host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=GIB, free_bytes=GIB, bytes_per_s=50e9)
-    shared = gpu_from_json(asdict(GgmlDevice("Vulkan0", "Some GPU", True, GIB, GIB, "")), {})
+    shared = gpu_device(ListedGpu("Vulkan0", "Some GPU", True, GIB, GIB, ""), {})
     assert with_host_bandwidth(shared, host).bytes_per_s == 50e9
-    assert with_host_bandwidth(gpu_from_json(asdict(CARD), {}), host).bytes_per_s == 360e9
-    card = gpu_from_json(asdict(GgmlDevice("Vulkan1", "Some card", False, GIB, GIB, "")), {})
+    assert with_host_bandwidth(gpu_device(CARD, {}), host).bytes_per_s == 360e9
+    card = gpu_device(ListedGpu("Vulkan1", "Some card", False, GIB, GIB, ""), {})
     assert with_host_bandwidth(card, host).bytes_per_s is None
 
 
 def test_what_is_unknown_of_a_gpu_stays_unknown() -> None:
-    device = gpu_from_json(asdict(GgmlDevice("Vulkan0", "Some GPU", True, GIB, GIB, "")), {})
+    device = gpu_device(ListedGpu("Vulkan0", "Some GPU", True, GIB, GIB, ""), {})
     assert device.kind is DeviceKind.INTEGRATED
     assert device.bytes_per_s is device.link_bytes_per_s is None
 
 
 def test_a_gpu_of_another_machine_has_the_link_that_was_measured() -> None:
-    listed = asdict(GgmlDevice("RPC0", "10.0.0.2:50052", False, GIB, GIB, "", RpcBandwidth(0.0005, 110e6)))
-    device = gpu_from_json(listed, {})
+    listed = ListedGpu("RPC0", "10.0.0.2:50052", False, GIB, GIB, "", 110e6, 0.0005)
+    device = gpu_device(listed, {})
     assert device.is_remote
     assert (device.link_latency_s, device.link_bytes_per_s) == (0.0005, 110e6)
-    assert not gpu_from_json(asdict(CARD), {}).is_remote
+    assert not gpu_device(CARD, {}).is_remote
 
 
 def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(tmp_path: Path) -> None:
     bandwidths = MachineFile(tmp_path / "bandwidth.json", "here")
     assert detect_machine([], bandwidths).host.bytes_per_s is None
     bandwidths.update("CPU", {"bytes_per_s": 42e9})
-    machine = detect_machine([asdict(CARD)], bandwidths)
+    machine = detect_machine([CARD], bandwidths)
     assert (machine.host.bytes_per_s, machine.gpus[0].name) == (42e9, "CUDA0")
 
 
 def test_the_process_that_lists_gpus_lists_each_that_the_engine_can_use() -> None:
     listed = list_gpus(())
     assert len(listed) == len(list(ggml_gpus()))
-    assert all(set(line) == set(asdict(CARD)) and line["name"] for line in listed)
+    assert all(isinstance(gpu, ListedGpu) and gpu.name for gpu in listed)
 
 
 def test_a_gpu_on_the_bus_that_ggml_does_not_list_is_unusable() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.model_task import run_child
-from quantizer.process import python_command
+from app.engine.load.machine import list_gpus
 from tests.app.pseudo_gpu import free_ports, pseudo_gpus
 
 MIB = 1 << 20
@@ -40,13 +39,13 @@ def load(model: Path, folder: Path, endpoints: list[str], *, n_ctx: int = 1024, 
 
 
 def test_servers_are_devices_like_others_with_a_link_that_was_measured(endpoints: list[str]) -> None:
-    report = list(run_child(python_command("app.engine.load.machine"), {"rpc": endpoints}))
-    assert [device["name"] for device in report] == ["RPC0", "RPC1"]
-    for device, endpoint in zip(report, endpoints, strict=True):
-        assert device["description"] == endpoint
-        assert device["free_bytes"] > MIB
-        assert 0 < device["link"]["latency_s"] < 1
-        assert device["link"]["bytes_per_s"] > MIB
+    report = list_gpus(endpoints)
+    assert [gpu.name for gpu in report] == ["RPC0", "RPC1"]
+    for gpu, endpoint in zip(report, endpoints, strict=True):
+        assert gpu.description == endpoint
+        assert gpu.free_bytes > MIB
+        assert 0 < (gpu.link_latency_s or 0) < 1
+        assert (gpu.link_bytes_per_s or 0) > MIB
 
 
 def test_layers_are_on_the_planned_devices_and_answers_equal_those_of_the_processor(
