@@ -65,7 +65,7 @@ async def test_a_refusal_names_route_and_status() -> None:
         ('{"error": null}', "answers 400: None. The server"),
     ],
 )
-async def test_a_refusal_tells_what_the_server_says_and_not_its_json(body: str, told: str) -> None:
+async def test_a_refusal_has_the_servers_message_without_its_json(body: str, told: str) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(400, text=body))
     async with BenchClient("http://far", "m", transport=transport) as client:
         with pytest.raises(ServiceError, match=re.escape(told)):

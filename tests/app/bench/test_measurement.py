@@ -25,6 +25,6 @@ def test_more_is_better_for_rates_only(unit: str, gain: float) -> None:
     assert Measurement("w", "c", unit, (4.0,)).gain_over(Measurement("w", "c", unit, (2.0,))) == gain
 
 
-def test_a_percentile_lies_between_the_samples_nearest_to_it() -> None:
+def test_a_percentile_interpolates_between_samples() -> None:
     assert percentile([1.0, 2.0, 3.0], 50) == 2.0
     assert percentile([5.0], 95) == 5.0

@@ -34,13 +34,13 @@ def _text(made: Table) -> str:
     return captured.get()
 
 
-def test_one_server_is_told_by_medians_and_spread() -> None:
+def test_a_table_has_medians_and_spread() -> None:
     text = _text(table(BEFORE))
     assert "11 tok/s" in text
     assert "10–12" in text
 
 
-def test_what_was_predicted_stands_beside_what_was_measured() -> None:
+def test_a_table_has_predictions_beside_measurements() -> None:
     told = BEFORE.with_predictions({("decode", "depth 0"): 9.9})
     assert "9.9 (-10%)" in _text(table(told))
     assert [item["predicted"] for item in as_json([told], [], 1)["results"][0]["measurements"]] == [9.9, None]
@@ -53,7 +53,7 @@ def test_two_servers_stand_side_by_side_and_better_is_above_one() -> None:
     assert "\x1b" not in text
 
 
-def test_what_could_not_be_measured_is_told_with_its_reason() -> None:
+def test_unmeasured_cases_are_listed_with_the_reason() -> None:
     assert reasons(AFTER) == ["new: edit: not measured. No grammar."]
     assert line(AFTER.measurements[0]) == "decode depth 0: 22 tok/s"
 

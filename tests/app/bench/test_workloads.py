@@ -45,7 +45,7 @@ def test_a_prompt_may_come_out_longer_than_it_was_cut_and_has_room_for_that() ->
     assert bench.shortage("decode", "", 1864) is None
 
 
-def test_prompts_of_several_depths_begin_the_same_and_end_anew() -> None:
+def test_prompts_of_several_depths_share_a_beginning_and_end_differently() -> None:
     prose = RandomText(0)
     prose.tokens_per_word = 2.0
     document = prose.tokens(200)

@@ -1,4 +1,4 @@
-"""A process that talks without end and says on stdout what it was told is kept: what a kill is tried on.
+"""A process that writes chats endlessly and prints what was acknowledged: the victim of kills.
 
     python chat_writer.py DATA_DIR
 

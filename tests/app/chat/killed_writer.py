@@ -1,4 +1,4 @@
-"""One trial: a writer of chats is killed, and what it was told is kept is looked for.
+"""One trial: a writer of chats is killed, and the chats are checked for everything it had acknowledged.
 
 Owns what counts as lost. Used by a test and, a hundred times, by tests/bench/kill_chats.py.
 """

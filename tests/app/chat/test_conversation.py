@@ -71,7 +71,7 @@ def test_an_edited_first_question_is_a_second_root() -> None:
     assert tree.beside(1, -1) is None
 
 
-def test_nothing_said_is_an_empty_path() -> None:
+def test_no_leaf_is_an_empty_path() -> None:
     assert MessageTree([]).path(None) == ()
 
 

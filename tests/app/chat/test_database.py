@@ -64,7 +64,7 @@ def test_what_one_window_keeps_another_sees(store: ChatStore, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a user's folders to the user")
-def test_chats_are_nobody_elses_to_read(store: ChatStore, tmp_path: Path) -> None:
+def test_chats_are_readable_by_their_owner_only(store: ChatStore, tmp_path: Path) -> None:
     store.chats.create()
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         store.chats.create()
 
 
-def test_a_full_disk_is_told_and_what_was_kept_stays(store: ChatStore) -> None:
+def test_a_full_disk_raises_and_stored_chats_stay(store: ChatStore) -> None:
     chat = store.chats.create()
     with store._database.reading() as connection:
         n_pages = connection.execute("PRAGMA page_count").fetchone()[0]

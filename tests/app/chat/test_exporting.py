@@ -70,7 +70,7 @@ def test_a_page_runs_nothing_and_loads_nothing(text: str) -> None:
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in found.attributes
 
 
-def test_a_page_shows_what_was_said_as_it_was_said() -> None:
+def test_a_page_shows_messages_verbatim() -> None:
     page = html.unescape(_export("html", _transcript("a < b & **c**")))
     assert "<h1>a < b & **c**</h1>" in page
     assert "a < b & <strong>c</strong>" in page
@@ -168,7 +168,7 @@ def test_a_file_in_the_way_stays_and_a_failed_export_leaves_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("name", "export"), [("a.md", "markdown"), ("a.b.JSON", "json"), ("a.html", "html")])
-def test_the_ending_of_a_name_says_the_format(name: str, export: str) -> None:
+def test_the_extension_selects_the_format(name: str, export: str) -> None:
     assert export_of(Path(name)) is EXPORTS[export]
 
 

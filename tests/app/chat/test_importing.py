@@ -1,4 +1,4 @@
-"""Files from elsewhere: what fits is taken in, what does not is told, and nothing in them can do harm."""
+"""Files of other apps: valid chats are imported, the rest is reported, and nothing in them does harm."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_chat_of_chatgpt_comes_with_its_branches_thoughts_and_times(tmp_path: 
     assert found.skipped == ()
 
 
-def test_code_output_and_speech_of_chatgpt_are_kept_and_pictures_are_told(tmp_path: Path) -> None:
+def test_code_output_and_speech_of_chatgpt_are_imported_and_pictures_reported(tmp_path: Path) -> None:
     mapping = {
         "q": _node(
             None, "user", {"content_type": "multimodal_text", "parts": [{"asset_pointer": "file://x"}, "What?"]}
@@ -134,7 +134,7 @@ def test_a_file_may_hold_one_chat_a_line(tmp_path: Path) -> None:
     assert titles == ["0", "1", "2"]
 
 
-def test_of_a_file_with_bad_chats_the_good_ones_are_taken_and_the_others_told(tmp_path: Path) -> None:
+def test_good_chats_of_a_file_are_imported_and_bad_ones_reported(tmp_path: Path) -> None:
     bad = _chatgpt(title=["no text"])
     items = list(read_chats(_file(tmp_path, [_chatgpt(), bad, {"x": 1}, 7, _chatgpt(mapping={}), _chatgpt()])))
     assert [item.place for item in items if isinstance(item, SkippedItem)] == [
@@ -154,7 +154,7 @@ def test_of_a_file_that_breaks_off_what_came_before_is_taken(tmp_path: Path) -> 
     assert "not JSON from character" in second.why
 
 
-def test_a_circle_of_nodes_is_told_and_the_rest_is_taken(tmp_path: Path) -> None:
+def test_a_cycle_of_nodes_is_reported_and_the_rest_imported(tmp_path: Path) -> None:
     chat = _chatgpt()
     chat["mapping"]["x"] = _node("y", "user", _text("round"))
     chat["mapping"]["y"] = _node("x", "user", _text("and round"))
@@ -236,7 +236,7 @@ def mutants(draw: st.DrawFn) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(mutants())
-def test_whatever_a_file_holds_is_taken_in_or_told(tmp_path: Path, store: ChatStore, chat: Any) -> None:
+def test_any_content_is_imported_or_reported(tmp_path: Path, store: ChatStore, chat: Any) -> None:
     try:
         items = list(read_chats(_file(tmp_path, [chat])))
     except UserError:

@@ -14,7 +14,7 @@ def _said(content: str) -> MessageContent:
     return MessageContent(role="user", content=content)
 
 
-def test_a_message_comes_back_as_it_was_said(store: ChatStore) -> None:
+def test_a_message_round_trips(store: ChatStore) -> None:
     said = MessageContent(
         role="assistant",
         content="Forty-two.",
@@ -33,7 +33,7 @@ def test_a_message_comes_back_as_it_was_said(store: ChatStore) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.text(st.characters(exclude_categories=())))
-def test_any_text_can_be_said_and_is_found_as_it_is_storable(store: ChatStore, content: str) -> None:
+def test_any_text_round_trips_in_its_storable_form(store: ChatStore, content: str) -> None:
     chat_id = store.chats.create().id
     store.messages.add(
         chat_id, None, MessageContent(role="user", content=content, attachments=(Attachment(content, content),))

@@ -54,13 +54,13 @@ def test_a_nameless_preset_is_refused(tmp_path: Path) -> None:
         Presets(tmp_path).save(" ", PRECISE)
 
 
-def test_a_disk_that_refuses_is_told_of(tmp_path: Path) -> None:
+def test_a_failing_disk_raises(tmp_path: Path) -> None:
     (tmp_path / "presets.toml").mkdir()
     with pytest.raises(StorageError, match="cannot be read"):
         Presets(tmp_path).all()
 
 
-def test_a_folder_that_cannot_be_made_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_created_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 

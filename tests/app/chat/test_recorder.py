@@ -111,7 +111,7 @@ async def test_a_save_that_fails_is_tried_again(
         await _eventually(tmp_path, place[0], "text")
 
 
-async def test_the_loop_goes_on_while_the_disk_is_busy(thread: StoreThread, tmp_path: Path) -> None:
+async def test_the_loop_runs_while_the_disk_is_busy(thread: StoreThread, tmp_path: Path) -> None:
     place = await _question(thread)
     with ChatStore(tmp_path) as other, other._database.writing():
         adding = asyncio.create_task(
@@ -123,7 +123,7 @@ async def test_the_loop_goes_on_while_the_disk_is_busy(thread: StoreThread, tmp_
     assert (await adding).content == "late"
 
 
-async def test_what_was_asked_of_the_store_is_done_before_it_closes(tmp_path: Path) -> None:
+async def test_pending_actions_complete_before_the_store_closes(tmp_path: Path) -> None:
     async with StoreThread(tmp_path) as thread:
         asked = [asyncio.create_task(thread.do(lambda store: store.chats.create())) for _ in range(5)]
         await asyncio.sleep(0)

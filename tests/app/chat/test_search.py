@@ -30,7 +30,7 @@ def test_words_are_found_while_they_are_typed_without_case_or_accents(store: Cha
         assert _found(store, typed) == [], typed
 
 
-def test_a_snippet_says_where_the_words_are(store: ChatStore) -> None:
+def test_a_snippet_has_the_offsets_of_matches(store: ChatStore) -> None:
     _chat(store, "", "word " * 100 + "the needle in it" + " word" * 100)
     (hit,) = store.search.find("needle")
     (match,) = hit.snippet.matches
@@ -56,7 +56,7 @@ def test_a_chat_is_found_once_by_its_newest_message_and_titles_come_first(store:
     assert hits[1].message_id == store.messages.of(spoken)[-1].id
 
 
-def test_the_newest_message_comes_first_and_no_more_than_asked(store: ChatStore) -> None:
+def test_the_newest_message_comes_first_up_to_the_limit(store: ChatStore) -> None:
     ids = [_chat(store, "", f"soup {number}") for number in range(5)]
     assert [hit.chat.id for hit in store.search.find("soup", limit=2)] == [ids[4], ids[3]]
 
@@ -90,7 +90,7 @@ def test_nothing_to_look_for_finds_nothing(store: ChatStore, typed: str) -> None
     assert _found(store, typed) == []
 
 
-def test_a_search_that_nobody_wants_any_more_ends_with_what_was_found(store: ChatStore) -> None:
+def test_a_cancelled_search_returns_what_it_found(store: ChatStore) -> None:
     chat_ids = [_chat(store, "", "soup") for _ in range(5)]
     answers = iter([True, True, False])
     hits = store.search.find("soup", is_wanted=lambda: next(answers))

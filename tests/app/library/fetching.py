@@ -1,4 +1,4 @@
-"""A download from the test hub, as tests hold it: impatient, and with all that it said."""
+"""Downloads from the test hub with short waits, and their events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def noise(n_bytes: int, seed: int = 1) -> bytes:
 
 
 def remote_file(hub: HubServer, repo: str = REPO, name: str = NAME) -> RemoteFile:
-    """What the hub's listing says of a file."""
+    """Return a file of the hub's listing."""
     held = hub.repos[repo].files[name]
     digest = Digest("sha256", held.sha256) if held.is_lfs else Digest("git", held.blob_id)
     return RemoteFile(name, f"{hub.url}/{repo}/resolve/main/{quote(name)}", held.n_bytes, digest)
@@ -38,17 +38,17 @@ async def fetch(
     path: Path,
     file: RemoteFile | None = None,
     token: str = "",
-    hear: Callable[[Event], object] = lambda _event: None,
+    on_event: Callable[[Event], object] = lambda _event: None,
     **options: int,
 ) -> tuple[str, list[Event]]:
-    """Fetch a file of the hub and return its hash and what was said, which `hear` is told at once."""
-    said: list[Event] = []
+    """Fetch a file of the hub and return its hash and its events, each also passed to `on_event` at once."""
+    events: list[Event] = []
 
-    def say(event: Event) -> None:
-        said.append(event)
-        hear(event)
+    def report(event: Event) -> None:
+        events.append(event)
+        on_event(event)
 
     async with async_http_client(IMPATIENT.stall_s) as http:
-        connection = HttpSession(http, HubAccess(hub.url, token))
-        downloader = Downloader(connection, DownloadOptions(retry=IMPATIENT, **options), say)
-        return await downloader.fetch(file or remote_file(hub), path), said
+        session = HttpSession(http, HubAccess(hub.url, token))
+        downloader = Downloader(session, DownloadOptions(retry=IMPATIENT, **options), report)
+        return await downloader.fetch(file or remote_file(hub), path), events

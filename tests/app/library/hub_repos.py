@@ -1,4 +1,4 @@
-"""What the test hub holds: repositories and files, and the JSON that the Hugging Face hub says of them.
+"""The content of the test hub: repositories and files, and their JSON as of the Hugging Face hub.
 
 Owns the shape of the hub's API (source: replies of huggingface.co/api/models, as huggingface-hub 1 and 2 parse them).
 Knows nothing of HTTP.
@@ -20,7 +20,7 @@ _POINTER_BYTES = 135
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a repository, from memory or from the disk; large kinds lie in LFS, whose sha256 the hub tells."""
+    """A file of a repository, in memory or on the disk; large ones are in LFS, with a SHA-256."""
 
     path: str
     data: bytes | Path
@@ -51,7 +51,7 @@ class HubFile:
         return self.data if isinstance(self.data, bytes) else self.data.read_bytes()
 
     def sibling(self, *, has_blobs: bool) -> dict[str, Any]:
-        """What /api/models/ORG/REPO says of it, with `?blobs=true` or without."""
+        """Return its JSON in /api/models/ORG/REPO, with `?blobs=true` or without."""
         if not has_blobs:
             return {"rfilename": self.path}
         lfs = {"sha256": self.sha256, "size": self.n_bytes, "pointerSize": _POINTER_BYTES}
@@ -59,7 +59,7 @@ class HubFile:
         return said | ({"lfs": lfs} if self.is_lfs else {})
 
     def tree_entry(self) -> dict[str, Any]:
-        """What /api/models/ORG/REPO/tree/REVISION says of it."""
+        """Return its JSON in /api/models/ORG/REPO/tree/REVISION."""
         said = {"type": "file", "oid": self.blob_id, "size": self.n_bytes, "path": self.path}
         lfs = {"oid": self.sha256, "size": self.n_bytes, "pointerSize": _POINTER_BYTES}
         return said | ({"lfs": lfs} if self.is_lfs else {})
@@ -67,7 +67,7 @@ class HubFile:
 
 @dataclass
 class HubRepo:
-    """A repository. `gated` is empty, "auto" or "manual"; `more` is what else its JSON says."""
+    """A repository. `gated` is empty, "auto" or "manual"; `more` are further fields of its JSON."""
 
     id: str
     files: dict[str, HubFile]
@@ -88,7 +88,7 @@ class HubRepo:
         return hashlib.sha1(f"{self.id};{said}".encode()).hexdigest()
 
     def info(self, *, has_blobs: bool = False, has_siblings: bool = True) -> dict[str, Any]:
-        """What /api/models/ORG/REPO says; a list of models leaves the siblings out unless asked for."""
+        """Return the JSON of /api/models/ORG/REPO; a list of models has the siblings on request only."""
         said: dict[str, Any] = {
             "_id": hashlib.md5(self.id.encode()).hexdigest()[:24],
             "id": self.id,

@@ -34,7 +34,7 @@ _THROTTLED_BLOCK_BYTES = 16 << 10
 
 @dataclass
 class Request:
-    """A request that came: to which of the servers, what it asked for, and how it was answered."""
+    """A request to one of the servers, and its answer."""
 
     origin: str
     method: str
@@ -129,7 +129,7 @@ class _QuietServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that hang up are what is tested."""
+        """Ignore errors: tests have clients that disconnect."""
 
 
 class HubHandler(BaseHTTPRequestHandler):
@@ -173,7 +173,7 @@ class HubHandler(BaseHTTPRequestHandler):
                 return
         self.send_text(404, "Not Found", {"X-Error-Code": "EntryNotFound"})
 
-    # What the hub says
+    # Answers
 
     def answer_models(self) -> None:
         if self._is_struck("list"):
@@ -228,7 +228,7 @@ class HubHandler(BaseHTTPRequestHandler):
         return {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query).items()}
 
     def _held(self, repo: str) -> HubRepo | None:
-        """The repository, or None once the hub has said that there is none."""
+        """Return the repository, or None after answering that there is none."""
         if self.path.startswith("/api/") and self._is_struck("api"):
             return None
         held = self.hub.repos.get(repo)
@@ -324,7 +324,7 @@ class HubHandler(BaseHTTPRequestHandler):
         self.connection.close()
 
     def wait_for_the_end(self) -> None:
-        """Say nothing until the client hangs up or the hub closes."""
+        """Send nothing until the client disconnects or the hub closes."""
         self.connection.settimeout(0.05)
         while not self.hub.is_closing.is_set():
             try:
@@ -336,7 +336,7 @@ class HubHandler(BaseHTTPRequestHandler):
                 return
 
     def log_message(self, *_message: Any) -> None:
-        """Say nothing; what came is in the hub's log."""
+        """Print nothing; requests are in the hub's log."""
 
 
 Answer = Callable[..., None]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.small_models import small_model
 
 Run = Callable[..., Any]

@@ -13,7 +13,7 @@ from app.cli.verbs import ls
 from app.library.local import index as listing
 from app.protocol.codec import decode
 from app.protocol.library import LocalModel
-from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.small_models import small_model
 
 Run = Callable[..., Any]

@@ -54,17 +54,17 @@ async def test_a_fault_that_stays_leaves_right_bytes_or_an_error(
     assert (tmp_path / "m").read_bytes() == data
 
 
-async def test_what_came_before_an_interruption_is_not_asked_for_again(
+async def test_ranges_fetched_before_an_interruption_are_not_fetched_again(
     hub: HubServer, data: bytes, tmp_path: Path
 ) -> None:
     hub.bytes_per_s = 8 << 20
     has_some = asyncio.Event()
 
-    def hear(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, Progress) and event.n_done > 0:
             has_some.set()
 
-    fetching = asyncio.create_task(fetch(hub, tmp_path / "m", hear=hear))
+    fetching = asyncio.create_task(fetch(hub, tmp_path / "m", on_event=on_event))
     await has_some.wait()
     fetching.cancel()
     await asyncio.wait({fetching})
@@ -84,7 +84,7 @@ async def test_a_server_without_ranges_is_read_from_the_beginning(hub: HubServer
     assert (tmp_path / "m").read_bytes() == data
 
 
-async def test_a_link_that_expires_is_asked_for_anew(hub: HubServer, data: bytes, tmp_path: Path) -> None:
+async def test_an_expired_link_is_requested_again(hub: HubServer, data: bytes, tmp_path: Path) -> None:
     hub.bytes_per_s = 16 << 20
     fetching = asyncio.ensure_future(fetch(hub, tmp_path / "m"))
     while not hub.n_sent():  # noqa: ASYNC110 - the hub counts in threads

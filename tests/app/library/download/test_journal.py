@@ -29,9 +29,7 @@ def written(path: Path) -> None:
 @pytest.mark.parametrize(
     ("booted_s", "n_bytes"), [(BOOTED_S, 60), (BOOTED_S + 5, 60), (LATER_S, 40)], ids=["same", "clock set", "rebooted"]
 )
-def test_what_was_not_synced_is_believed_until_the_machine_starts_anew(
-    tmp_path: Path, booted_s: float, n_bytes: int
-) -> None:
+def test_unsynced_ranges_count_until_the_machine_reboots(tmp_path: Path, booted_s: float, n_bytes: int) -> None:
     written(tmp_path)
     run = journal(tmp_path, booted_s)
     ranges = run.resumable_ranges(MARK)

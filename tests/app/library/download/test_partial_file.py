@@ -15,7 +15,7 @@ from quantizer.errors import StorageError
 MARK = "sha256 abc"
 
 
-def test_a_file_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_file_resumes(tmp_path: Path) -> None:
     with PartialFile(tmp_path / "m", 10, MARK) as partial:
         writer = partial.writer(4)
         writer.write(b"456")
@@ -78,7 +78,7 @@ def test_what_is_written_is_noted_often(tmp_path: Path) -> None:
         (Digest("git"), "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"),  # git hash-object
     ],
 )
-def test_a_follower_hashes_what_stands_and_waits_for_the_rest(tmp_path: Path, digest: Digest, expected: str) -> None:
+def test_a_streaming_hash_waits_for_the_rest(tmp_path: Path, digest: Digest, expected: str) -> None:
     path = tmp_path / "m"
     path.write_bytes(b"a\0\0")
     with StreamingHash(path, 3, digest.hasher(3)) as follower:
@@ -88,7 +88,7 @@ def test_a_follower_hashes_what_stands_and_waits_for_the_rest(tmp_path: Path, di
         assert follower.digest() == expected
 
 
-def test_a_follower_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+def test_an_abandoned_streaming_hash_ends(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"abc")
     with StreamingHash(tmp_path / "m", 9, Digest().hasher(9)) as follower:
         follower.advance(3)

@@ -22,7 +22,7 @@ PART = {"Content-Range": "bytes 10-19/100", "ETag": '"a"'}
 ASKED = Expected(Range(10, 20), 100, '"a"')
 
 
-def test_a_part_is_where_it_says() -> None:
+def test_a_part_begins_at_its_offset() -> None:
     body = body_of(206, httpx.Headers(PART), ASKED)
     assert (body.begin, body.mark) == (10, '"a"')
 
@@ -94,7 +94,7 @@ def test_a_time_is_reckoned_by_our_clock_where_the_server_does_not_tell_its_own(
         ({}, ""),
     ],
 )
-def test_only_what_tells_very_bytes_apart_marks_them(headers: dict[str, str], mark: str) -> None:
+def test_only_exact_validators_are_marks(headers: dict[str, str], mark: str) -> None:
     assert content_mark({"Date": "Wed, 21 Oct 2026 08:00:00 GMT", **headers}) == mark
 
 

@@ -8,7 +8,7 @@ import pytest
 from app.library.external import external_models
 from app.library.local.resolve import UnknownModelError, resolve
 from app.settings.settings import Settings
-from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.small_models import small_model
 
 
@@ -73,7 +73,7 @@ def test_the_hugging_face_cache_is_found_by_links_to_blobs_and_by_copies(home: P
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
-def test_the_cache_of_hugging_face_is_where_the_environment_says(
+def test_the_environment_sets_the_cache_of_hugging_face(
     home: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     below = {"HF_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]

@@ -90,7 +90,7 @@ config = {}
         ("{}", '"x"'),
     ],
 )
-def test_a_table_that_is_not_sound_is_refused(change: tuple[str, str]) -> None:
+def test_an_invalid_table_is_rejected(change: tuple[str, str]) -> None:
     assert [model.name for model in parse_catalogue(SOUND)] == ["a"]
     with pytest.raises(ValueError, match="catalogue"):
         parse_catalogue(SOUND.replace(*change))

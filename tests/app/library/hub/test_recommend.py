@@ -44,7 +44,7 @@ def test_what_is_passed_over_would_not_fit_or_is_too_slow() -> None:
     assert found.model.keeps_pace
 
 
-def test_where_all_are_slow_the_fastest_is_recommended_and_it_is_said() -> None:
+def test_where_all_are_slow_the_fastest_is_recommended() -> None:
     found = recommended(Role.MOE, "container of 4 GiB")
     assert found.model is None
     assert "No model of this kind runs" in found.why

@@ -98,7 +98,7 @@ def test_no_text_becomes_a_name_that_climbs(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["m.gguf", "Qwen3-0.6B-UD-Q4_K_XL.gguf", "模型.gguf", "a b", "console.gguf", "com.gguf"]
 )
-def test_names_as_people_give_them_are_safe(name: str) -> None:
+def test_usual_names_are_safe(name: str) -> None:
     assert is_safe_name(name)
 
 

@@ -90,7 +90,7 @@ async def test_a_header_that_claims_no_end_is_given_up(tmp_path: Path) -> None:
         assert hub.n_sent() <= MIB
 
 
-async def test_the_token_is_shown_to_the_hub_and_to_nobody_else(tmp_path: Path) -> None:
+async def test_the_token_is_sent_to_the_hub_only(tmp_path: Path) -> None:
     path = sparse_model(tmp_path / "model.gguf", "qwen3-0.6b", "Q8_0")
     with hub_of(path, gated="manual") as hub:
         hub.readers = hub.members = {"secret"}

@@ -26,7 +26,7 @@ def hub() -> Iterator[HubServer]:
         yield hub
 
 
-def test_ggufs_and_convertible_checkpoints_are_listed_with_what_people_ask_for(hub: HubServer) -> None:
+def test_ggufs_and_convertible_checkpoints_are_listed(hub: HubServer) -> None:
     gguf, checkpoint = list_repos(HubAccess(hub.url), "llama", 10)
     assert (gguf.repo, gguf.is_checkpoint, gguf.n_downloads, gguf.licence) == ("a/llama-GGUF", False, 7, "mit")
     assert (checkpoint.repo, checkpoint.is_checkpoint, checkpoint.is_gated) == ("a/llama", True, True)

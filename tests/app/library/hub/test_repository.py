@@ -30,7 +30,7 @@ def repository(**files: bytes) -> Repository:
     return parse_repository(HubRepo.of("org/repo", {**(files or FILES)}).info(has_blobs=True))
 
 
-def test_files_are_told_with_their_hashes() -> None:
+def test_files_are_parsed_with_their_hashes() -> None:
     held = HubRepo.of("org/repo", dict(FILES))
     files = {file.path: file for file in parse_repository(held.info(has_blobs=True)).files}
     assert files["m-Q8_0.gguf"].digest == Digest("sha256", held.files["m-Q8_0.gguf"].sha256)
@@ -60,7 +60,7 @@ def test_models_are_whole_and_in_order_of_size() -> None:
         ("Q4Chat.gguf", ""),
     ],
 )
-def test_a_name_tells_its_quant(name: str, quant: str) -> None:
+def test_a_name_contains_its_quant(name: str, quant: str) -> None:
     assert quant_of(name) == quant
 
 
@@ -96,7 +96,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_is_understood_or_refused(said: Any) -> None:
+def test_any_json_is_parsed_or_rejected(said: Any) -> None:
     with contextlib.suppress(HubError):
         parse_repository(said)
 
@@ -134,7 +134,7 @@ def test_a_reference_means_one_model(reference: RepoReference | FileReference, n
         (RepoReference("org/repo"), {"README.md": b"a"}, "ends in GGUF"),
     ],
 )
-def test_what_means_none_is_told_what_there_is(
+def test_a_reference_without_a_model_raises_with_the_choices(
     reference: RepoReference | FileReference, files: dict[str, bytes], words: str
 ) -> None:
     with pytest.raises(HubError, match=words):

@@ -26,7 +26,7 @@ def test_models_that_differ_in_their_quant_only_are_a_family() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-4b"])
-def test_one_header_tells_what_the_other_quants_come_to(name: str) -> None:
+def test_one_header_estimates_all_quants(name: str) -> None:
     """Held against the verdicts on the files themselves."""
     header = header_of(name)
     original = PlannedModel(header, header.tensors)

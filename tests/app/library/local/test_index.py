@@ -67,7 +67,7 @@ def test_a_hash_does_not_pass_to_a_file_that_takes_the_place_of_another(tmp_path
 
 
 @pytest.mark.parametrize("damage", [b"", b"no database at all, but long enough for a header" * 50])
-def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes, facts: ModelFacts) -> None:
+def test_a_damaged_index_is_recreated(tmp_path: Path, damage: bytes, facts: ModelFacts) -> None:
     (tmp_path / "index.db").write_bytes(damage)
     with Index(tmp_path) as index:
         assert index.was_damaged == bool(damage)
@@ -75,7 +75,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes, facts: Mode
         assert len(index.records()) == 1
 
 
-def test_damage_that_shows_late_is_mended_too(tmp_path: Path, facts: ModelFacts) -> None:
+def test_damage_found_late_is_repaired_too(tmp_path: Path, facts: ModelFacts) -> None:
     with Index(tmp_path) as index:
         for number in range(200):
             index.store(tmp_path / f"{number}.gguf", IndexRecord("stamp", facts))
@@ -103,7 +103,7 @@ def test_facts_of_another_version_are_forgotten_and_hashes_stay(tmp_path: Path, 
 
 
 @given(st.text())
-def test_facts_that_are_none_count_as_unknown(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_invalid_facts_count_as_unknown(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.mktemp("index")
     with Index(folder) as index:
         index.store(folder / "m.gguf", IndexRecord("stamp", None))
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Index(tmp_path / "cache")
 
 
-def test_what_a_file_came_as_is_told_of_that_file_only(tmp_path: Path) -> None:
+def test_an_origin_belongs_to_one_file_only(tmp_path: Path) -> None:
     path = small_model(tmp_path / "m.gguf")
     with Index(tmp_path / "cache") as index:
         index.record_origin(path, 'sha256 "etag" 7')

@@ -36,7 +36,7 @@ def test_a_file_that_was_dropped_in_appears_and_is_read_once(library: Settings) 
         assert [entry.is_read for entry in list_entries([entry.ref], index)] == [True]
 
 
-def test_a_changed_file_is_read_anew(library: Settings) -> None:
+def test_a_changed_file_is_read_again(library: Settings) -> None:
     path = small_model(library.models_dir / "me" / "x" / "m.gguf", "Before")
     with Index(library.cache_dir) as index:
         _entries(library, index)
@@ -103,7 +103,7 @@ def test_models_outside_the_library_stay_in_the_index(library: Settings, tmp_pat
 
 
 class IndexAgainstFolder(RuleBasedStateMachine):
-    """Files come, change and go in any order; what the index says is always what a reading of the folder says."""
+    """Files are added, changed and removed in any order; the index always equals a fresh reading of the folder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,13 +129,13 @@ class IndexAgainstFolder(RuleBasedStateMachine):
         (self.settings.models_dir / "p" / "r" / f"{name}.gguf").unlink(missing_ok=True)
 
     @rule()
-    def lose_the_index(self) -> None:
+    def damage_the_index(self) -> None:
         (self.settings.cache_dir / "index.db").write_bytes(b"lost" * 999)
         for suffix in ("-wal", "-shm"):
             (self.settings.cache_dir / f"index.db{suffix}").unlink(missing_ok=True)
 
     @invariant()
-    def index_says_what_the_folder_says(self) -> None:
+    def index_equals_the_folder(self) -> None:
         with Index(self.settings.cache_dir) as index:
             entries = _entries(self.settings, index)
             assert len(index.paths()) == len(entries)

@@ -44,7 +44,7 @@ def test_a_model_is_the_same_by_every_link_to_all_of_its_files_and_no_copy_of_it
 
 
 @pytest.mark.parametrize("name", ["m-00002-of-00003.gguf", "m-00001-of-99999.gguf", "m.gguf"])
-def test_what_is_no_first_part_stands_alone(tmp_path: Path, name: str) -> None:
+def test_another_part_than_the_first_is_a_file_of_its_own(tmp_path: Path, name: str) -> None:
     assert parts_of(tmp_path / name) == (tmp_path / name,)
 
 

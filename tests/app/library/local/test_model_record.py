@@ -46,9 +46,7 @@ def test_what_is_no_address_of_the_hub_is_no_base(tmp_path: Path, environment: d
 
 
 @pytest.mark.parametrize("settings", [[], {"chat_template": 3}, "text"])
-def test_a_base_whose_files_are_unsound_is_not_compared(
-    tmp_path: Path, environment: dict[str, str], settings: object
-) -> None:
+def test_an_invalid_base_is_not_compared(tmp_path: Path, environment: dict[str, str], settings: object) -> None:
     _cached(tmp_path / "hub", settings)
     assert base_template(_header(tmp_path), environment) is None
 

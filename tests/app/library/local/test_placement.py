@@ -18,7 +18,7 @@ from app.library.local.index import Index
 from app.library.local.model_files import ModelRef
 from app.library.local.placement import copy_model, link_model, plan_import
 from quantizer.errors import ModelFileError, StorageError
-from tests.app.elsewhere_folders import ollama_model
+from tests.app.external_folders import ollama_model
 from tests.app.small_models import small_model, small_shards
 
 COPIES = """
@@ -146,7 +146,7 @@ def test_nothing_that_is_there_is_replaced(tmp_path: Path, models: Path) -> None
         plan_import(_ref(small_model(tmp_path / "m.gguf")), "", models)
 
 
-def test_a_model_that_the_gate_refuses_is_not_taken_in(tmp_path: Path, models: Path) -> None:
+def test_an_invalid_model_is_not_imported(tmp_path: Path, models: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelFileError):
         plan_import(_ref(tmp_path / "m.gguf"), "", models)
@@ -184,7 +184,7 @@ def test_a_copy_for_which_there_is_no_room_is_refused_with_the_numbers(
     assert list(models.rglob("*")) == []
 
 
-def test_a_killed_copy_goes_on_where_it_stopped(tmp_path: Path, models: Path) -> None:
+def test_a_killed_copy_resumes(tmp_path: Path, models: Path) -> None:
     source = small_model(tmp_path / "m.gguf")
     with source.open("ab") as file:
         file.write(os.urandom(4 << 20))

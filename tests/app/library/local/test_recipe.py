@@ -50,7 +50,7 @@ def test_a_recipe_that_cannot_be_kept_leaves_nothing(tmp_path: Path) -> None:
         " " * (2 << 20),
     ],
 )
-def test_a_damaged_recipe_is_said_by_name_and_never_taken(tmp_path: Path, text: str) -> None:
+def test_a_damaged_recipe_raises_with_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "made.gguf"
     recipe_path(path).write_text(text)
     with pytest.raises(ModelFileError, match="cannot be read") as refused:
@@ -58,7 +58,7 @@ def test_a_damaged_recipe_is_said_by_name_and_never_taken(tmp_path: Path, text: 
     assert "made.recipe.json" in refused.value.remedy
 
 
-def test_a_recipe_over_another_one_changes_only_what_it_says() -> None:
+def test_a_recipe_over_another_one_changes_only_its_own_fields() -> None:
     grown = Recipe(system="Be kind.", parameters={"temperature": 1}).over(FULL)
     assert (grown.system, grown.template, grown.base) == ("Be kind.", FULL.template, "tiny")
     assert grown.parameters == {"temperature": 1, "stop": ["a", "b"]}
@@ -75,6 +75,6 @@ def test_a_conversation_begins_with_the_recipe_and_a_system_prompt_of_its_own_go
     assert NO_RECIPE.begin([]) == []
 
 
-def test_what_is_kept_can_be_read_by_people(tmp_path: Path) -> None:
+def test_a_recipe_file_is_readable_json(tmp_path: Path) -> None:
     write_recipe(tmp_path / "made.gguf", FULL)
     assert json.loads((tmp_path / "made.recipe.json").read_text())["system"] == "Be short."

@@ -50,7 +50,7 @@ def test_what_was_not_fetched_is_not_found_by_what_would_fetch_it(settings: Sett
         resolve(name, settings)
 
 
-def test_two_files_of_one_name_are_told_apart_by_their_repo(settings: Settings) -> None:
+def test_two_files_of_one_name_differ_by_their_repo(settings: Settings) -> None:
     other = settings.models_dir / "you" / "solo" / "solo.gguf"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"GGUF")
@@ -111,7 +111,7 @@ def test_a_name_never_reaches_a_path_outside_the_library(settings: Settings, tmp
         find_by_name(str(outside), available(settings))
 
 
-def test_the_home_of_nobody_is_a_name_like_any_other() -> None:
+def test_the_home_of_an_unknown_user_is_an_ordinary_name() -> None:
     assert absolute("~nobody-of-this-name/m.gguf") == Path("~nobody-of-this-name/m.gguf").absolute()
 
 

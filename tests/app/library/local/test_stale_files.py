@@ -92,7 +92,7 @@ def _came(path: Path) -> bool:
     return path.suffix == ".safetensors"
 
 
-def test_an_interrupted_checkpoint_goes_after_a_week_and_what_a_person_put_there_stays(library: Settings) -> None:
+def test_an_interrupted_checkpoint_is_stale_after_a_week_and_the_users_files_stay(library: Settings) -> None:
     folder = _checkpoint(library, age_days=9)
     [leftover] = find_stale_files(library, PLENTY, _came)
     assert (leftover.what, leftover.detail) == ("interrupted checkpoint", "org/check, untouched for 9 days")
@@ -132,13 +132,13 @@ def test_a_checkpoint_that_is_taken_up_again_stays(library: Settings) -> None:
     assert (folder / ".fetching" / "2.safetensors").exists()
 
 
-def test_other_hidden_files_are_nobodys_leftovers(library: Settings) -> None:
+def test_other_hidden_files_are_not_stale(library: Settings) -> None:
     for name in (".DS_Store", ".gitattributes", ".partial", "m.gguf.0.partial"):
         _file(library.models_dir / "me" / "x" / name)
     assert find_stale_files(library, PLENTY, _nothing_came) == ()
 
 
-def test_temporary_models_go_once_nobody_touched_them_for_a_day(library: Settings) -> None:
+def test_temporary_models_are_stale_after_a_day(library: Settings) -> None:
     old = _file(library.cache_dir / "run" / "old" / "model.gguf", 100, age_s=90_000)
     os.utime(old.parent, (0, 0))
     new = _file(library.cache_dir / "run" / "new" / "model.gguf", 100)

@@ -8,7 +8,7 @@ import pytest
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef
 from app.library.local.verification import VerificationResult, verify
-from tests.app.elsewhere_folders import hugging_face_model, ollama_model
+from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.small_models import small_model, small_shards
 
 

@@ -63,9 +63,7 @@ def test_a_file_that_is_no_model_has_no_verdict_and_is_not_read_again(cache: Fit
     assert cache.get(entry(path)) is None
 
 
-def test_the_machine_is_looked_at_anew_when_that_is_asked_for(
-    cache: FitCache, machine: Machine, tmp_path: Path
-) -> None:
+def test_the_machine_is_surveyed_again_on_request(cache: FitCache, machine: Machine, tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "tiny.gguf")
     cache.compute(entry(path))
     cache.forget()

@@ -53,7 +53,7 @@ def test_a_run_that_was_killed_while_it_cleared_up_is_known(store: CheckpointSto
     assert not was_converted(folder, output)
 
 
-def test_what_stood_there_before_is_not_taken_for_what_was_converted(store: CheckpointStore, tmp_path: Path) -> None:
+def test_an_earlier_file_does_not_count_as_the_output(store: CheckpointStore, tmp_path: Path) -> None:
     output, folder = tmp_path / "m.gguf", store.plan.folder
     output.write_bytes(b"an old one")
     for _ in range(2):  # the second run begins it again
@@ -76,7 +76,7 @@ def test_what_was_fetched_goes_and_what_somebody_put_there_stays(store: Checkpoi
     assert [path.name for path in (folder / ".fetching").iterdir()] == [f"{_NAMES[0]}.lock"]
 
 
-async def test_where_only_clearing_up_was_left_the_hub_is_not_asked_for_files(order: PullPlan, tmp_path: Path) -> None:
+async def test_a_run_killed_during_clean_up_fetches_no_files(order: PullPlan, tmp_path: Path) -> None:
     output, said = tmp_path / "m.gguf", list[Event]()
     mark = order.folder / ".fetching" / f"{output.name}.begun"
     mark.parent.mkdir(parents=True)

@@ -155,7 +155,7 @@ async def test_a_file_at_a_url_that_changed_and_kept_its_length_is_another_one(
 
 
 @pytest.mark.parametrize(("mark", "other"), _MARKS)
-async def test_a_download_from_a_url_goes_on_if_the_file_is_the_same(
+async def test_a_download_from_a_url_resumes_if_the_file_is_the_same(
     library: Library, model: bytes, mark: dict[str, str], other: dict[str, str]
 ) -> None:
     url, large, changed = f"{library.hub.stranger_url}/plain/m.gguf", model + bytes(1 << 20), model + b"x" * (1 << 20)
@@ -205,13 +205,13 @@ async def test_a_gated_repository_is_explained(library: Library) -> None:
     ("reference", "words"),
     [("org/nothing", "does not exist"), ("org/repo:Q2_K", "Q4_0, Q8_0"), ("org/repo/other.gguf", "m-Q4_0.gguf")],
 )
-async def test_what_is_not_there_is_said_with_what_is(library: Library, reference: str, words: str) -> None:
+async def test_a_missing_model_raises_with_the_existing_ones(library: Library, reference: str, words: str) -> None:
     with pytest.raises(HubError, match=words):
         await library.pull(reference)
     assert library.files() == []
 
 
-async def test_a_file_that_changes_while_it_is_fetched_is_fetched_anew(library: Library, model: bytes) -> None:
+async def test_a_file_that_changes_while_it_is_fetched_is_fetched_again(library: Library, model: bytes) -> None:
     changed = model + bytes(96)
 
     def change(event: Event) -> None:

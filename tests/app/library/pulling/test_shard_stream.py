@@ -29,7 +29,7 @@ def test_a_shard_is_done_with_after_its_last_tensor() -> None:
     assert IN_ORDER.finished(40) == {"a", "b", "c", "d"}
 
 
-def test_the_peak_is_what_lies_there_at_once() -> None:
+def test_the_peak_counts_files_that_exist_at_once() -> None:
     assert IN_ORDER.peak_bytes(()) == 2 * GIB
     assert window(("a", 0, 10), ("b", 9, 20), ("c", 19, 30), ("d", 29, 39)).peak_bytes(()) == 2 * GIB
     assert window(("a", 0, 39), ("b", 10, 19), ("c", 20, 29), ("d", 30, 39)).peak_bytes(()) == 3 * GIB
@@ -47,7 +47,7 @@ def windows(draw: st.DrawFn) -> tuple[ShardWindow, set[str]]:
 
 
 @given(windows())
-def test_no_conversion_stands_still_or_takes_more_than_the_peak(case: tuple[ShardWindow, set[str]]) -> None:
+def test_no_conversion_stalls_or_exceeds_the_peak(case: tuple[ShardWindow, set[str]]) -> None:
     window, here = case
     peak, held, came = window.peak_bytes(here), set(here), set(here)
     n_tensors = 1 + max(use.last for use in window.uses)
@@ -56,7 +56,7 @@ def test_no_conversion_stands_still_or_takes_more_than_the_peak(case: tuple[Shar
         held -= window.finished(n_written)
         needed = {use.name for use in window.uses if use.first <= n_written <= use.last}
         fetchable = window.fetchable(n_written) - came - window.finished(n_written)
-        assert needed <= came | fetchable  # whoever waits for a shard gets it
+        assert needed <= came | fetchable  # a needed shard is always fetchable
         held |= fetchable  # as many as may
         came |= fetchable
         assert sum(n_bytes[name] for name in held) <= peak

@@ -76,7 +76,7 @@ def test_the_age_of_models_that_nothing_is_mistaken_for_is_not_looked_up() -> No
     assert set(ids_of(models, {}.__getitem__).values()) == {"x", "y"}
 
 
-def test_later_ones_of_a_name_are_told_by_their_publisher_and_then_by_digits() -> None:
+def test_later_models_of_a_name_get_their_publisher_and_then_digits() -> None:
     repos = ("one/Q", "two/Q", "two/Q-GGUF")
     models = [(Path(repo, "Q-7B-Q8_0.gguf"), repo) for repo in repos]
     ids = _ids(models)

@@ -30,7 +30,7 @@ SPLIT = ModelRef("big-00001-of-00002", Path("/x/big-00001-of-00002.gguf"))
         (CACHED, "me/mine/fast", "me/mine/fast.gguf"),
     ],
 )
-def test_a_model_lies_where_its_name_says(source: ModelRef, wanted: str, place: str) -> None:
+def test_a_model_is_in_the_folder_of_its_name(source: ModelRef, wanted: str, place: str) -> None:
     assert model_output_path(source, wanted, MODELS) == MODELS / place
 
 
