@@ -122,7 +122,7 @@ JOBS = (
     Job(
         id="2",
         kind="eval",
-        title="judge qwen3",
+        title="eval qwen3",
         arguments={},
         created_s=2.0,
         state="failed",
