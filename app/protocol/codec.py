@@ -39,7 +39,12 @@ def json_default(value: Any) -> Any:
         return value.decode("latin-1")
     if isinstance(value, Path):
         return str(value)
-    return {item.name: getattr(value, item.name) for item in fields(value)}
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+@cache  # each token of an answer is a message
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
 
 
 def decode(kind: type[_Value], data: Any) -> _Value:
