@@ -1,6 +1,6 @@
-"""The real app in a terminal, and the person at it: presses keys, and knows what stands on the screen.
+"""The real app in a terminal: sends keys, and reads the screen.
 
-Owns the app's processes and a folder of its own. What is right or wrong with them is judged by others.
+Owns the app's processes and their folder. Tests check the results.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Glance:
 
 
 class AppAtTerminal:
-    """The app with `folder` to itself. What a person asks is numbered, `n17`, to be found again. `glances` are those
+    """The app with `folder` to itself. Questions are numbered, `n17`, to be found again. `glances` are those
     since somebody emptied them."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
@@ -88,7 +88,7 @@ class AppAtTerminal:
         self.start()
 
     def leave(self, choice: str = "Cancel the jobs and quit") -> None:
-        """Leave as a person does; where jobs run, with this choice."""
+        """Quit by key; if jobs run, with this choice."""
         self.goes_home()
         self.presses("ctrl+q")
         is_asked = False
@@ -126,7 +126,7 @@ class AppAtTerminal:
         app = psutil.Process(self.terminal.process.pid)
         return [each for each in app.children(recursive=True) if _MODULES[name] in _command(each)]
 
-    # What a person does
+    # User actions
 
     def presses(self, *keys: str) -> None:
         """Press keys by their names, or type a text."""

@@ -1,7 +1,4 @@
-"""How a program is put into a pseudo-terminal. Needs a POSIX system.
-
-Owns the two ends of the terminal at the start; whoever asked reads, writes and closes.
-"""
+"""Starting a program in a pseudo-terminal. POSIX only."""
 
 from __future__ import annotations
 

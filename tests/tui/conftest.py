@@ -1,4 +1,4 @@
-"""A person at the terminal: presses keys and looks at the screen."""
+"""A simulated user: presses keys and reads the screen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 
 from app.client.fake import ScriptedClient
 from app.settings.settings import Settings
-from tests.tui.seen import screen_text
+from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
 from tui.chat.repository import ChatRepository
 from tui.connection.connection import ServiceConnection
@@ -104,11 +104,11 @@ def open_app(tmp_path: Path) -> InlineSession:
 
 @pytest.fixture
 def meet() -> type[User]:
-    """Make a person of a pilot, for tests that run the app themselves."""
+    """Return a user for a pilot, for tests that run the app themselves."""
     return User
 
 
 @pytest.fixture(autouse=True)
 def _plain_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))  # never a person's own
+    monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))  # never the real settings

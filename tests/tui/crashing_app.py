@@ -1,7 +1,6 @@
-"""The app with a fault in it: `crashing_app.py FEATURE` fails with the chats' texts in hand once F1 is pressed.
+"""The app with a fault: `crashing_app.py FEATURE` fails there with chat texts in its variables after F1.
 
-Owns the places where it may fail. The error says, and its variables hold, what a person has said, and what a terminal
-would obey.
+The error's message and variables contain prompts and control sequences.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ REFUSAL = UserError("This cannot be.", "Do something else.")
 
 def _fail() -> None:
     with ChatStore(load_settings().data_dir) as store:
-        said = " ".join(store.messages.recent_prompts(10))
-    raise LookupError(f"\x1b[1337m{said}") from httpx.DecodingError(f"\x1b]1337;{said}\x07")
+        prompts = " ".join(store.messages.recent_prompts(10))
+    raise LookupError(f"\x1b[1337m{prompts}") from httpx.DecodingError(f"\x1b]1337;{prompts}\x07")
 
 
 async def _fail_later() -> None:

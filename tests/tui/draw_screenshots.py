@@ -1,7 +1,7 @@
-"""Draw the README's pictures: the real app with its real service and the guide, as a person would see it.
+"""Draw the README's pictures with the real app, its real service and the guide.
 
-Run: `uv run python tests/tui/draw_screenshots.py`, on a quiet machine: the rates in the pictures are measured here.
-Writes assets/screenshots/{chat,models,plan}.svg.
+Run: `uv run python tests/tui/draw_screenshots.py`, on an idle machine: the rates in the pictures are measured. Writes
+assets/screenshots/{chat,models,plan}.svg.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from textual.pilot import Pilot
 
 from app.settings.settings import Settings
-from tests.tui.seen import screen_text
+from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.connection.backend import local_service

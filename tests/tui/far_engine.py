@@ -1,4 +1,4 @@
-"""An OpenAI-compatible engine elsewhere whose answers come when a test says so."""
+"""A remote OpenAI-compatible engine that streams text on command."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _END = "end"
 
 
 class FarEngine:
-    """What is put with `say` is streamed to who asks; `requests` are the bodies of what was asked."""
+    """Text passed to `send` is streamed to the client; `requests` holds the received bodies."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.requests: list[dict[str, Any]] = []
         self.pieces: queue.Queue[tuple[str, str]] = queue.Queue()
 
-    def say(self, text: str = "", *, reasoning: str = "") -> None:
+    def send(self, text: str = "", *, reasoning: str = "") -> None:
         """Let a piece of the answer come."""
         if reasoning:
             self.pieces.put(("reasoning_content", reasoning))

@@ -1,7 +1,4 @@
-"""An OpenAI-compatible engine on loopback that says what it was given: in a model's name, in answers, in errors.
-
-Owns the server; each character of an answer is an event of its own, so that every sequence comes in pieces.
-"""
+"""A local OpenAI-compatible engine that returns given texts as model names, answers and errors."""
 
 from __future__ import annotations
 

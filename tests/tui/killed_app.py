@@ -1,6 +1,6 @@
-"""The real app used by a person while parts of it are killed, and what is looked for after each kill.
+"""The real app, used while its processes are killed, with checks after each kill.
 
-Owns what counts as come back and what as lost. Used by a test and, a hundred times, by tests/bench/kill_app.py.
+Owns what counts as recovered and as lost. Used by a test and, a hundred times, by tests/bench/kill_app.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import psutil
 
 from app.chat.store import FILE_NAME
 from tests.tui.app_at_terminal import AppAtTerminal, Glance, letters_of
-from tests.tui.doings import DOINGS, LONG_PRESET
+from tests.tui.user_actions import LONG_PRESET, USER_ACTIONS
 
 __all__ = ["MAX_LOST_S", "KilledApp", "Trial"]
 
@@ -29,8 +29,8 @@ _KEYS_ARRIVE_S = 5.0
 _GONE_WITHIN_S = 20.0  # a worker keeps what it computed first
 _WORKING = ("processing the prompt", "answering")
 
-# What tells a person that a part is gone; one of them must be on the screen.
-_TOLD = {
+# Messages about a killed process; one of them must be on the screen.
+_NOTICES = {
     "worker": ("The engine process died",),
     "service": ("Lost the service", "The service ended", "No localllm service answers"),
 }
@@ -38,7 +38,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of one kill. `key` is what the person had to press, "" for nothing; `ready_s` is how long it was
+    """The result of one kill. `key` is the key the user had to press, "" for none; `ready_s` is how long it was
     until a new question was answered; `lost_s` is how long the oldest text that is lost had been on the screen."""
 
     victim: str
@@ -51,7 +51,7 @@ class Trial:
 
 
 class KilledApp:
-    """The app with a folder of its own, a person whom `chance` moves, and every question that was seen to be sent."""
+    """The app with its own folder, a simulated user driven by `chance`, and the numbers of the sent questions."""
 
     def __init__(self, folder: Path, port: int, chance: random.Random) -> None:
         self.app = AppAtTerminal(folder, LOCALLLM_PORT=str(port))
@@ -66,10 +66,10 @@ class KilledApp:
         self.app.until(lambda glance: glance.status == "ready", "the model")
 
     def kill(self, victim: str, doing: str = "") -> Trial:
-        """Let the person do something, kill `victim` ("worker", "service", "app") meanwhile, and see what comes."""
+        """Perform a user action, kill `victim` ("worker", "service", "app") meanwhile, and check the recovery."""
         app, chance = self.app, self._chance
-        doing = doing or chance.choice(tuple(DOINGS))
-        DOINGS[doing](app, chance)
+        doing = doing or chance.choice(tuple(USER_ACTIONS))
+        USER_ACTIONS[doing](app, chance)
         app.watches(chance.uniform(0.0, 0.8))
         before, unfinished = app.look(), self._unfinished_jobs()
         process = app.part(victim)
@@ -80,12 +80,12 @@ class KilledApp:
         if victim == "app":
             app.restart()
         key = self._comes_back(victim, process)
-        faults = [*self._untold(victim, before, doing), *self._unanswered()]
+        faults = [*self._unreported(victim, before, doing), *self._unanswered()]
         ready_s = time.perf_counter() - killed_s
         self._note_sent([*seen, *app.glances])
         kept = _kept(app.data_dir)
         lost = self._sent - kept.asked
-        unkept = [(killed_s - glance.at_s, glance.said) for glance in seen if glance.said not in kept.said]
+        unkept = [(killed_s - glance.at_s, glance.answers) for glance in seen if glance.answers not in kept.answers]
         lost_s, lost_text = max(unkept, default=(0.0, ""))
         faults += [f"n{number} is lost" for number in sorted(lost)]
         faults += [f"text that was {lost_s:.2f} s old is lost: {lost_text}"] * (lost_s > MAX_LOST_S)
@@ -137,13 +137,15 @@ class KilledApp:
                 raise SystemExit(f"the {victim} never came back:\n{glance.screen}")
             time.sleep(0.01)
 
-    def _untold(self, victim: str, before: Glance, doing: str) -> list[str]:
-        """Whether nobody told the person; of a worker, where it was at work for them and they did not stop it."""
-        told = any(words in glance.screen for words in _TOLD.get(victim, ("",)) for glance in self.app.glances)
+    def _unreported(self, victim: str, before: Glance, doing: str) -> list[str]:
+        """Return a fault if the kill was not reported; for a worker, only if it was working and was not stopped."""
+        is_reported = any(
+            words in glance.screen for words in _NOTICES.get(victim, ("",)) for glance in self.app.glances
+        )
         is_noticed = victim == "service" or (before.status in _WORKING and doing != "stops")
-        if told or not is_noticed or (victim == "worker" and _kept(self.app.data_dir).is_answered):
+        if is_reported or not is_noticed or (victim == "worker" and _kept(self.app.data_dir).is_answered):
             return []
-        return [f"nothing told of the {victim}:\n{self.app.look().screen}"]
+        return [f"the kill of the {victim} was not reported:\n{self.app.look().screen}"]
 
     def _unanswered(self) -> list[str]:
         """Ask something; return what is wrong where that is not answered."""
@@ -155,7 +157,7 @@ class KilledApp:
             if app.comes_to(lambda glance, number=number: number in glance.asked, _KEYS_ARRIVE_S):
                 break
         answered = app.comes_to(
-            lambda glance: number in glance.asked and glance.status == "ready" and bool(glance.said), _PATIENCE_S
+            lambda glance: number in glance.asked and glance.status == "ready" and bool(glance.answers), _PATIENCE_S
         )
         self._note_sent(app.glances)
         return [] if answered else [f"n{number} is not answered:\n{app.look().screen}"]
@@ -217,7 +219,7 @@ class _Kept:
 
     asked: frozenset[int]
     shown: frozenset[int]
-    said: str
+    answers: str
     is_answered: bool
     integrity: str
 
@@ -234,10 +236,10 @@ def _kept(data_dir: Path) -> _Kept:
         integrity = str(connection.execute("PRAGMA integrity_check").fetchone()[0])
         rows = connection.execute("SELECT role, state, content FROM messages ORDER BY id").fetchall()
         shown = [content for (content,) in connection.execute(_SHOWN)]
-    said = "|".join(letters_of(content) for role, _, content in rows if role == "assistant")
+    answers = "|".join(letters_of(content) for role, _, content in rows if role == "assistant")
     is_answered = bool(rows) and rows[-1][:2] == ("assistant", "finished")
     asked = [content for role, _, content in rows if role == "user"]
-    return _Kept(_numbers(asked), _numbers(shown), said, is_answered, integrity)
+    return _Kept(_numbers(asked), _numbers(shown), answers, is_answered, integrity)
 
 
 def _numbers(texts: Sequence[str]) -> frozenset[int]:

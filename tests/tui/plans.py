@@ -29,18 +29,18 @@ def planner_for(
     header, here = header_of(name), MACHINES[machine]
     model = PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
-    def answer(wish: PlanRequest) -> PlanReport:
+    def answer(request: PlanRequest) -> PlanReport:
         question = RunConfig(
-            n_ctx=wish.n_ctx,
-            kv_types=parse_kv_types(wish.kv_type),
-            n_sequences=wish.n_sequences or 8,
+            n_ctx=request.n_ctx,
+            kv_types=parse_kv_types(request.kv_type),
+            n_sequences=request.n_sequences or 8,
             is_fused=bool(here.gpus),
-            gpu_layers=wish.gpu_layers,
+            gpu_layers=request.gpu_layers,
         )
-        found = plan(model, question, here, expected_rates(here), wants_remedies=wish.is_full)
+        found = plan(model, question, here, expected_rates(here), wants_remedies=request.is_full)
         return PlanReport.of(
             describe_plan(found),
-            replace(wish, model=wish.model or name),
+            replace(request, model=request.model or name),
             n_ctx_train=model.n_ctx_train,
             kv_types=tuple(kind for kind in KV_TYPES if supports_kv_types(KvTypes(kind, kind), model.kv_shape)),
             measured=measured,

@@ -1,4 +1,4 @@
-"""Every screen of the app as a person comes upon it: what is there, the keys that lead to it, what is seen then."""
+"""Every screen in a state worth a snapshot: its client, the keys that lead there, and the text that appears."""
 
 from __future__ import annotations
 

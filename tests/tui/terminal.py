@@ -1,7 +1,4 @@
-"""A program in a pseudo-terminal, as a person has it before them: keys go in, what it writes is read with its time.
-
-Owns the terminal and the program's process. Knows nothing of what the program is. Needs a POSIX system.
-"""
+"""A program in a pseudo-terminal: sends keys, and records output with its time."""
 
 from __future__ import annotations
 
@@ -83,14 +80,14 @@ class Terminal:
     def when(self, text: str, after_s: float = 0.0) -> float:
         """Return when `text` was on the terminal first since `after_s`, waiting for it."""
         return eventually(
-            lambda: next((at_s for at_s, said in self.seen if at_s >= after_s and text in said), None), text
+            lambda: next((at_s for at_s, text_seen in self.seen if at_s >= after_s and text in text_seen), None), text
         )
 
     @property
     def screen(self) -> str:
         """What stands on the terminal now, row by row."""
-        for _, said in self.seen[self._n_shown :]:
-            self._shown.feed(said)
+        for _, text_seen in self.seen[self._n_shown :]:
+            self._shown.feed(text_seen)
             self._n_shown += 1
         return self._shown.text
 

@@ -1,4 +1,4 @@
-"""Which command lines are for the app."""
+"""Command lines of the app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one table of commands."""
+"""The command tables."""
 
 from __future__ import annotations
 

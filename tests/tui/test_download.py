@@ -1,6 +1,6 @@
-"""A download from the terminal app: begun, stopped, gone on with, left to itself, and found finished.
+"""A download in the app: started, stopped, resumed, left running, and found finished.
 
-The real service in a process of its own, its jobs and the test hub; only the engine is the fake one.
+The real service in its own process, with jobs and the test hub; only the engine is fake.
 """
 
 from __future__ import annotations

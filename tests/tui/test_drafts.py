@@ -1,4 +1,4 @@
-"""What was typed is there again: in another chat, after quitting, after a kill; and so is what was asked."""
+"""Drafts and questions are restored: in another chat, after quitting, after a kill."""
 
 from __future__ import annotations
 

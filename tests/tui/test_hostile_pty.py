@@ -1,6 +1,6 @@
-"""Nothing hostile reaches a terminal through the command that a person starts: the bytes that come over it are judged.
+"""Hostile text in the real command: only the renderer's escape sequences reach the terminal.
 
-`test_hostile_text.py` sees every place; here are whole processes, with an engine, a disk and a service of their own.
+A pseudo-terminal records the bytes.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def keep_models(folder, texts):
         publisher.mkdir(parents=True)
 
         def describe(writer, text=text, number=number):
-            said = text.encode("utf-8", "replace").decode()
-            writer.add_name(said)
-            writer.add_author(said)
-            writer.add_license(said)
+            name = text.encode("utf-8", "replace").decode()
+            writer.add_name(name)
+            writer.add_author(name)
+            writer.add_license(name)
             writer.add_description("\n".join(each.encode("utf-8", "replace").decode() for each in texts[number::12]))
 
         with suppress(OSError, ValueError):

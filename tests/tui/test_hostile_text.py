@@ -1,5 +1,7 @@
-"""Nothing that a model, a file or a hub sends reaches the terminal as anything but letters: 120 strings, in each place
-where such text is shown, judged by what is written to the terminal and not by what a widget holds."""
+"""Hostile text on every screen: 120 strings from models, files and hubs reach the terminal as letters only.
+
+Checks what is written to the terminal, not what a widget holds.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class RecordingDriver(HeadlessDriver):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What was written to the terminal while a person was at a place, and what stood there in the end."""
+    """The output written while a screen was shown, and its final text."""
 
     written: str
     screen: str

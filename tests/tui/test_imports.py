@@ -1,4 +1,4 @@
-"""What starting costs: nothing heavy may be imported before it is needed."""
+"""Imports at startup: nothing heavy before it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real app in a terminal, over the guide, with one part of it killed at a time."""
+"""Kills of one process of the real app at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `localllm` finds the face that fits."""
+"""Dispatch of the command `localllm`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A newcomer's path: from the first start to the first answer of a downloaded model, in at most six keys.
+"""The first run: from the first start to an answer of a downloaded model in at most six keys.
 
-The real service in a process of its own, its jobs and the test hub; only the engine is the fake one.
+The real service in its own process, with jobs and the test hub; only the engine is fake.
 """
 
 from __future__ import annotations

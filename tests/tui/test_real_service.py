@@ -1,4 +1,4 @@
-"""The app over a real service in a process of its own, whose engine is the fake one: no script in between."""
+"""The app over a real service process with the fake engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crash tells a person what happened, and nobody what was said."""
+"""Crash reports: they describe the error and reveal no chat text."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def failure() -> Exception:
     return raised.value
 
 
-def wrap(said: str) -> None:
+def wrap(text: str) -> None:
     try:
-        int(f"\x1b[2J{said}")
+        int(f"\x1b[2J{text}")
     except ValueError as error:
-        raise ExceptionGroup(f"\x1b[2J{said}", [KeyError(said)]) from error
+        raise ExceptionGroup(f"\x1b[2J{text}", [KeyError(text)]) from error
 
 
 def test_a_report_contains_types_and_positions_but_no_text():
@@ -59,12 +59,12 @@ def test_an_error_of_the_system_is_named_by_its_number_and_not_by_the_file():
 
 def test_a_crash_message_has_a_few_lines_and_the_report_is_readable_by_its_owner_only(tmp_path, capsys):
     assert report_crash(failure(), tmp_path / "cache", is_kept=True) == 1
-    said = capsys.readouterr().err.splitlines()
+    text = capsys.readouterr().err.splitlines()
     (report,) = (tmp_path / "cache").iterdir()
-    assert len(said) == 4
-    assert said[0].startswith("localllm has crashed: ExceptionGroup in test_run.py, line ")
-    assert said[1] == "All messages are saved."
-    assert said[2].endswith(str(report))
+    assert len(text) == 4
+    assert text[0].startswith("localllm has crashed: ExceptionGroup in test_run.py, line ")
+    assert text[1] == "All messages are saved."
+    assert text[2].endswith(str(report))
     assert report.read_text() == report_of([failure()])
     assert stat.S_IMODE(report.stat().st_mode) == 0o600
 
@@ -77,10 +77,10 @@ def test_a_possible_loss_is_reported(tmp_path, capsys):
 def test_a_folder_that_takes_no_report_leaves_it_on_the_terminal(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     report_crash(failure(), tmp_path / "file", is_kept=True)
-    said = capsys.readouterr().err
-    assert "It follows" in said
-    assert 'int(f"' in said
-    assert SECRET not in said
+    text = capsys.readouterr().err
+    assert "It follows" in text
+    assert 'int(f"' in text
+    assert SECRET not in text
 
 
 def test_no_more_than_ten_reports_are_kept_and_the_newest_of_them(tmp_path):

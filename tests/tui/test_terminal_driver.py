@@ -1,4 +1,4 @@
-"""The app whose terminal is gone leaves: it neither lives on nor spins, and takes its service along."""
+"""The app quits when its terminal disappears, without spinning, and stops its service."""
 
 from __future__ import annotations
 

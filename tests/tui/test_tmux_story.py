@@ -1,7 +1,4 @@
-"""The whole story in a terminal of tmux's: the command that a person starts, the service and the guide that answer.
-
-Only keys go in, and only what tmux has on its screen is looked at.
-"""
+"""The whole app in tmux: the installed command, its service and the guide."""
 
 from __future__ import annotations
 
@@ -96,17 +93,17 @@ def stops_an_answer(terminal):
         time.sleep(_BREATH_S)
         engine.suspend()
         time.sleep(_PAUSE_S)
-        said = words_below(terminal, LONG_QUESTION)
-        return len(said) > 1 and said[0] != "waiting"
+        words = words_below(terminal, LONG_QUESTION)
+        return len(words) > 1 and words[0] != "waiting"
 
     terminal.until(has_begun, "the answer never began")
-    said = words_below(terminal, LONG_QUESTION)
+    words = words_below(terminal, LONG_QUESTION)
     terminal.presses("Escape")
     terminal.sees("stopped")
     engine.resume()
     terminal.sees("guide · ready")
     kept = words_below(terminal, LONG_QUESTION)
-    assert kept[: len(said) - 1] == said[:-1]  # the last word may have grown
+    assert kept[: len(words) - 1] == words[:-1]  # the last word may have grown
     assert kept[-1] == "stopped"
     assert len(kept) > 1
 

@@ -1,7 +1,4 @@
-"""A person at a terminal of tmux's, with a shell in it: keys are typed into it, the rows of its screen are seen.
-
-Owns one tmux server on a socket of its own, and the end of all that was started in it.
-"""
+"""A tmux terminal with a shell: sends keys, and reads the rows of its screen."""
 
 from __future__ import annotations
 

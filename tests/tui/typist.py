@@ -1,4 +1,4 @@
-"""A person who types into a command through a pseudo-terminal and reads what appears."""
+"""A simulated user of a line-based command in a pseudo-terminal: types, and reads what appears."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Typist:
         seen, _, self._unread = self._unread.partition(words)
         return seen + words
 
-    def says(self, text: str) -> str:
+    def sends(self, text: str) -> str:
         """Enter `text` and return what is shown up to the next prompt."""
         self.type(f"{text}\n")
         return self.read_until(PROMPT)

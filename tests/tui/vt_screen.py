@@ -1,7 +1,4 @@
-"""What stands on a terminal, from what was written to it: rows of letters, as a person sees them.
-
-Owns the few control sequences that move letters in what Textual writes; colours and all others are passed over.
-"""
+"""A terminal's screen, computed from the bytes written to it: rows of letters."""
 
 from __future__ import annotations
 

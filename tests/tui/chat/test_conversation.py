@@ -1,4 +1,4 @@
-"""What is shown of a chat, and what the model is told."""
+"""The shown branch of a chat, and the turns sent to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a chat is answered, set by a person."""
+"""System prompt, sampling options and presets of a chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was said is there again: after quitting, after a stop, after a kill, in every branch."""
+"""Saved chats: restored after quitting, stopping and kills, in every branch."""
 
 from __future__ import annotations
 

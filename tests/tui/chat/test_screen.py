@@ -1,4 +1,4 @@
-"""The chat, as a person goes through it."""
+"""The chat screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model thinks before it answers: one line, opened by a key or a click, kept, and never told to the model."""
+"""Reasoning: one line, expanded by a key or a click, saved, and never sent to the model."""
 
 from __future__ import annotations
 

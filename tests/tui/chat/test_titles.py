@@ -1,4 +1,4 @@
-"""A title by the model: when it is asked for, what of its answer is one, and whose title it never replaces."""
+"""Generated titles: when they are requested, parsed and stored."""
 
 from __future__ import annotations
 

@@ -156,12 +156,12 @@ async def test_service_is_there_although_its_model_failed():
 
 
 async def test_every_callback_is_called_for_every_change():
-    heard: list[str] = []
+    calls: list[str] = []
     async with ServiceConnection(ScriptedClient().opened, "guide") as connection:
-        connection.watch(lambda: heard.append("one"))
-        connection.watch(lambda: heard.append("two"))
+        connection.watch(lambda: calls.append("one"))
+        connection.watch(lambda: calls.append("two"))
         await connection.client()
-    assert heard.count("one") == heard.count("two") > 0
+    assert calls.count("one") == calls.count("two") > 0
 
 
 async def test_the_state_contains_the_plan_of_the_model():

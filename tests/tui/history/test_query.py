@@ -1,4 +1,4 @@
-"""Which chats are on the list."""
+"""Queries for the list of chats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chats, as a person looks for one and tidies up."""
+"""The history screen."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ async def test_chats_are_found_while_words_are_typed_and_enter_opens_one(open_ap
 
 def keep_long_chat(store: ChatStore) -> None:
     """Two hundred turns after a question of which there are two versions, the first without what followed."""
-    said = [
+    messages = [
         Message(id=1, parent_id=None, role="user", content="where do aubergines grow"),
         Message(id=2, parent_id=1, role="assistant", content="In a greenhouse."),
         Message(id=3, parent_id=None, role="user", content="where do melons grow"),
     ]
-    said += [
+    messages += [
         Message(id=n, parent_id=n - 1, role="assistant" if n % 2 == 0 else "user", content=f"Turn {n}.\n\nOn.")
         for n in range(4, 204)
     ]
-    said[7] = replace(said[7], content="A trellis holds them.")
+    messages[7] = replace(messages[7], content="A trellis holds them.")
     now_ms = int(datetime.now().timestamp() * 1000)
     chat = Chat(id=1, title="Garden", created_ms=1, updated_ms=now_ms, model="guide", leaf_id=203)
-    store.transcripts.insert(Transcript(chat, tuple(said)))
+    store.transcripts.insert(Transcript(chat, tuple(messages)))
 
 
 @pytest.mark.parametrize("word", ["greenhouse", "trellis", "203"], ids=["another branch", "far above", "the last one"])

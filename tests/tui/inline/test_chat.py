@@ -87,10 +87,10 @@ async def test_nothing_a_model_writes_is_obeyed_by_the_terminal(opened, capsys):
     hostile = ("a\x1b", "]52;c;evil\x07", "\x9b31mb\u202e\r")
     async with opened(ScriptedClient(ScriptedReply(thoughts=hostile, deltas=hostile))) as chat:
         await chat.submit("hi")
-    told = capsys.readouterr()
-    assert told.out == "a]52;c;evil31mb\n"
-    assert "\x1b]" not in told.err
-    assert "\x07" not in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "a]52;c;evil31mb\n"
+    assert "\x1b]" not in printed.err
+    assert "\x07" not in printed.err
 
 
 async def test_a_stopped_answer_is_marked_and_keeps_its_text(opened, tmp_path, capsys):
@@ -211,7 +211,7 @@ async def test_the_last_chat_is_continued_with_the_options_of_the_command_line(o
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "printed"),
     [
         ("/frobnicate", "Unknown command /frobnicate"),
         ("/models", "needs the full screen"),
@@ -221,11 +221,11 @@ async def test_the_last_chat_is_continued_with_the_options_of_the_command_line(o
         ("/help", "/continue"),
     ],
 )
-async def test_impossible_actions_are_reported(opened, capsys, text, told):
+async def test_impossible_actions_are_reported(opened, capsys, text, printed):
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.submit(text)
-    assert told in capsys.readouterr().err
+    assert printed in capsys.readouterr().err
     assert client.requests == []
 
 

@@ -1,4 +1,4 @@
-"""What can be said to a chat without screens."""
+"""The commands of a chat in the scrollback."""
 
 from __future__ import annotations
 

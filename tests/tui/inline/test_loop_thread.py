@@ -1,4 +1,4 @@
-"""A loop beside a person who types."""
+"""An event loop in a thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A chat in the scrollback as a person has it: the real command, a pseudo-terminal, a service of its own or an engine
-elsewhere that answers when the test says so."""
+"""A chat in the scrollback: the real command in a pseudo-terminal, over a service or a scripted remote engine."""
 
 from __future__ import annotations
 
@@ -81,12 +80,12 @@ def _n_running(service: psutil.Process) -> int:
 def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     with Typist(environment, "run", "--stats") as typist:
         assert "ask a question" in typist.read_until(PROMPT)
-        assert "tok/s" in typist.says("hello")
-        assert "/system TEXT" in typist.says("/?")
-        assert "no command" in typist.says("/frobnicate")
+        assert "tok/s" in typist.sends("hello")
+        assert "/system TEXT" in typist.sends("/?")
+        assert "Unknown command" in typist.sends("/frobnicate")
         typist.type('"""\n')
         typist.read_until("... ")
-        assert "tok/s" in typist.says('two\nlines\n"""')
+        assert "tok/s" in typist.sends('two\nlines\n"""')
         typist.type("/bye\n")
         assert typist.process.wait(timeout=30) == 0
     assert _kept(environment) == []
@@ -94,24 +93,24 @@ def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
 
 def test_each_question_carries_the_conversation_until_a_new_one_begins(environment):
     def n_prompt_tokens() -> int:
-        shown = typist.says("hello")
+        shown = typist.sends("hello")
         return int(shown.partition(" tokens in")[0].rpartition(" ")[2])
 
     with Typist(environment, "run", "--stats") as typist:
         typist.read_until(PROMPT)
         first, second = n_prompt_tokens(), n_prompt_tokens()
         assert second > first
-        typist.says("/new")
+        typist.sends("/new")
         assert n_prompt_tokens() == first
-        typist.says("/new")
-        typist.says("/system Be brief.")
+        typist.sends("/new")
+        typist.sends("/system Be brief.")
         assert n_prompt_tokens() == first + len("<system>Be brief.\n")
 
 
 def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recall(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
-        typist.says("hello there")
+        typist.sends("hello there")
         assert typist.leaves() == 0
     first = _kept(environment)
     assert [message.role for message in first] == ["user", "assistant"]
@@ -135,7 +134,7 @@ def test_a_paste_of_several_lines_is_one_question(environment, far):
         typist.type("first line\nsecond line\nthe end")
         typist.read_until("the end")
         typist.type("\n")
-        far.say("Yes.")
+        far.send("Yes.")
         far.end()
         typist.read_until("Yes.")
         typist.read_until(PROMPT)
@@ -147,7 +146,7 @@ def test_a_marked_paste_is_one_question_too_and_its_controls_are_nobodys(environ
         typist.read_until(PROMPT)
         typist.type("\x1b[200~first line\nsecond \x1b]0;evil\x07line\x1b[201~")
         typist.read_until("line")
-        far.say("Yes.")
+        far.send("Yes.")
         far.end()
         typist.type("\n")
         typist.read_until("Yes.")
@@ -171,7 +170,7 @@ def test_ctrl_c_stops_an_answer_keeps_its_text_and_clears_a_line(environment, fa
         typist.type(CTRL_C)
         typist.read_until(PROMPT)
         typist.type("go\n")
-        far.say("Half")
+        far.send("Half")
         typist.read_until("Half")
         typist.type(CTRL_C)
         assert "[stopped]" in typist.read_until(PROMPT)
@@ -190,11 +189,11 @@ def test_kill_9_in_mid_answer_leaves_what_was_shown_a_second_before(environment,
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("first\n")
-        far.say("Whole.")
+        far.send("Whole.")
         far.end()
         typist.read_until(PROMPT)
         typist.type("second\n")
-        far.say("Half")
+        far.send("Half")
         typist.read_until("Half")
         _until(lambda: _kept(environment)[-1].content == "Half", "the answer is kept while it is written")
         typist.process.kill()
@@ -211,7 +210,7 @@ def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("go\n")
-        far.say("Half")
+        far.send("Half")
         typist.read_until("Half")
         typist.process.send_signal(signal.SIGHUP)
         assert typist.process.wait(timeout=30) == 128 + signal.SIGHUP
@@ -228,7 +227,7 @@ def test_a_dead_worker_costs_one_answer(environment):
         _until(lambda: _n_running(service), "the question reaches the worker")
         worker.kill()
         assert "Error: " in typist.read_until(PROMPT)
-        assert "Error: " not in typist.says("/retry")
+        assert "Error: " not in typist.sends("/retry")
         assert typist.leaves() == 0
     assert _kept(environment)[-1].state is MessageState.FINISHED
 
@@ -237,8 +236,8 @@ def test_a_lost_service_is_restarted_with_the_next_question(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
         _service(typist).kill()
-        typist.says("hello")
-        assert "Error: " not in typist.says("/retry")
+        typist.sends("hello")
+        assert "Error: " not in typist.sends("/retry")
         assert typist.leaves() == 0
 
 
@@ -247,7 +246,7 @@ def test_no_control_but_of_our_own_reaches_the_terminal(environment, far, plain)
     with Typist({**environment, "TERM": "xterm", **plain}, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("go\n")
-        far.say("safe\x1b[31m\x9b2J\u202etext", reasoning="hm\x1b]52;c;x\x07.")
+        far.send("safe\x1b[31m\x9b2J\u202etext", reasoning="hm\x1b]52;c;x\x07.")
         far.end()
         typist.read_until("text")
         typist.read_until(PROMPT)
@@ -260,7 +259,7 @@ def test_thoughts_are_paler_where_there_are_colours(environment, far):
     with Typist({**environment, "TERM": "xterm"}, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("go\n")
-        far.say("Yes.", reasoning="Hm.")
+        far.send("Yes.", reasoning="Hm.")
         far.end()
         typist.read_until("Yes.")
     assert "\x1b[2mHm.\x1b[0m" in typist.shown
@@ -296,7 +295,7 @@ def test_ctrl_d_in_the_middle_of_several_lines_leaves(environment, far):
 
 def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(environment, far):
     def ask(question: str, *options: str) -> subprocess.CompletedProcess[str]:
-        far.say("Yes.")
+        far.send("Yes.")
         far.end()
         command = python_command("tui", *CHAT, "--connect", far.url, *options)
         return subprocess.run(command, env=environment, input=question, capture_output=True, text=True, timeout=60)
@@ -328,7 +327,7 @@ def test_alt_enter_begins_another_line_and_tab_finishes_the_name_of_a_file(envir
         typist.type("Which word\x1b\ris in @no\t?")
         typist.read_until("notes.txt")
         typist.type("\n")
-        far.say("Banana.")
+        far.send("Banana.")
         far.end()
         typist.read_until("Banana.")
         typist.read_until(PROMPT)
@@ -343,10 +342,10 @@ def test_what_is_typed_while_an_answer_runs_stays_out_of_it_and_waits_at_the_pro
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("hello\n")
-        far.say("Bana")
+        far.send("Bana")
         typist.read_until("Bana")
         typist.type("typed ahead\n")
-        far.say("na.")
+        far.send("na.")
         far.end()
         assert typist.read_until(PROMPT).startswith("na.")
         typist.read_until("typed ahead")
@@ -366,7 +365,7 @@ def test_a_terminal_echoes_again_after_the_chat_received_a_signal(environment, f
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
         typist.type("hello\n")
-        far.say("Half")
+        far.send("Half")
         typist.read_until("Half")
         assert not typist.echoes
         typist.process.send_signal(signal.SIGTERM)

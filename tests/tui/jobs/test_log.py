@@ -1,4 +1,4 @@
-"""The log of the service, as a person looks into it."""
+"""The log screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work, as a person follows it."""
+"""The jobs screen."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_what_the_parser_makes_of_a_text_is_letters(source):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "text"),
     [
         ("[me](http://b.example/x)", "me (http://b.example/x)"),
         ("<http://b.example/x>", "http://b.example/x"),
@@ -35,8 +35,8 @@ def test_what_the_parser_makes_of_a_text_is_letters(source):
         ("<script>go</script>", "<script>go</script>"),
     ],
 )
-def test_nothing_that_was_written_is_hidden(source, said):
-    assert said in "".join(_texts(markdown_parser().parse(source)[1].children))
+def test_nothing_that_was_written_is_hidden(source, text):
+    assert text in "".join(_texts(markdown_parser().parse(source)[1].children))
 
 
 async def test_pasted_text_loses_control_sequences_and_keeps_its_lines(open_app):

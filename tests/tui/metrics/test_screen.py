@@ -1,4 +1,4 @@
-"""A person watches models at work and has one measured."""
+"""The metrics screen."""
 
 from __future__ import annotations
 

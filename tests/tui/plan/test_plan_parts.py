@@ -1,4 +1,4 @@
-"""What a plan screen shows and turns, without a screen: curve, words, dials."""
+"""Curve, text and controls of a plan, without a screen."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_a_curve_shows_the_plan_the_memory_limit_and_the_measurements() -> None:
 
 def test_without_a_gpu_the_missing_curve_is_explained_and_measurements_are_shown() -> None:
     found = planner_for(machine="processor only, 32 GB", measured=(replace(RUN, tps=6.0),))(PlanRequest())
-    told = " ".join(curve_lines(found, None, 40, 8))
-    assert "without a GPU" in told
-    assert "6.0 tok/s (answers: 1)" in told
+    text = " ".join(curve_lines(found, None, 40, 8))
+    assert "without a GPU" in text
+    assert "6.0 tok/s (answers: 1)" in text
 
 
 def test_an_overfull_device_shows_by_how_much() -> None:

@@ -1,4 +1,4 @@
-"""A person looks at a plan, turns its dials and loads the model so."""
+"""The plan screen."""
 
 from __future__ import annotations
 

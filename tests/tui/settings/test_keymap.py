@@ -1,4 +1,4 @@
-"""Keys of a person's own are checked before they are bound."""
+"""Validation of custom keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings seen, changed and reset by a person."""
+"""The settings screen."""
 
 from __future__ import annotations
 

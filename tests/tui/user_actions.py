@@ -1,4 +1,4 @@
-"""What a person does at the app, with keys only and without waiting for what comes of it: a table."""
+"""User actions in the app: a table of key sequences that do not wait for results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tests.tui.app_at_terminal import AppAtTerminal
 
-__all__ = ["DOINGS", "LONG_PRESET"]
+__all__ = ["LONG_PRESET", "USER_ACTIONS"]
 
 LONG_PRESET = "[wild]\ntemperature = 8.0\ntop_k = 0\ntop_p = 1.0\nmin_p = 0.0\n"  # long answers, though of no sense
 _QUESTIONS = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?", "Who are you?")
@@ -72,7 +72,7 @@ def _quantize(app: AppAtTerminal, chance: random.Random) -> None:
         app.presses(*["up"] * chance.randrange(10), "enter")
 
 
-DOINGS: Mapping[str, Callable[[AppAtTerminal, random.Random], None]] = {
+USER_ACTIONS: Mapping[str, Callable[[AppAtTerminal, random.Random], None]] = {
     "asks": _ask,
     "asks for long": _ask_for_long,
     "stops": _stop,

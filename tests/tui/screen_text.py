@@ -1,4 +1,4 @@
-"""What stands on the screen of an app that runs in a test, letters only."""
+"""The text on the screen of an app under test."""
 
 from __future__ import annotations
 
