@@ -14,43 +14,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.request import Adapter, AdapterSet, SamplingParams
+from app.engine.protocol.messages import BackendFacts
+from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
-__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "ModelFacts", "Sampler"]
+__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "Sampler"]
 
 
 class MemoryShortError(EngineError):
     """A device lacks the memory for its part of a model or context."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """Facts about a loaded model. `n_ctx` is the longest sequence in tokens; all sequences share `n_cells`.
-
-    `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. With `supports_truncation` a
-    sequence can be truncated and copied at any position; without (recurrent, hybrid, sliding window) only as a whole.
-    With `supports_shift` its tokens can move to other positions. Saved states are valid for the same `layout` only. A
-    cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Without `can_generate` the
-    model (an encoder) only embeds or ranks whole texts.
-    """
-
-    description: str
-    n_vocab: int
-    n_ctx: int
-    n_ctx_train: int
-    n_cells: int
-    n_sequences: int
-    n_seq_max: int
-    supports_truncation: bool
-    n_batch: int
-    n_parameters: int
-    model_bytes: int
-    layout: str = ""
-    supports_shift: bool = False
-    is_on_host: bool = True
-    can_generate: bool = True
-    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +57,7 @@ class Backend(Protocol):
     """A loaded model with its cache. One thread makes all calls except `interrupt`."""
 
     @property
-    def facts(self) -> ModelFacts: ...
+    def facts(self) -> BackendFacts: ...
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from app.engine.backend import Backend, ModelFacts
+from app.engine.backend import Backend
 from app.engine.embedding.embedding_queue import EmbeddingQueue
 from app.engine.fake.loader import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
@@ -98,7 +98,6 @@ class Worker:
         load = self._inbox.get()
         if not isinstance(load, messages.Load):
             return
-        started_s = time.monotonic()
         try:
             loaded = self._load_model(load, self._listener())
         except UserError as error:
@@ -116,7 +115,7 @@ class Worker:
             )
             embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
             loaded.owned.callback(embeddings.close)
-            self.send(_ready(loaded.backend.facts, time.monotonic() - started_s))
+            self.send(messages.Ready(loaded.backend.facts))
             while self._handle_inbox(self._engine, embeddings, loaded.backend):
                 self._engine.step()
                 self._flush_events()
@@ -191,19 +190,6 @@ class Worker:
             self.send(call())
         except UserError as error:
             self.send(messages.Failed(call_id, ErrorInfo.of(error)))
-
-
-def _ready(facts: ModelFacts, load_s: float) -> messages.Ready:
-    return messages.Ready(
-        n_ctx=facts.n_ctx,
-        n_ctx_train=facts.n_ctx_train,
-        n_vocab=facts.n_vocab,
-        n_parameters=facts.n_parameters,
-        n_sequences=facts.n_sequences,
-        model_bytes=facts.model_bytes,
-        description=facts.description,
-        load_s=load_s,
-    )
 
 
 def _tokenized(backend: Backend, message: messages.Tokenize) -> messages.Tokenized:

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus, ModelFacts
+from app.engine.backend import Chunk, DecodeStatus
 from app.engine.loop.sampling import check_biases
+from app.engine.protocol.messages import BackendFacts
 from app.engine.request import Adapter, AdapterSet, SamplingParams
 
 __all__ = ["END", "FakeBackend", "FakeMtpHead"]
@@ -62,7 +63,7 @@ class FakeBackend:
         adapters: Sequence[Adapter] = (),
     ) -> None:
         n_seq_max = 2 * n_sequences
-        self.facts = ModelFacts(
+        self.facts = BackendFacts(
             description="fake",
             n_vocab=END + 1,
             n_ctx=n_ctx,

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus, ModelFacts, Sampler
+from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch, Interrupt
@@ -23,6 +23,7 @@ from app.engine.llama.native import lib, native_log
 from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.tokenizer import tokenize
 from app.engine.loop.sampling import check_biases
+from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
@@ -32,7 +33,7 @@ __all__ = ["LlamaBackend"]
 class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters) -> None:
+    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters) -> None:
         self._llama_adapters = adapters
         self._adapters: AdapterSet | None = None  # None before the first call of `set_adapters`
         self._owned = ExitStack()

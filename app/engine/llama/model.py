@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import ModelFacts
 from app.engine.embedding.embedder import Pooling
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
@@ -25,7 +24,7 @@ from app.engine.llama.model_params import ModelParams
 from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, lib, load_error, native_log
 from app.engine.load.dry_run import DryRunRequest
-from app.engine.protocol.messages import EngineConfig
+from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.vocabulary import Vocabulary
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -138,14 +137,14 @@ class LlamaModel:
         self._llama_adapters.attach(context)
         return context
 
-    def _new_mtp(self, facts: ModelFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
+    def _new_mtp(self, facts: BackendFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
         facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS)
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer would abort
         return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters)
 
-    def _context_params(self, facts: ModelFacts, setting: RuntimeSettings) -> lib.llama_context_params:
+    def _context_params(self, facts: BackendFacts, setting: RuntimeSettings) -> lib.llama_context_params:
         params = lib.llama_context_default_params()
         params.n_ctx = facts.n_cells
         params.n_batch = max(facts.n_batch, facts.n_seq_max)  # llama.cpp needs a row of logits for each, or aborts
@@ -163,12 +162,12 @@ class LlamaModel:
         return bool(lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)))
 
 
-def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> ModelFacts:
+def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> BackendFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
     n_ctx = config.n_ctx or n_ctx_train
     description = ctypes.create_string_buffer(128)
     lib.llama_model_desc(model, description, len(description))
-    return ModelFacts(
+    return BackendFacts(
         description=description.value.decode("utf-8", "replace"),
         n_vocab=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
         n_ctx=n_ctx,

@@ -13,11 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus, ModelFacts
+from app.engine.backend import Chunk, DecodeStatus
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.native import hidden_states, lib
+from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet
 
 __all__ = ["HiddenRows", "MtpBackend", "MtpContext", "Row"]
@@ -61,7 +62,7 @@ class MtpContext(LlamaBackend):
     If it lacks a sequence's beginning (restored without it, or no free cells) it continues anyway: drafts are verified.
     """
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters) -> None:
+    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters) -> None:
         super().__init__(model, context, facts, adapters)
         n_embd = lib.llama_model_n_embd_out(model)
         self._shape = (n_embd,)
@@ -122,7 +123,7 @@ class MtpContext(LlamaBackend):
 class MtpBackend(LlamaBackend):
     """A backend with an MTP context, which it owns; every change of its cache is applied to both."""
 
-    def __init__(self, model: int, context: int, facts: ModelFacts, adapters: LlamaAdapters, mtp: MtpContext) -> None:
+    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, mtp: MtpContext) -> None:
         super().__init__(model, context, replace(facts, layout=f"{facts.layout}-mtp"), adapters)
         self.mtp = mtp
         self._owned.callback(mtp.close)

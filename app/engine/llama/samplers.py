@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import ModelFacts
 from app.engine.llama.native import NativeSampler, lib
 from app.engine.loop.sampling import Stage, n_history_tokens, stages
+from app.engine.protocol.messages import BackendFacts
 from app.engine.request import SamplingParams
 
 __all__ = ["Candidates", "ChainBuilder", "LlamaSampler", "allowed_by"]
@@ -94,7 +94,7 @@ def _token_array(data: NDArray[np.void]) -> lib.llama_token_data_array:
 class ChainBuilder:
     """Builds sampler chains for one vocabulary. Their stages are those of `app.engine.loop.sampling`."""
 
-    def __init__(self, vocab: int, facts: ModelFacts) -> None:
+    def __init__(self, vocab: int, facts: BackendFacts) -> None:
         self._vocab = vocab
         self._facts = facts
         self._dry: tuple[Stage, NativeSampler] | None = None

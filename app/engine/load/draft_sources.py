@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.backend import ModelFacts
-from app.engine.protocol.messages import EngineConfig
+from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.speculative.draft_heads import DraftHead
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.step_cost import StepCost
@@ -39,7 +38,7 @@ def make_draft_head(backend: LlamaBackend, layer_bytes: int | None, step_cost: S
     return DraftHead(backend.mtp, layer_bytes / max(1, backend.facts.model_bytes), step_cost)
 
 
-def mtp_notice(name: str, head: DraftHead | None, facts: ModelFacts) -> str:
+def mtp_notice(name: str, head: DraftHead | None, facts: BackendFacts) -> str:
     """Return the notice for a model that has MTP layers."""
     if head is not None:
         return f"{name} drafts with its own multi-token-prediction layer."
@@ -51,7 +50,7 @@ def load_draft_model(
     config: EngineConfig,
     setting: RuntimeSettings,
     target: LlamaModel,
-    facts: ModelFacts,
+    facts: BackendFacts,
     step_cost: StepCost,
     owned: ExitStack,
     place: Callable[[Path, EngineConfig], LoadParameters],

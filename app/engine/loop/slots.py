@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from app.engine.backend import ModelFacts
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.loop.sequence import Sequence
+from app.engine.protocol.messages import BackendFacts
 from app.engine.speculative.suffix_index import NO_DRAFT
 
 __all__ = ["SlotManager"]
@@ -20,7 +20,7 @@ WORTH_WAITING_TOKENS = 64  # of a shared prefix that another request is computin
 class SlotManager:
     """All unfinished sequences. At most `facts.n_sequences` run at once."""
 
-    def __init__(self, facts: ModelFacts, cache: KVCacheManager, clock: Callable[[], float]) -> None:
+    def __init__(self, facts: BackendFacts, cache: KVCacheManager, clock: Callable[[], float]) -> None:
         self._facts = facts
         self._cache = cache
         self._clock = clock

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.engine.loop.counters import Counters
-from app.engine.request import FinishReason, Request, Timings, TokenLogprob, Usage
+from app.engine.request import Adapter, FinishReason, Request, Timings, TokenLogprob, Usage
 from app.protocol.plan import Plan
 from app.protocol.status import Occupancy
 from quantizer.errors import ErrorInfo
 
 __all__ = [
     "Abort",
+    "BackendFacts",
     "Detokenize",
     "Detokenized",
     "Embed",
@@ -142,17 +143,39 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The model is loaded. `n_ctx` is the longest prompt and answer in tokens, `n_ctx_train` what it was trained on."""
+class BackendFacts:
+    """Facts about a loaded model. `n_ctx` is the longest sequence in tokens; all sequences share `n_cells`.
 
+    `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. With `supports_truncation` a
+    sequence can be truncated and copied at any position; without (recurrent, hybrid, sliding window) only as a whole.
+    With `supports_shift` its tokens can move to other positions. Saved states are valid for the same `layout` only. A
+    cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Without `can_generate` the
+    model (an encoder) only embeds or ranks whole texts.
+    """
+
+    description: str
+    n_vocab: int
     n_ctx: int
     n_ctx_train: int
-    n_vocab: int
-    n_parameters: int
+    n_cells: int
     n_sequences: int
+    n_seq_max: int
+    supports_truncation: bool
+    n_batch: int
+    n_parameters: int
     model_bytes: int
-    description: str
-    load_s: float
+    layout: str = ""
+    supports_shift: bool = False
+    is_on_host: bool = True
+    can_generate: bool = True
+    adapters: tuple[Adapter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded."""
+
+    facts: BackendFacts
 
 
 @dataclass(frozen=True, slots=True)

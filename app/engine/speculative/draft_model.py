@@ -12,9 +12,10 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from itertools import repeat
 
-from app.engine.backend import Backend, Chunk, DecodeStatus, ModelFacts
+from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.loop.sequence import Sequence
+from app.engine.protocol.messages import BackendFacts
 from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
 from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, DraftRequest, GreedyDraft
 from app.engine.speculative.step_cost import StepCost
@@ -75,7 +76,7 @@ class DraftModel:
     def __init__(
         self,
         backend: Backend,
-        target: ModelFacts,
+        target: BackendFacts,
         target_cost: StepCost,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from app.engine.protocol.messages import Embedded, EngineConfig, Ready, Reranked, UnfitPolicy
+from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
 from app.service.http.request_record import RequestRecord
@@ -104,8 +104,8 @@ class ServedModel:
         if self.can_prefill_ahead:
             self.shared.prefill_ahead.begin(request, prompt_after)
 
-    async def ready(self) -> Ready:
-        """Wait for the model; see `EngineClient.ready`."""
+    async def ready(self) -> BackendFacts:
+        """Return the facts of the model once it is loaded; see `EngineClient.ready`."""
         with self.in_use() as engine:
             return await engine.ready()
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from app.engine.protocol.messages import (
     Abort,
+    BackendFacts,
     Detokenize,
     Detokenized,
     Embed,
@@ -172,14 +173,14 @@ class EngineClient:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    async def ready(self) -> Ready:
-        """Wait for the model, loading it if necessary. Raises the error of loading."""
-        async with self.in_use() as ready:
-            return ready
+    async def ready(self) -> BackendFacts:
+        """Return the facts of the model once it is loaded, loading it if necessary. Raises the error of loading."""
+        async with self.in_use() as facts:
+            return facts
 
     @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[Ready]:
-        """Give the loaded model, which stays loaded inside the context. Raises the error of loading."""
+    async def in_use(self) -> AsyncIterator[BackendFacts]:
+        """Give the facts of the loaded model, which stays loaded inside the context. Raises the error of loading."""
         while True:
             await self._accepts_uses.wait()
             self.n_users += 1
@@ -188,8 +189,8 @@ class EngineClient:
                 self._start()
                 while self.status.state == "loading":
                     await self.settled.wait()
-                if self.status.ready is not None:
-                    yield self.status.ready
+                if self.status.facts is not None:
+                    yield self.status.facts
                     return
                 if self.status.error is not None:
                     raise self.status.error.with_traceback(None)
@@ -324,7 +325,7 @@ class EngineClient:
             self._unload()
 
     def _fail_loading(self, error: UserError) -> None:
-        self.status = replace(self.status, state="failed", ready=None, error=self._limit.explained(error))
+        self.status = replace(self.status, state="failed", facts=None, error=self._limit.explained(error))
         self.settled.set()
         self._notify_if_idle()
 
@@ -357,7 +358,7 @@ class EngineClient:
         if not isinstance(self.status.error, UnfitError):  # that is a question to the user, not a failure
             self._limit.record_failure()
         self._pending.fail_all(error)
-        was_ready = self.status.ready is not None
+        was_ready = self.status.facts is not None
         self._fail_loading(self.status.error or error)
         return was_ready and not self._limit.is_reached
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from app.engine.protocol.messages import LoadProgress, Notice, Planned, Ready
+from app.engine.protocol.messages import BackendFacts, LoadProgress, Notice, Planned, Ready
 from app.protocol.plan import Plan
 from quantizer.errors import EngineError, UserError
 
@@ -22,7 +22,7 @@ StatusUpdate: TypeAlias = LoadProgress | Notice | Planned | Ready
 class EngineStatus:
     """The state of an engine. `plan` is what loading follows.
 
-    `ready` describes the loaded model; `error` is set when `state` is "failed". An "unloaded" engine loads its model
+    `facts` are those of the loaded model; `error` is set when `state` is "failed". An "unloaded" engine loads its model
     with the next use.
     """
 
@@ -30,7 +30,7 @@ class EngineStatus:
     progress: float = 0.0
     notices: tuple[str, ...] = ()
     plan: Plan | None = None
-    ready: Ready | None = None
+    facts: BackendFacts | None = None
     error: UserError | None = None
 
     @property
@@ -51,7 +51,7 @@ class EngineStatus:
             case Planned():
                 return replace(self, plan=update.plan)
             case Ready():
-                return replace(self, state="ready", progress=1.0, ready=update)
+                return replace(self, state="ready", progress=1.0, facts=update.facts)
 
 
 class CrashLimit:

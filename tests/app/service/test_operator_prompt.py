@@ -26,7 +26,7 @@ async def test_the_operator_confirms_a_model_that_fits_in_part(answer: bool) -> 
     try:
         with contextlib.nullcontext() if answer else pytest.raises(UnfitError):
             await report_loading(engine, OperatorPrompt(notices.append, confirm))
-        assert (engine.status.ready is not None) == answer
+        assert (engine.status.facts is not None) == answer
     finally:
         await engine.stop()
     assert questions == ["Only 1 of 3 layers fit."]

@@ -68,7 +68,7 @@ async def retrieve_model(request: Request, model_id: str) -> JsonResponse[Studio
 
 
 def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> StudioModel:
-    ready = served.status.ready if served else None
+    loaded = served.status.facts if served else None
     entry: StudioModel = {
         "id": ref.id,
         "object": "model",
@@ -77,10 +77,10 @@ def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> Studi
         "arch": facts.info.architecture,
         "compatibility_type": "gguf",
         "quantization": facts.info.file_type,
-        "state": "not-loaded" if ready is None else "loaded",
+        "state": "not-loaded" if loaded is None else "loaded",
         "max_context_length": facts.info.n_ctx_train,
         "capabilities": ["tool_use"] if facts.chat_template else [],
     }
-    if ready is not None:
-        entry["loaded_context_length"] = ready.n_ctx
+    if loaded is not None:
+        entry["loaded_context_length"] = loaded.n_ctx
     return entry

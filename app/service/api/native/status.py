@@ -88,7 +88,7 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         id=model.ref.id,
         state=engine.state,
         progress=engine.progress,
-        n_ctx=engine.ready.n_ctx if engine.ready else 0,
+        n_ctx=engine.facts.n_ctx if engine.facts else 0,
         notices=engine.notices,
         warnings=engine.warnings,
         plan=engine.plan,

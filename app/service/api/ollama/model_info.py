@@ -39,7 +39,7 @@ def list_entry(ref: ModelRef, facts: FileFacts) -> ModelEntry:
 
 def running_entry(model: ServedModel, facts: FileFacts) -> RunningEntry:
     """Return the entry of a loaded model. The engine does not report the part of it on a GPU."""
-    ready, expires_s = model.status.ready, model.keep_alive.expires_s
+    loaded, expires_s = model.status.facts, model.keep_alive.expires_s
     expires_at = _FOREVER if expires_s is None else rfc3339_time(expires_s)
     entry = list_entry(model.ref, facts)
     return {
@@ -50,7 +50,7 @@ def running_entry(model: ServedModel, facts: FileFacts) -> RunningEntry:
         "details": entry["details"],
         "expires_at": expires_at,
         "size_vram": 0,
-        "context_length": ready.n_ctx if ready else 0,
+        "context_length": loaded.n_ctx if loaded else 0,
     }
 
 
@@ -59,8 +59,8 @@ def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Served
     facts = replace(facts, chat_template=recipe.template or facts.chat_template)
     capabilities = _capabilities(facts)
     metadata = dict(facts.metadata)
-    if model is not None and model.status.ready is not None:
-        metadata[f"{facts.info.architecture}.context_length"] = model.status.ready.n_ctx
+    if model is not None and model.status.facts is not None:
+        metadata[f"{facts.info.architecture}.context_length"] = model.status.facts.n_ctx
     response: ShowResponse = {
         "modelfile": format_modelfile(ref.id, recipe),
         "parameters": format_parameters(recipe),

@@ -162,6 +162,6 @@ def _model_entry(ref: ModelRef, created_s: int, model: ServedModel | None) -> Mo
 def _meta(model: ServedModel) -> ModelMeta:
     """Return the facts that llama.cpp's clients read (source: llama-server's /v1/models)."""
     meta: ModelMeta = {"n_ctx_train": model.file.n_ctx_train, "size": model.file.n_bytes}
-    if (ready := model.status.ready) is not None:
+    if (ready := model.status.facts) is not None:
         meta |= {"n_vocab": ready.n_vocab, "n_params": ready.n_parameters, "n_ctx": ready.n_ctx}
     return meta
