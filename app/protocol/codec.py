@@ -39,7 +39,7 @@ def json_default(value: Any) -> Any:
         return value.decode("latin-1")
     if isinstance(value, Path):
         return str(value)
-    return {name: getattr(value, name) for name in _names(type(value))}
+    return {name: getattr(value, name) for name in _names(cast("Any", type(value)))}
 
 
 @cache  # each token of an answer is a message
