@@ -21,8 +21,8 @@ __all__ = ["align_columns", "format_fit", "gains_json", "gains_lines", "kv_table
 
 _VERDICTS = {
     FitLevel.FITS: "It fits.",
-    FitLevel.TIGHT: "It fits, tightly.",
-    FitLevel.PARTIAL: "Only a part of it fits where it is fast.",
+    FitLevel.TIGHT: "It fits tightly.",
+    FitLevel.PARTIAL: "Partly offloaded: only some layers fit where they are fast.",
     FitLevel.WONT_RUN: "It will not run here.",
 }
 _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
@@ -171,7 +171,7 @@ def _best(row: DraftGain) -> str:
 _VERDICT_NAMES = {
     FitLevel.FITS: "fits",
     FitLevel.TIGHT: "fits tightly",
-    FitLevel.PARTIAL: "fits in part",
+    FitLevel.PARTIAL: "partly offloaded",
     FitLevel.WONT_RUN: "will not run",
 }
 

@@ -57,7 +57,7 @@ def pull(
     settings, access = load_settings(), hub_access_from_environment()
     wanted = resolve_reference(reference, access.endpoint)
     if is_removing and not file_type:
-        raise UsageError("--remove-checkpoint goes with --quantize only.", "Give --quantize TYPE too.")
+        raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
     checkpoint = _checkpoint(wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing)
     choose = local_quant_chooser(settings, access)
     with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
