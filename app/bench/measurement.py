@@ -29,7 +29,7 @@ __all__ = [
     "shallowest_decode",
 ]
 
-_RATES = ("tok/s",)  # of all other units less is better
+_RATES = ("tok/s",)  # in all other units less is better
 
 
 @dataclass(frozen=True, slots=True)

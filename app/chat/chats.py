@@ -32,7 +32,7 @@ class UnknownChatError(UserError):
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970, UTC."""
+    """Return the time in milliseconds since 1970, UTC."""
     return time.time_ns() // 1_000_000
 
 

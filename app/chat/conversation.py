@@ -31,7 +31,7 @@ Scalar = str | int | float | bool
 
 
 class MessageState(Enum):
-    """Whether a message is complete."""
+    """The completeness of a message."""
 
     FINISHED = "finished"
     PARTIAL = "partial"  # being written, stopped, or cut off when its process died

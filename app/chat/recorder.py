@@ -14,7 +14,7 @@ from quantizer.errors import StorageError
 
 __all__ = ["SAVED_AFTER_S", "AnswerRecorder"]
 
-SAVED_AFTER_S = 0.5  # text waits for this long, and then for the disk: together under a second
+SAVED_AFTER_S = 0.5  # with the time of the disk under a second
 
 
 class AnswerRecorder:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
+
+from app.protocol.codec import decode, encode
 
 __all__ = [
     "Chosen",
@@ -78,7 +80,7 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """What was fetched of a file is discarded, and it starts again."""
+    """The partial file is discarded, and the download starts again."""
 
     kind: ClassVar[str] = "discarded"
     name: str
@@ -119,13 +121,13 @@ Report: TypeAlias = Callable[[Event], None]
 
 def encode_event(event: Event) -> dict[str, Any]:
     """Return the event as a JSON object."""
-    return {"event": event.kind, **asdict(event)}
+    return {"event": event.kind, **encode(event)}
 
 
 def decode_event(line: Mapping[str, Any]) -> Event | None:
     """Return the event of an object that `encode_event` made, None for another kind."""
     kind = _KINDS.get(line["event"])
-    return kind(**{name: value for name, value in line.items() if name != "event"}) if kind else None
+    return decode(kind, line) if kind else None
 
 
 def event_text(event: Event) -> str:

@@ -198,7 +198,7 @@ class PartialFile:
 
     def _check_space(self) -> None:
         held = self.path.stat() if self.path.exists() else None
-        n_held = min(getattr(held, "st_blocks", 0) * 512, self.n_bytes)  # Windows does not say
+        n_held = min(getattr(held, "st_blocks", 0) * 512, self.n_bytes)  # unknown on Windows
         free = shutil.disk_usage(self.path.parent).free
         if free < self.n_bytes - n_held + _SPARE_BYTES:
             cause = f"{self.path.name} takes {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."

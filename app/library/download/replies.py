@@ -47,7 +47,7 @@ class TransientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a reply must match: the requested range, the length of the file, and the mark of its content, or empty."""
+    """The expectation of a reply: the requested range, the length of the file, and the mark of its content."""
 
     part: Range
     n_bytes: int

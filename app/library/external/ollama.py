@@ -14,7 +14,7 @@ from app.library.local.model_files import ModelRef
 
 __all__ = ["models"]
 
-_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # where the service of Linux packages keeps them
+_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _MAX_MANIFEST_BYTES = 1 << 20

@@ -39,7 +39,7 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
         header = validate_gguf(resolve(name, settings).path)
     except UnknownModelError as unknown:
         return _elsewhere(name, unknown, here)
-    check_answers(header, needs_tokenizer=False)  # a plan is made of sizes alone
+    check_answers(header, needs_tokenizer=False)  # a plan needs sizes only
     return PlannedModel(header, tensors_of(header)), ""
 
 

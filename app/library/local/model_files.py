@@ -126,4 +126,4 @@ class ModelRef:
     path: Path
     repo: str = ""
     place: str = ""
-    served_as: str = field(default="", compare=False)  # worked out from the others
+    served_as: str = field(default="", compare=False)  # derived from the others

@@ -1,4 +1,4 @@
-"""What this machine has recorded about a model: hashes, tuning, and its base model's chat template.
+"""The record of a model on this machine: hashes, tuning, and its base model's chat template.
 
 Owns gathering them, and the rows of `localllm show`. The base's template comes from the Hugging Face cache, never from
 the network. Texts come from files: escape them before a terminal shows them.

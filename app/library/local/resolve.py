@@ -37,7 +37,7 @@ BUILT_IN = "built in"  # the guide's place
 _GUIDE_FILE = "guide-Q8_0.gguf"
 _CONVERTIBLE = "It is a checkpoint: make a GGUF of it with `localllm quantize {name}`, then run that."
 _PICKLES = "It is a pickle, which can run code when read: get the model as .safetensors or .gguf."
-_SUFFIX_REMEDIES = {  # of files that are no GGUF
+_SUFFIX_REMEDIES = {  # of files other than GGUF
     ".safetensors": "It is part of a checkpoint: make a GGUF with `localllm quantize FOLDER`, then run that.",
     ".bin": _PICKLES,
     ".pt": _PICKLES,

@@ -1,1 +1,1 @@
-"""Whether a model fits on a machine, how fast it is there, and which quant to take."""
+"""The fit of models on a machine: memory, speed, plans, and the choice among quants."""

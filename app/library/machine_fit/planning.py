@@ -67,24 +67,24 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     )
 
 
-def plan_of(model: PlannedModel, settings: Settings, wanted: PlanningContext, *, is_here: bool) -> PlacementPlan:
+def plan_of(model: PlannedModel, settings: Settings, context: PlanningContext, *, is_here: bool) -> PlacementPlan:
     """Plan with compute buffers from llama.cpp's dry run; those of devices not present are estimated on the CPU."""
 
     def dry_run(setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
         rpc = parse_rpc_endpoints(settings.rpc)
         return compute_by_device(DryRunRequest(model.header.path, setting, parameters, rpc))
 
-    setting = wanted.best_assessment(model).profile.run_config
-    if setting.n_cells > _MOST_DRY_CELLS:
-        return wanted.plan(model)
+    run_config = context.best_assessment(model).profile.run_config
+    if run_config.n_cells > _MOST_DRY_CELLS:
+        return context.plan(model)
     if is_here:
-        return dry_plan(model, wanted.requested, wanted.machine, wanted.rates, dry_run)
-    n_bytes = sum(dry_run(setting, ON_HOST).values())
-    return wanted.plan(model.measured(setting, n_bytes))
+        return dry_plan(model, context.requested, context.machine, context.rates, dry_run)
+    n_bytes = sum(dry_run(run_config, ON_HOST).values())
+    return context.plan(model.measured(run_config, n_bytes))
 
 
-def plan_of_absent(model: PlannedModel, notice: str, wanted: PlanningContext) -> PlacementPlan:
+def plan_of_absent(model: PlannedModel, notice: str, context: PlanningContext) -> PlacementPlan:
     """Plan a model of which only the header was fetched, as `notice` says; compute buffers come from a formula."""
-    found = wanted.plan(model)
+    found = context.plan(model)
     formula = "Its compute buffers are estimated by a formula, within 15 %."
     return replace(found, warnings=(*found.warnings, f"{notice} {formula}"))
