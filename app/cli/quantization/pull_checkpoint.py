@@ -59,7 +59,7 @@ class CheckpointPull:
         try:
             self.output.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{self.output.parent} cannot be created: {error.strerror}.", "Check the disk.") from error
+            raise StorageError(f"{self.output.parent} is not writable: {error.strerror}.", "Check the disk.") from error
         made: dict[str, object] = {"output": str(self.output)}
         n_threads = os.cpu_count() or 1
         request = JobRequest(str(self.folder), self.file_type.name, str(self.output), n_threads, self.is_overwriting)
