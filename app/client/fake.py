@@ -335,7 +335,7 @@ class ScriptedClient(ScriptedJobs):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[ScriptedClient]:
-        """Stand in for `app.client.launcher.open_service`."""
+        """Yield this client, as `app.client.launcher.open_service` does."""
         self.n_opened += 1
         try:
             yield self

@@ -118,7 +118,7 @@ async def load_model(
 
 
 async def _answers(url: str, api_key: str) -> bool:
-    """True when a localllm service responds there and accepts our key."""
+    """Return whether a localllm service responds there and accepts our key."""
     async with ServiceClient(url, api_key) as client:
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):

@@ -62,7 +62,7 @@ def parse_rpc_endpoints(text: str) -> tuple[str, ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """True when only this machine can reach a server bound to `host`."""
+    """Return whether only this machine can reach a server bound to `host`."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
 """The events of a verb that runs as a job of the service: one line of JSON on stdout for each update of a bar.
 
 Owns these lines; `app.service.jobs.job_state` reads them. What a verb prints with --json is its own, and comes beside
-them. Knows nothing of what the verb does.
+them. Refuses to know what the verb does.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class EventBar:
             self._emit()
 
     def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
-        """Note what is new, and emit it when it is time."""
+        """Update the progress, and emit it at most ten times a second."""
         standing = self._standing
         standing.n_done = standing.n_done if n_done is None else n_done
         standing.n_total = standing.n_total if n_total is None else n_total

@@ -106,7 +106,7 @@ def _table(plan: PlacementPlan) -> Iterator[str]:
 
 
 def _batches(plan: PlacementPlan) -> str:
-    """Say what was chosen against the usual."""
+    """Return the micro-batch size where it is not the default."""
     n_ubatch = plan.run_config.n_ubatch
     return f", in micro-batches of {n_ubatch} tokens" if n_ubatch != DEFAULT_N_UBATCH else ""
 

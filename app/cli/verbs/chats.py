@@ -172,5 +172,5 @@ def _line(chat: Chat) -> str:
 
 
 def _moment_ms(day: datetime) -> int:
-    """The beginning of a day here, in milliseconds since 1970."""
+    """Return the start of a local day in milliseconds since 1970."""
     return int(day.astimezone().timestamp() * 1000)

@@ -97,6 +97,6 @@ def _row(entry: LibraryEntry, width: int) -> str:
 
 
 def _line(name: str, width: int, cells: Sequence[str]) -> str:
-    """One row: the name flush left, then each cell in its column, with two spaces at the end."""
+    """Return a row: the name flush left, then each cell in its column, with two spaces at the end."""
     placed = (f"{cell:{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in zip(cells, _WIDTHS, strict=True))
     return "  ".join((f"{name:<{width}}", *placed, ""))

@@ -75,7 +75,7 @@ def pull(
 def _checkpoint(
     wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool, is_removing: bool
 ) -> CheckpointPull | None:
-    """What is to be converted, None where nothing is: then the converter is not imported."""
+    """Return the conversion, None without one: then the converter is not imported."""
     if not file_type:
         return None
     from app.cli.quantization.pull_checkpoint import CheckpointPull

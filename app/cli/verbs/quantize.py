@@ -187,7 +187,7 @@ def _imatrix(name: str, source: Path, n_threads: int, *, is_computing: bool) -> 
 
 
 def _model_name(source: str, path: Path) -> str:
-    """The name an output goes by: the folder's or file's, with nothing a file system would mind."""
+    """Return the output's name: the folder's or file's, without characters that file systems forbid."""
     file_stem = unsplit_name(path.name).removesuffix(".gguf")
     name = source if source == _GUIDE else file_stem if path.is_file() else path.resolve().name
     return "".join(char for char in name if char.isalnum() or char in _KEPT_IN_NAMES) or "model"

@@ -79,7 +79,7 @@ def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -
 
 
 def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:
-    """Let a child measure. Leaving early ends it. Raises UserError."""
+    """Measure in a child process, which ends with the iteration. Raises UserError."""
     from app.engine.model_task import TaskProgress, run_task
 
     request = TuneRequest(str(path), n_threads)
