@@ -37,8 +37,8 @@ class CheckpointPull:
     def of(
         cls, wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool, is_removing: bool
     ) -> CheckpointPull:
-        """Return what `wanted` comes to. Raises UsageError for no repository or no type, StorageError for one in the
-        way."""
+        """Return the pull of `wanted`. Raises UsageError for another reference or type, StorageError if the output
+        exists."""
         if not isinstance(wanted, RepoReference) or wanted.quant:
             raise UsageError("--quantize needs a checkpoint.", "Name its repository, org/repo.")
         kind = file_type_named(file_type)
@@ -47,21 +47,22 @@ class CheckpointPull:
         check_free(folder, output, is_overwriting=is_overwriting)
         return cls(wanted.repo, kind, folder, output, is_overwriting, is_removing)
 
-    async def order(self, connection: HttpSession) -> PullPlan:
-        """Return what is to be fetched. Raises as `plan_checkpoint_pull` does."""
-        return await plan_checkpoint_pull(connection, self.repo, self.folder, self.file_type)
+    async def make_plan(self, session: HttpSession) -> PullPlan:
+        """Return the plan of the files to fetch. Raises as `plan_checkpoint_pull` does."""
+        return await plan_checkpoint_pull(session, self.repo, self.folder, self.file_type)
 
     async def make(self, puller: Puller) -> dict[str, object]:
         """Download and convert it, and return the result as `localllm quantize --json` prints it.
 
         Raises as both do.
         """
+        folder = self.output.parent
         try:
-            self.output.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{self.output.parent} is not writable: {error.strerror}.", "Check the disk.") from error
+            raise StorageError(f"{folder} cannot be created: {error.strerror}.", "Check the disk.") from error
         made: dict[str, object] = {"output": str(self.output)}
         n_threads = os.cpu_count() or 1
         request = JobRequest(str(self.folder), self.file_type.name, str(self.output), n_threads, self.is_overwriting)
-        await CheckpointPuller(puller, request, self.is_removing, lambda event: note(event, made)).pull(self.order)
+        await CheckpointPuller(puller, request, self.is_removing, lambda event: note(event, made)).pull(self.make_plan)
         return made
