@@ -1,6 +1,6 @@
 """The API keys of the service: `<data>/keys.json`, which only its owner can read.
 
-Owns the file, the scopes of a key, and comparing keys in constant time. Refuses to know HTTP.
+Owns the file, the scopes of a key, and comparing keys in constant time. Independent of HTTP.
 """
 
 from __future__ import annotations

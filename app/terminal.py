@@ -1,6 +1,6 @@
 """Sanitized text: text from a model, a file or a hub without control characters, for a terminal.
 
-Owns which characters may reach the screen. Refuses to know colours and widgets.
+Owns which characters may reach the screen. Independent of colours and widgets.
 """
 
 from __future__ import annotations

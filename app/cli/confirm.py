@@ -1,6 +1,6 @@
 """The confirmations of the command line: before a removal, and before loading a model that does not fit.
 
-Owns the questions, and the policy for models that do not fit. Refuses to know why a model does not fit.
+Owns the questions, and the policy for models that do not fit. Independent of why a model does not fit.
 """
 
 from __future__ import annotations

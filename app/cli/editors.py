@@ -1,6 +1,6 @@
 """The few lines with which editors and programs are pointed at the service.
 
-Owns those lines, by client. Refuses to know the service.
+Owns those lines, by client. Independent of the service.
 """
 
 from __future__ import annotations

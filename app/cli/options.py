@@ -1,7 +1,7 @@
 """The table of options: each option that several verbs share is declared here once.
 
 Owns names, types, defaults and help; an option that stands for a setting takes its help and limits from
-`app.settings.descriptions`. Refuses to know what a verb does with a value. Options of one verb alone stay with it.
+`app.settings.descriptions`. Independent of what a verb does with a value. Options of one verb alone stay with it.
 """
 
 from __future__ import annotations

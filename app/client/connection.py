@@ -1,6 +1,6 @@
 """The HTTP connection to the service: requests, server-sent events, errors.
 
-Owns HTTP. Refuses to know what is requested.
+Owns HTTP. Independent of what is requested.
 """
 
 from __future__ import annotations

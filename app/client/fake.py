@@ -1,6 +1,6 @@
 """A scripted client for tests: the calls of `ServiceClient` without service, clock, disk or hub.
 
-Owns the script that a test writes, and records the calls. Refuses to know HTTP.
+Owns the script that a test writes, and records the calls. Independent of HTTP.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class ScriptedReply:
 class ScriptedJobs:
     """The jobs of a service that runs none: they wait until a test changes them with `change`.
 
-    `started` are the kinds and arguments of those asked for, `logs` what each is to have said, by id.
+    `started` are the kinds and arguments of the started ones, `logs` their logs by id.
     """
 
     def __init__(self, *jobs: Job) -> None:
@@ -314,9 +314,9 @@ class ScriptedJobs:
 class ScriptedClient(ScriptedJobs):
     """Answers the n-th request with the n-th reply; the last reply serves all later ones.
 
-    `model` is what `status` reports. `requests` and `options` are those of `chat`, `loads` the models asked for,
+    `model` is what `status` reports. `requests` and `options` are those of `chat`, `loads` the loaded models,
     `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
-    `planner` plans as a test says.
+    `planner` is scripted too.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
@@ -367,7 +367,7 @@ class ScriptedClient(ScriptedJobs):
     async def chat(
         self,
         messages: Sequence[Message],
-        model: str = "",  # noqa: ARG002 - the script answers, whatever is asked for
+        model: str = "",  # noqa: ARG002 - the script answers, whatever the model
         options: GenerationOptions | None = None,
     ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the scripted answer, waiting for the model to be ready as the service does."""

@@ -1,6 +1,6 @@
 """The launcher of the service: finds a running one, starts one that ends with its user, or connects to a remote engine.
 
-Owns finding, starting and ending the service's process. Refuses to know what is requested of it.
+Owns finding, starting and ending the service's process. Independent of what is requested of it.
 """
 
 from __future__ import annotations

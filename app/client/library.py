@@ -1,6 +1,6 @@
 """The library calls of the client: local models, hub search, recommendations, imports, removals, keep-alive.
 
-Owns these calls. Refuses to know where models are stored.
+Owns these calls. Independent of where models are stored.
 """
 
 from __future__ import annotations

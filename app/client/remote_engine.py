@@ -1,6 +1,6 @@
 """Any OpenAI-compatible engine behind the same chat: vLLM, SGLang, llama-server, a service on the internet.
 
-Owns the requests to such an engine, and measuring the times that it does not report. Refuses to know localllm's own
+Owns the requests to such an engine, and measuring the times that it does not report. Independent of localllm's own
 routes: a remote engine has no plans, jobs and library.
 """
 

@@ -1,6 +1,6 @@
 """The typed client of the service: loading, chat, plans, jobs and, through `library`, models.
 
-Owns these calls. Refuses to know how the service is started (`app.client.launcher` does that) and engines.
+Owns these calls. Independent of how the service is started (`app.client.launcher` does that) and engines.
 """
 
 from __future__ import annotations

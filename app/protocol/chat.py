@@ -1,6 +1,6 @@
 """The values of a chat: messages, generation options, streamed text, and the end of an answer with its cost.
 
-Owns these values, and reading the last one from OpenAI's `usage` and llama.cpp's `timings`. Refuses to know HTTP.
+Owns these values, and reading the last one from OpenAI's `usage` and llama.cpp's `timings`. Independent of HTTP.
 """
 
 from __future__ import annotations

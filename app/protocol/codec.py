@@ -1,6 +1,6 @@
 """The codec of every value that crosses a process: frozen dataclasses to JSON and back.
 
-Owns the JSON form of each Python type. Refuses to know any one value.
+Owns the JSON form of each Python type. Independent of any one value.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def _dataclass_decoder(kind: type[Any]) -> _Decoder:
     parts = [(item.name, _is_required(item), _decoder(hints[item.name])) for item in fields(kind) if item.init]
 
     def build(data: Any) -> Any:
-        given = {}
+        values = {}
         for name, is_required, convert in parts:
             if is_required or name in data:
                 value = data[name]
-                given[name] = value if convert is None else convert(value)
-        return kind(**given)
+                values[name] = value if convert is None else convert(value)
+        return kind(**values)
 
     return build
 

@@ -1,6 +1,6 @@
 """A job: long work that the service runs in a process of its own.
 
-Owns the value. Refuses to know how a job is run and stored.
+Owns the value. Independent of how a job is run and stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Models and the machine as they cross processes: local models, models of the hub, and the fit of each.
 
 Owns these values, which the service, the client and `--json` share. Texts may come from files and hubs: none is safe
-for a terminal yet. Refuses to know where models are stored.
+for a terminal yet. Independent of where models are stored.
 """
 
 from __future__ import annotations

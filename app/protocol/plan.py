@@ -1,6 +1,6 @@
-"""A plan as it crosses processes: how a model would lie on a machine, how fast, what to warn of and what would help.
+"""A plan as it crosses processes: the placement of a model on a machine, its speed, warnings and remedies.
 
-Owns the request and the report, which the service, `localllm plan --json` and the client share. Refuses to know how a
+Owns the request and the report, which the service, `localllm plan --json` and the client share. Independent of how a
 plan is made: `offload` makes it.
 """
 
@@ -74,7 +74,7 @@ class PlanSetting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePlan:
     """One device's part, in bytes; `layers` counts the output as one. `extras_bytes` are not in the other figures, but
-    for those that lie among its layers. `bytes_per_s` is None where it is unknown."""
+    for those among its layers. `bytes_per_s` is None where it is unknown."""
 
     name: str
     kind: DeviceKindName

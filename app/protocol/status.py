@@ -1,6 +1,6 @@
 """The status of the service: its models, what their engines hold and what they have done.
 
-Owns these values. Refuses to know HTTP, and how an engine counts.
+Owns these values. Independent of HTTP, and how an engine counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The description of each setting: one table for `--help`, the settings screen and whoever reads the settings.
+"""The description of each setting: one table for `--help`, the settings screen and parsing.
 
 Owns the texts, and which values are refused before they are written. Names, types and defaults are in
 `app.settings.settings`.
@@ -42,7 +42,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SettingDescription:
-    """The text of a setting. `choices` are all values that it takes, empty where those are many; a number lies between
+    """The text of a setting. `choices` are all values that it takes, empty where those are many; a number is between
     `least` and `most`; `check` raises UserError for a value that would be refused later.
 
     `metavar` names the value in `--help`. `is_secret`: never shown.

@@ -1,6 +1,6 @@
 """Parsers of what people write in settings and options: sizes, durations, RPC endpoints, loopback addresses.
 
-Owns these forms. Refuses to know which setting a value is for.
+Owns these forms. Independent of which setting a value is for.
 """
 
 from __future__ import annotations

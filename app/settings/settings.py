@@ -1,6 +1,6 @@
 """One typed settings object: defaults < TOML file < LOCALLLM_* environment < flags.
 
-Owns names, types and sources of settings. Refuses to know their effects; `app.settings.toml_file` writes them.
+Owns names, types and sources of settings. Independent of their effects; `app.settings.toml_file` writes them.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _typed(name: str, value: object, source: str) -> object:
     if typed is None:
         raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {_KINDS[kind]}{_named(name, source)}.")
     if type(typed) is int and not DESCRIPTIONS[name].least <= typed <= DESCRIPTIONS[name].most:
-        allowed = f"It lies between {DESCRIPTIONS[name].least:,} and {DESCRIPTIONS[name].most:,}"
+        allowed = f"It must be between {DESCRIPTIONS[name].least:,} and {DESCRIPTIONS[name].most:,}"
         raise UsageError(f"{source} sets {name} to {typed}.", f"{allowed}{_named(name, source)}.")
     return typed
 

@@ -1,6 +1,6 @@
 """The answer of a model on the command line: requested, printed while it streams, summed up.
 
-Owns how an answer is printed. Refuses to know where the model runs.
+Owns how an answer is printed. Independent of where the model runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The events of a verb that runs as a job of the service: one line of JSON on stdout for each update of a bar.
 
 Owns these lines; `app.service.jobs.job_state` reads them. What a verb prints with --json is its own, and comes beside
-them. Refuses to know what the verb does.
+them. Independent of what the verb does.
 """
 
 from __future__ import annotations

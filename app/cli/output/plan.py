@@ -1,6 +1,6 @@
 """The printed plan: devices, speeds, the curve, warnings, remedies; tables of cache sizes and draft gains.
 
-Owns these texts, and the JSON of the two tables (a plan's is `app.protocol.plan`). Refuses to know how plans are made.
+Owns these texts, and the JSON of the two tables (a plan's is `app.protocol.plan`). Independent of how plans are made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The progress of verbs: a bar on stderr at a terminal, JSON events in a job, nothing elsewhere.
 
-Owns which of these is used, and the bars of downloads, conversions, steps and counts. Refuses to know the work.
+Owns which of these is used, and the bars of downloads, conversions, steps and counts. Independent of the work.
 """
 
 from __future__ import annotations

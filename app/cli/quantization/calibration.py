@@ -1,6 +1,6 @@
 """Calibration of a model before it is quantized: its importance matrix, and a GGUF to run where it is a checkpoint.
 
-Owns where matrices are cached and by which name, and temporary GGUFs. Refuses to know types and targets.
+Owns where matrices are cached and by which name, and temporary GGUFs. Independent of types and targets.
 """
 
 from __future__ import annotations

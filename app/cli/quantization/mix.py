@@ -1,6 +1,6 @@
 """The mix of tensor types that meets a size or a KL divergence: target, search, trials, and its report.
 
-Owns the order of the search: matrix, sensitivities, mix, trials. Measurements are cached. Refuses to know options.
+Owns the order of the search: matrix, sensitivities, mix, trials. Measurements are cached. Independent of options.
 """
 
 from __future__ import annotations
