@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, cast
 
-from quantizer.errors import EngineError, ServiceError, UserError
+from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 from tui.connection.backend import ChatBackend, Opener
 
 if TYPE_CHECKING:
     from app.client import ModelStatus, Plan, ServiceClient
 
-__all__ = ["ConnectionState", "ServiceConnection"]
+__all__ = ["ConnectionState", "ServiceConnection", "localllm_service"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,3 +220,14 @@ class ServiceConnection:
             await asyncio.wait({task})
             if not task.cancelled():
                 task.result()
+
+
+async def localllm_service(connection: ServiceConnection) -> ServiceClient:
+    """Return the client for models, plans and jobs once the service is reachable. Raises what prevents it, and
+    RequestError for another kind of engine, which only supports chat."""
+    service = await connection.service()
+    if not hasattr(service, "library"):
+        raise RequestError(
+            "The connected engine only supports chat.", "Start localllm without --connect for models, plans and jobs."
+        )
+    return cast("ServiceClient", service)

@@ -17,12 +17,13 @@ from textual.widgets import DataTable, Static
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.connection.localllm_service import LocalllmService, localllm_service
+from tui.connection.connection import localllm_service
 from tui.jobs.format import cells, detail
 from tui.jobs.log import LogView
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
+    from app.client import ServiceClient
     from app.protocol.job import Job
 
 __all__ = ["JobTable", "JobsScreen"]
@@ -193,7 +194,7 @@ class JobsScreen(FeatureScreen):
         """Remove an ended job."""
         await self._do(lambda client, job: client.forget_job(job.id))
 
-    async def _do(self, action: Callable[[LocalllmService, Job], Awaitable[object]]) -> None:
+    async def _do(self, action: Callable[[ServiceClient, Job], Awaitable[object]]) -> None:
         job = self.job
         if job is None:
             self.inform("No job is selected.")

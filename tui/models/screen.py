@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial, wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec
 
 from textual import on
 from textual.message import Message
@@ -17,7 +17,7 @@ from textual.worker import Worker
 
 from app.protocol.job import Job
 from quantizer.errors import UserError
-from tui.connection.localllm_service import ModelLibrary, localllm_service
+from tui.connection.connection import localllm_service
 from tui.context import AppContext
 from tui.models.commands import MODEL_COMMANDS
 from tui.models.format import format_removal
@@ -26,6 +26,9 @@ from tui.models.model_list import ModelDetail, ModelList, SearchField
 from tui.models.rows import ModelRow
 from tui.navigation import HOME
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+
+if TYPE_CHECKING:
+    from app.client import LibraryClient
 
 __all__ = ["ModelsScreen"]
 
@@ -235,7 +238,7 @@ class ModelsScreen(FeatureScreen):
         await self._downloads.start(row.reference, row.quantize)
         self.inform(f"Downloading {row.name.strip()} in the background.")
 
-    async def _library(self) -> ModelLibrary:
+    async def _library(self) -> LibraryClient:
         return (await localllm_service(self._connection)).library
 
     def _begin_quantizing(self, row: ModelRow) -> Callable[[dict[str, object] | None], Awaitable[None]]:

@@ -19,8 +19,7 @@ from textual.worker import Worker
 
 from app.terminal import printable_line
 from quantizer.errors import UserError
-from tui.connection.connection import ServiceConnection
-from tui.connection.localllm_service import localllm_service
+from tui.connection.connection import ServiceConnection, localllm_service
 from tui.models.downloads import Downloads
 from tui.models.format import format_fit, format_rate, format_size
 

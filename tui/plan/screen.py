@@ -20,7 +20,7 @@ from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.commands import Command, CommandTable, list_command
-from tui.connection.localllm_service import localllm_service
+from tui.connection.connection import localllm_service
 from tui.context import AppContext
 from tui.plan.charts import DeviceBars, SpeedCurve
 from tui.plan.controls import Stepper, apply_step, plan_controls
