@@ -65,7 +65,7 @@ class Sampler:
         return [self._shifted(*task(mix, length, rng), length) for task in drawn]
 
     def _drill(self, mix: Mix, length: int, rng: random.Random) -> Row:
-        """Random tokens, the same span again and again."""
+        """Return random tokens, the same span again and again."""
         ceiling = min(length // 2, 8 * mix.n_words // 3)
         n_span = rng.randint(3, ceiling)
         span = _span(rng, self._n_vocab, n_span)
@@ -73,7 +73,7 @@ class Sampler:
         return tokens, [IGNORED] * n_span + tokens[n_span:]
 
     def _recall(self, mix: Mix, length: int, rng: random.Random) -> Row:
-        """Requests to repeat random tokens, so that copying works for tokens that the corpus hardly has."""
+        """Return requests to repeat random tokens, so that copying works for tokens that are rare in the corpus."""
         tokens = self._tokenizer.encode(f"<|im_start|>system\n{SYSTEM_TEXT}<|im_end|>\n").ids
         labels = [IGNORED] * len(tokens)
         while len(tokens) < length:

@@ -26,80 +26,6 @@ from quantizer.mix.recipe import MixTensor, assign
 __all__ = ["KvRow", "PlannedModel", "auxiliary_usage_of", "kv_table", "quantize_tensors", "resize_tensors"]
 
 
-def quantize_tensors(header: Header, tensors: Sequence[TensorInfo], file_type: FileType) -> tuple[TensorInfo, ...]:
-    """Return `tensors` in the types that `localllm quantize` would store them in under `file_type`; offsets stay
-    unchanged.
-    """
-    mix = [MixTensor(tensor.name, tensor.shape or (1,), tensor_type(tensor.type_id)) for tensor in tensors]
-    verdicts = assign(mix, file_type, model_shape(header))
-    return tuple(
-        replace(tensor, type_id=target.type_id, n_bytes=target.tensor_bytes(tensor.shape))
-        for tensor in tensors
-        for target in (verdicts[tensor.name].target,)
-    )
-
-
-def resize_tensors(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
-    """Return `tensors` as if all of them together took `n_bytes`, each its share."""
-    scale = n_bytes / sum(tensor.n_bytes for tensor in tensors)
-    return tuple(replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in tensors)
-
-
-def auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> tuple[AuxiliaryUsage, ...]:
-    """Return the memory of `auxiliary` models beside the model of `profile`, which includes their layers.
-
-    Raises UsageError for a draft model that cannot have the model's kind of cache.
-    """
-    return tuple(extra for source in _SOURCES for extra in source(auxiliary, profile))
-
-
-def _draft(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    """Yield the engine makes it a context of the same size."""
-    if auxiliary.draft is not None:
-        weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
-        draft = profile_of(auxiliary.draft.header, weights, profile.run_config)
-        yield AuxiliaryUsage(
-            what=f"draft model {auxiliary.draft.name}",
-            weight_bytes=draft.weight_bytes - draft.input_bytes,
-            cache_bytes=draft.cache_bytes,
-            compute_bytes=draft.compute_bytes,
-            host_bytes=draft.input_bytes + draft.host_bytes - ENGINE_BYTES,
-            tied_bytes=draft.tied_bytes,
-        )
-
-
-def _head(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    """Yield its context has a layer of its own and buffers of its own."""
-    if auxiliary.has_mtp_layer:
-        layer = profile.layers[-2]
-        yield AuxiliaryUsage(
-            what="prediction layer",
-            weight_bytes=layer.weight_bytes,
-            cache_bytes=layer.cache_bytes,
-            compute_bytes=profile.compute_bytes,
-            host_bytes=profile.host_bytes - ENGINE_BYTES,
-            is_in_layers=True,
-        )
-
-
-def _adapters(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    for adapter in auxiliary.adapters:
-        yield AuxiliaryUsage(what=f"adapter {adapter.name}", weight_bytes=adapter.n_bytes, is_in_layers=True)
-
-
-def _projector(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    if auxiliary.projector is not None:
-        yield AuxiliaryUsage(what=f"projector {auxiliary.projector.name}", weight_bytes=auxiliary.projector.n_bytes)
-
-
-_SOURCES: tuple[Callable[[AuxiliaryModels, ModelProfile], Iterator[AuxiliaryUsage]], ...] = (
-    _draft,
-    _head,
-    _adapters,
-    _projector,
-)
-
-
 @dataclass(frozen=True)
 class PlannedModel:
     """A model by the `header` of its first file and the `tensors` of all files.
@@ -189,3 +115,77 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
 def _contexts(n_ctx_train: int) -> list[int]:
     doublings = [_MIN_N_CTX << power for power in range(_MAX_ROWS)]
     return [*(n_ctx for n_ctx in doublings if n_ctx < n_ctx_train), n_ctx_train or _MIN_N_CTX]
+
+
+def quantize_tensors(header: Header, tensors: Sequence[TensorInfo], file_type: FileType) -> tuple[TensorInfo, ...]:
+    """Return `tensors` in the types that `localllm quantize` would store them in under `file_type`; offsets stay
+    unchanged.
+    """
+    mix = [MixTensor(tensor.name, tensor.shape or (1,), tensor_type(tensor.type_id)) for tensor in tensors]
+    verdicts = assign(mix, file_type, model_shape(header))
+    return tuple(
+        replace(tensor, type_id=target.type_id, n_bytes=target.tensor_bytes(tensor.shape))
+        for tensor in tensors
+        for target in (verdicts[tensor.name].target,)
+    )
+
+
+def resize_tensors(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
+    """Return `tensors` as if all of them together took `n_bytes`, each its share."""
+    scale = n_bytes / sum(tensor.n_bytes for tensor in tensors)
+    return tuple(replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in tensors)
+
+
+def auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> tuple[AuxiliaryUsage, ...]:
+    """Return the memory of `auxiliary` models beside the model of `profile`, which includes their layers.
+
+    Raises UsageError for a draft model that cannot have the model's kind of cache.
+    """
+    return tuple(extra for source in _SOURCES for extra in source(auxiliary, profile))
+
+
+def _draft(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+    """Yield the engine makes it a context of the same size."""
+    if auxiliary.draft is not None:
+        weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
+        draft = profile_of(auxiliary.draft.header, weights, profile.run_config)
+        yield AuxiliaryUsage(
+            what=f"draft model {auxiliary.draft.name}",
+            weight_bytes=draft.weight_bytes - draft.input_bytes,
+            cache_bytes=draft.cache_bytes,
+            compute_bytes=draft.compute_bytes,
+            host_bytes=draft.input_bytes + draft.host_bytes - ENGINE_BYTES,
+            tied_bytes=draft.tied_bytes,
+        )
+
+
+def _head(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+    """Yield its context has a layer of its own and buffers of its own."""
+    if auxiliary.has_mtp_layer:
+        layer = profile.layers[-2]
+        yield AuxiliaryUsage(
+            what="prediction layer",
+            weight_bytes=layer.weight_bytes,
+            cache_bytes=layer.cache_bytes,
+            compute_bytes=profile.compute_bytes,
+            host_bytes=profile.host_bytes - ENGINE_BYTES,
+            is_in_layers=True,
+        )
+
+
+def _adapters(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+    for adapter in auxiliary.adapters:
+        yield AuxiliaryUsage(what=f"adapter {adapter.name}", weight_bytes=adapter.n_bytes, is_in_layers=True)
+
+
+def _projector(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+    if auxiliary.projector is not None:
+        yield AuxiliaryUsage(what=f"projector {auxiliary.projector.name}", weight_bytes=auxiliary.projector.n_bytes)
+
+
+_SOURCES: tuple[Callable[[AuxiliaryModels, ModelProfile], Iterator[AuxiliaryUsage]], ...] = (
+    _draft,
+    _head,
+    _adapters,
+    _projector,
+)

@@ -29,65 +29,6 @@ from quantizer.mix.recipe_rules import ModelShape
 
 __all__ = ["BaseModel", "is_adapter", "open_adapter", "open_base"]
 
-# config.json's name -> GGUF's, of settings that rearranging a weight needs
-_SETTINGS = {
-    "hidden_size": "embedding_length",
-    "linear_key_head_dim": "ssm.state_size",
-    "linear_num_key_heads": "ssm.group_count",
-    "linear_num_value_heads": "ssm.time_step_rank",
-    "linear_value_head_dim": "ssm.state_size",  # llama.cpp has one width for both
-    "num_attention_heads": "attention.head_count",
-    "num_hidden_layers": "block_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "num_local_experts": "expert_count",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class BaseModel:
-    """The base model's architecture, settings, and the shape of every weight in ggml order; read from `file`."""
-
-    file: Path
-    architecture: Architecture
-    config: Config
-    shapes: Mapping[str, tuple[int, ...]]
-
-
-def open_base(path: Path) -> BaseModel:
-    """Read the config.json of a folder or the header of a GGUF.
-
-    Raises UsageError when `path` is neither, CheckpointError or ModelFileError for a model that cannot be converted.
-    """
-    if path.is_dir():
-        file = path / "config.json"
-        values = read_json(file)
-        if not isinstance(values, dict):
-            raise CheckpointError("config.json of the base model is not an object.", "Download it again.")
-        architecture, config = find_architecture(values)
-        return BaseModel(file, architecture, config, needed_tensors(architecture, config))
-    if not path.is_file():
-        raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
-    header = validate_gguf(path)
-    shapes = {tensor.name: tensor.shape for shard in shard_paths(header) for tensor in read_header(shard).tensors}
-    return BaseModel(path, _entry(header), _config(header), shapes)
-
-
-def _entry(header: Header) -> Architecture:
-    """Return the architecture of this name that has experts, or has none, as the model does."""
-    has_experts = bool(header.integer(f"{header.architecture}.expert_count"))
-    entries = [entry for entry in ARCHITECTURES.values() if entry.gguf_name == header.architecture]
-    fitting = [entry for entry in entries if bool(entry.stacks) == has_experts] or entries
-    if not fitting:
-        cause = f"Adapters for {header.architecture[:64]!r} models cannot be converted yet."
-        raise CheckpointError(cause, "Look for a GGUF of this adapter.")
-    return fitting[0]
-
-
-def _config(header: Header) -> Config:
-    values = {name: header.integer(f"{header.architecture}.{key}") for name, key in _SETTINGS.items()}
-    return Config({name: value for name, value in values.items() if value is not None})
-
-
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -232,3 +173,62 @@ def _entries(folder: Path, settings: Config, architecture: Architecture) -> Iter
 
 def _unsupported(what: str) -> CheckpointError:
     return CheckpointError(f"The adapter {what}.", "Merge it into its model with PEFT, and convert the whole.")
+
+
+# config.json's name -> GGUF's, of settings that rearranging a weight needs
+_SETTINGS = {
+    "hidden_size": "embedding_length",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+    "linear_value_head_dim": "ssm.state_size",  # llama.cpp has one width for both
+    "num_attention_heads": "attention.head_count",
+    "num_hidden_layers": "block_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "num_local_experts": "expert_count",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """The base model's architecture, settings, and the shape of every weight in ggml order; read from `file`."""
+
+    file: Path
+    architecture: Architecture
+    config: Config
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def open_base(path: Path) -> BaseModel:
+    """Read the config.json of a folder or the header of a GGUF.
+
+    Raises UsageError when `path` is neither, CheckpointError or ModelFileError for a model that cannot be converted.
+    """
+    if path.is_dir():
+        file = path / "config.json"
+        values = read_json(file)
+        if not isinstance(values, dict):
+            raise CheckpointError("config.json of the base model is not an object.", "Download it again.")
+        architecture, config = find_architecture(values)
+        return BaseModel(file, architecture, config, needed_tensors(architecture, config))
+    if not path.is_file():
+        raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
+    header = validate_gguf(path)
+    shapes = {tensor.name: tensor.shape for shard in shard_paths(header) for tensor in read_header(shard).tensors}
+    return BaseModel(path, _entry(header), _config(header), shapes)
+
+
+def _entry(header: Header) -> Architecture:
+    """Return the architecture of this name that has experts, or has none, as the model does."""
+    has_experts = bool(header.integer(f"{header.architecture}.expert_count"))
+    entries = [entry for entry in ARCHITECTURES.values() if entry.gguf_name == header.architecture]
+    fitting = [entry for entry in entries if bool(entry.stacks) == has_experts] or entries
+    if not fitting:
+        cause = f"Adapters for {header.architecture[:64]!r} models cannot be converted yet."
+        raise CheckpointError(cause, "Look for a GGUF of this adapter.")
+    return fitting[0]
+
+
+def _config(header: Header) -> Config:
+    values = {name: header.integer(f"{header.architecture}.{key}") for name, key in _SETTINGS.items()}
+    return Config({name: value for name, value in values.items() if value is not None})

@@ -14,6 +14,24 @@ from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token
 __all__ = ["merge_pairs", "read_byte_level", "token_ids"]
 
 
+def read_byte_level(folder: TokenizerFolder) -> Alphabet:
+    """Read tokenizer.json.
+
+    Composing text (NFC) is left to whoever types it, as llama.cpp does not; any other rewriting is refused.
+    Raises CheckpointError for that, for an unknown way to split, and for anything that is not sound.
+    """
+    found = preparation(folder.tokenizer)
+    if found.rewriting not in ((), ("NFC",)):
+        raise found.refusal()
+    model = folder.model
+    return Alphabet(
+        model="gpt2",
+        tokens={token_id: Token(text) for text, token_id in token_ids(model).items()},
+        pre_tokenizer=pretokenizer_name(found.cuts, bool(model.get("ignore_merges", False))),
+        merges=tuple(" ".join(part.replace(" ", "Ġ") for part in pair) for pair in merge_pairs(model)),
+    )
+
+
 def token_ids(model: Mapping[str, Any]) -> dict[str, int]:
     """Return text to id, each id once. Raises CheckpointError for anything else."""
     ids = as_object(model.get("vocab"), "the vocabulary in tokenizer.json")
@@ -37,21 +55,3 @@ def _pair(merge: object) -> tuple[str, str]:
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
         raise CheckpointError(f"tokenizer.json has the odd merge {str(merge)[:64]!r}.", "Download it again.")
     return parts[0], parts[1]
-
-
-def read_byte_level(folder: TokenizerFolder) -> Alphabet:
-    """Read tokenizer.json.
-
-    Composing text (NFC) is left to whoever types it, as llama.cpp does not; any other rewriting is refused.
-    Raises CheckpointError for that, for an unknown way to split, and for anything that is not sound.
-    """
-    found = preparation(folder.tokenizer)
-    if found.rewriting not in ((), ("NFC",)):
-        raise found.refusal()
-    model = folder.model
-    return Alphabet(
-        model="gpt2",
-        tokens={token_id: Token(text) for text, token_id in token_ids(model).items()},
-        pre_tokenizer=pretokenizer_name(found.cuts, bool(model.get("ignore_merges", False))),
-        merges=tuple(" ".join(part.replace(" ", "Ġ") for part in pair) for pair in merge_pairs(model)),
-    )

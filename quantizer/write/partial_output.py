@@ -24,69 +24,6 @@ from quantizer.write.blocks import OutputFile, blocks, checksum_of, join_checksu
 
 __all__ = ["Journal", "PartialOutput", "check_output", "discard_partial", "journal_path", "lock_path", "partial_path"]
 
-_LINE = re.compile(rb"[0-9a-f]{8}")
-
-
-class Journal:
-    """The open journal of `output`, locked against other runs until it is closed.
-
-    Raises StorageError when another run holds it, OSError when it cannot be opened.
-    """
-
-    def __init__(self, output: Path) -> None:
-        self.path = journal_path(output)
-        lock = try_lock(lock_path(output))
-        if lock is None:
-            raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
-        self._lock = lock
-        try:
-            self._file = self.path.open("a+b", buffering=0)
-        except OSError:
-            remove_lock(lock)
-            raise
-
-    def checksums(self, fingerprint: str) -> list[int]:
-        """Return the checksums of the blocks that a run with this `fingerprint` wrote, none when another one wrote."""
-        self._file.seek(0)
-        first, *lines = self._file.read().split(b"\n")[:-1] or [b""]  # an unfinished line does not count
-        if first != fingerprint.encode():
-            return []
-        return [int(line, 16) for line in takewhile(_LINE.fullmatch, lines)]
-
-    def restart(self, fingerprint: str, checksums: Sequence[int]) -> None:
-        """Begin anew with the blocks that are written already. Raises OSError."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write("\n".join([fingerprint, *(f"{checksum:08x}" for checksum in checksums), ""]).encode())
-
-    def add(self, checksum: int) -> None:
-        """Record one more written block. Raises OSError."""
-        self._file.write(f"{checksum:08x}\n".encode())
-
-    def close(self) -> None:
-        """Release the lock and keep the file."""
-        self._file.close()
-        remove_lock(self._lock)
-
-    def remove(self) -> None:
-        """Remove the file and release the lock."""
-        self._file.close()
-        try:
-            self.path.unlink(missing_ok=True)
-        finally:
-            remove_lock(self._lock)
-
-
-def journal_path(output: Path) -> Path:
-    """Return the path of the journal of `output`."""
-    return output.with_name(f".{output.name}.journal")
-
-
-def lock_path(output: Path) -> Path:
-    """Return the path of the file that the run that writes `output` locks."""
-    return output.with_name(f".{output.name}.lock")
-
-
 _SPARE_BYTES = 16 << 20
 
 
@@ -124,7 +61,7 @@ class PartialOutput:
         return self
 
     def write(self, data: bytes, checksum: int | None = None) -> None:
-        """Append `data`, whose CRC-32 is computed unless given, to the block being written. Raises StorageError."""
+        """Append `data`, whose CRC-32 is computed unless given, to the current block. Raises StorageError."""
         try:
             part = self._open_part()
             _write_all(part, data)
@@ -305,3 +242,66 @@ def _in_the_way(output: Path) -> StorageError:
 def _not_written(output: Path, error: OSError) -> StorageError:
     reason = error.strerror or str(error)
     return StorageError(f"{output.name} could not be written: {reason}.", "Free some space or name another folder.")
+
+
+_LINE = re.compile(rb"[0-9a-f]{8}")
+
+
+class Journal:
+    """The open journal of `output`, locked against other runs until it is closed.
+
+    Raises StorageError when another run holds it, OSError when it cannot be opened.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.path = journal_path(output)
+        lock = try_lock(lock_path(output))
+        if lock is None:
+            raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
+        self._lock = lock
+        try:
+            self._file = self.path.open("a+b", buffering=0)
+        except OSError:
+            remove_lock(lock)
+            raise
+
+    def checksums(self, fingerprint: str) -> list[int]:
+        """Return the checksums of the blocks that a run with this `fingerprint` wrote, none when another one wrote."""
+        self._file.seek(0)
+        first, *lines = self._file.read().split(b"\n")[:-1] or [b""]  # an unfinished line does not count
+        if first != fingerprint.encode():
+            return []
+        return [int(line, 16) for line in takewhile(_LINE.fullmatch, lines)]
+
+    def restart(self, fingerprint: str, checksums: Sequence[int]) -> None:
+        """Begin anew with the blocks that are written already. Raises OSError."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write("\n".join([fingerprint, *(f"{checksum:08x}" for checksum in checksums), ""]).encode())
+
+    def add(self, checksum: int) -> None:
+        """Record one more written block. Raises OSError."""
+        self._file.write(f"{checksum:08x}\n".encode())
+
+    def close(self) -> None:
+        """Release the lock and keep the file."""
+        self._file.close()
+        remove_lock(self._lock)
+
+    def remove(self) -> None:
+        """Remove the file and release the lock."""
+        self._file.close()
+        try:
+            self.path.unlink(missing_ok=True)
+        finally:
+            remove_lock(self._lock)
+
+
+def journal_path(output: Path) -> Path:
+    """Return the path of the journal of `output`."""
+    return output.with_name(f".{output.name}.journal")
+
+
+def lock_path(output: Path) -> Path:
+    """Return the path of the file that the run that writes `output` locks."""
+    return output.with_name(f".{output.name}.lock")
