@@ -18,7 +18,10 @@ from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
-__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "Sampler"]
+__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "Sampler", "n_batch_with_logits"]
+
+_MAX_BATCH, _MIN_BATCH = 512, 64
+_MAX_LOGIT_BYTES, _LOGIT_BYTES = 128 << 20, 4
 
 
 class MemoryShortError(EngineError):
@@ -138,3 +141,9 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def n_batch_with_logits(n_vocab: int) -> int:
+    """Return how many tokens a batch may have when each gets logits, which llama.cpp stores: fewer for large
+    vocabularies."""
+    return max(_MIN_BATCH, min(_MAX_BATCH, _MAX_LOGIT_BYTES // (_LOGIT_BYTES * max(1, n_vocab))))

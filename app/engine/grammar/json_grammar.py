@@ -25,7 +25,7 @@ from app.engine.grammar.json_schema import (
     is_same,
     listed,
     merge_objects,
-    names_in,
+    required_names,
     types,
 )
 from quantizer.errors import RequestError
@@ -206,7 +206,7 @@ class _Converter:
         properties = schema.get("properties", {})
         if not isinstance(properties, Mapping):
             raise RequestError("The schema's properties are not an object.", "Give a schema for each name.")
-        required = names_in(schema, "required")
+        required = required_names(schema)
         undescribed = schema.get("additionalProperties", True)
         names = {**properties, **{name: undescribed for name in required if name not in properties}}
         pairs = [(self._pair(json_literal(name), value, place), name in required) for name, value in names.items()]

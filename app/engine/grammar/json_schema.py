@@ -24,7 +24,7 @@ __all__ = [
     "is_same",
     "listed",
     "merge_objects",
-    "names_in",
+    "required_names",
     "types",
 ]
 
@@ -93,11 +93,11 @@ def is_same(value: object, other: object) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
-def names_in(schema: Schema, keyword: str) -> dict[str, None]:
-    """Return the property names in the list `keyword`, in order."""
-    names = listed(schema, keyword, may_be_empty=True)
+def required_names(schema: Schema) -> dict[str, None]:
+    """Return the property names in the list `required`, in order."""
+    names = listed(schema, "required", may_be_empty=True)
     if not all(isinstance(name, str) for name in names):
-        raise RequestError(f"The schema's {keyword} contains more than names.", "Use a list of strings.")
+        raise RequestError("The schema's required contains more than names.", "Use a list of strings.")
     return dict.fromkeys(names)
 
 
@@ -121,7 +121,7 @@ def merge_objects(parts: Sequence[Schema]) -> Schema:
             described.setdefault(name, []).append(schema)
     merged: dict[str, Any] = {
         "type": "object",
-        "required": list(dict.fromkeys(name for part in parts for name in names_in(part, "required"))),
+        "required": list(dict.fromkeys(name for part in parts for name in required_names(part))),
     }
     if described:
         merged["properties"] = {

@@ -5,14 +5,13 @@ Owns its native context and its size. Independent of calls and of how long texts
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
-from app.engine.backend import Chunk
+from app.engine.backend import Chunk, n_batch_with_logits
 from app.engine.embedding.embedder import EmbedderFacts, Pooling, Vector
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch
@@ -25,9 +24,6 @@ from quantizer.errors import EngineError
 __all__ = ["LlamaEmbedder"]
 
 DEFAULT_N_CTX = 2048
-MAX_BATCH = 512
-MIN_BATCH = 64
-MAX_LOGIT_BYTES = 128 << 20  # llama.cpp computes the logits of every token that it embeds
 N_SEQUENCES = 64
 _PLACE = re.compile(r"\{query\}|\{document\}")
 
@@ -121,11 +117,6 @@ def _n_ctx(model: int, config: EngineConfig) -> int:
     return min(config.n_ctx or DEFAULT_N_CTX, n_ctx_train)
 
 
-def _n_batch(model: int) -> int:
-    n_vocab: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
-    return max(MIN_BATCH, min(MAX_BATCH, MAX_LOGIT_BYTES // (n_vocab * ctypes.sizeof(ctypes.c_float))))
-
-
 def _n_sequences(n_batch: int) -> int:
     """Return how many texts share a batch; llama.cpp aborts if sequences outnumber its outputs."""
     return min(N_SEQUENCES, n_batch)
@@ -139,7 +130,8 @@ def _context_params(
     A text that cannot be split must fit one ubatch.
     """
     n_ctx = _n_ctx(model, config)
-    n_batch = _n_batch(model) if can_split else n_ctx
+    n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+    n_batch = n_batch_with_logits(n_vocab) if can_split else n_ctx
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx + n_batch if can_split else n_ctx
     params.n_batch = params.n_ubatch = n_batch

@@ -60,7 +60,8 @@ class Engine:
         n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
         self._cache = KVCacheManager(backend, store)
-        self._drafter = Drafter(step_cost or StepCost(), draft_sources, clock)
+        self._step_cost = step_cost or StepCost()
+        self._drafter = Drafter(self._step_cost, draft_sources, clock)
         self._adapter_scheduler = AdapterScheduler(clock)
         self._slots = SlotManager(self._facts, self._cache, clock)
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
@@ -179,7 +180,7 @@ class Engine:
         """Return how many steps may follow this one without scheduling."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting or not self._facts.supports_truncation:
             return 0
-        return n_steps_at_once(self._slots.running, self._drafter.step_s) - 1
+        return n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1
 
     def _compute(self, batch: Batch, n_more_steps: int) -> None:
         started_s = self._clock()
@@ -203,7 +204,7 @@ class Engine:
             self.counters.n_steps += n_steps
             self.counters.busy_s += duration_s
             if are_answers:
-                self._drafter.observe_step(sum(n_tokens for _, n_tokens in batch), duration_s / n_steps)
+                self._step_cost.observe(sum(n_tokens for _, n_tokens in batch), duration_s / n_steps)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Backend, Chunk, DecodeStatus
+from app.engine.backend import Backend, Chunk, DecodeStatus, n_batch_with_logits
 from app.engine.load.devices import LoadDevices
 from app.engine.load.self_test import run_self_test
 from app.engine.protocol.messages import EngineConfig
@@ -43,9 +43,7 @@ __all__ = [
 
 MIN_WINDOW = 16  # tokens; a second half of fewer shows nothing
 _MAX_BLOCK_ELEMENTS = 1 << 21  # 8 MiB of logits at a time
-_MAX_BATCH, _MIN_BATCH = 512, 64
 _MIN_CELLS = 128  # speeds are measured with as many
-_MAX_LOGIT_BYTES = 128 << 20  # llama.cpp stores the logits of a whole batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,8 @@ def load_scoring_model(
     from app.engine import llama
 
     settings = load_settings()
-    config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=_n_batch(path), uses_gpu=settings.gpu)
+    n_batch = n_batch_with_logits(read_model_info(read_header(path)).n_vocab)
+    config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=n_batch, uses_gpu=settings.gpu)
     devices = LoadDevices(config, settings.cache_dir)
     is_safe = run_self_test(settings.cache_dir).is_safe
     setting = default_setting(n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe)
@@ -164,9 +163,3 @@ def load_scoring_model(
         trained = backend.facts.n_ctx_train
         raise UsageError(f"{path.name} was trained on {trained} tokens.", f"Use at most --ctx {trained}.")
     return ScoringModel(backend, setting, model.vocabulary().begin)
-
-
-def _n_batch(path: Path) -> int:
-    """Return the batch size in tokens, smaller for a large vocabulary."""
-    n_vocab = read_model_info(read_header(path)).n_vocab
-    return max(_MIN_BATCH, min(_MAX_BATCH, _MAX_LOGIT_BYTES // (4 * max(1, n_vocab))))

@@ -89,15 +89,6 @@ class Drafter:
         for source in self._sources:
             source.release(sequence)
 
-    @property
-    def step_s(self) -> float | None:
-        """The seconds of a step of one token, None before the first."""
-        return self._cost.single_s
-
-    def observe_step(self, n_tokens: int, duration_s: float) -> None:
-        """Count a step of answers and their drafts."""
-        self._cost.observe(n_tokens, duration_s)
-
     def _propose(self, source: DraftSource, candidates: Many[_Candidate], n_answers: int) -> None:
         """Let `source` draft for the candidates that it may improve."""
         requested = [(item, n) for item in candidates if (n := self._n_requested(source, item, n_answers))]

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.engine.grammar.gbnf import GbnfRules, literal, text_through
 from app.engine.grammar.json_grammar import schema_rule
-from app.engine.grammar.json_schema import constraints, names_in
+from app.engine.grammar.json_schema import constraints, required_names
 from app.service.generation.reasoning import ReasoningTags
 from app.service.tools.call_reader import ParameterTags
 from app.service.tools.formats import ToolFormat
@@ -64,7 +64,7 @@ def _tagged(tags: ParameterTags, schema: Mapping[str, Any], rules: GbnfRules) ->
     """Return a rule for parameters in the order of the schema, each in its tags, optional unless required."""
     foreign = constraints(schema) - {"type", "properties", "required", "additionalProperties"}
     properties = schema.get("properties", {})
-    required = names_in(schema, "required")
+    required = required_names(schema)
     if foreign or not isinstance(properties, Mapping) or required.keys() - properties.keys():
         cause = "This model's tool calls support only plain properties of an object."
         raise RequestError(cause, "Describe each parameter in properties.")
