@@ -21,11 +21,11 @@ import threading
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from quantizer.errors import EngineError, UserError, redact_paths
-from quantizer.write.events import JobFailed, decode_event, encode_event
+from quantizer.errors import EngineError, ErrorInfo, UserError, redact_paths
 
 __all__ = [
     *("ChildProcess", "Message", "OwnedProcess", "StderrTail"),
@@ -42,6 +42,7 @@ _CHUNK_BYTES = 65536
 _MAX_LINE_BYTES = 8 << 20
 _MAX_TAIL_LINES, _MAX_TAIL_CHARACTERS = 50, 500
 _N_REPORTED_LINES = 3
+_FAILED = "failed"  # the event by which a child reports its error
 
 
 def python_command(name: str, *arguments: str) -> list[str]:
@@ -351,13 +352,11 @@ def decode_message(line: bytes) -> Message:
     """Return the JSON object in a line. Raises the UserError that it reports, EngineError for anything else."""
     try:
         message: Message = json.loads(line)
-        is_failure = message.get("event") == JobFailed.kind
-    except (ValueError, AttributeError) as error:
+        failure = ErrorInfo(**message["error"]) if message.get("event") == _FAILED else None
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise EngineError("The worker sent invalid JSON.", "Report this with the command used.") from error
-    if is_failure:
-        failed = decode_event(message)
-        assert isinstance(failed, JobFailed)
-        raise failed.error.error()
+    if failure is not None:
+        raise failure.error()
     return message
 
 
@@ -382,7 +381,7 @@ def serve_request(
     try:
         work(request, send)
     except UserError as error:
-        send(encode_event(JobFailed.of(error)))
+        send({"event": _FAILED, "error": asdict(ErrorInfo.of(error))})
         return 1
     return 0
 
