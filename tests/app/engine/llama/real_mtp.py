@@ -17,7 +17,7 @@ import numpy as np
 
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel, MtpBackend
-from app.engine.load.auxiliary_models import mtp_layer
+from app.engine.load.auxiliary_models import mtp_layer_bytes
 from app.engine.load.draft_sources import make_draft_head
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig
@@ -151,7 +151,7 @@ def logits_after(backend: MtpBackend, sequence_id: int) -> list[float]:
 
 def main() -> None:
     path = Path(sys.argv[1])
-    layer = mtp_layer(read_header(path))
+    layer = mtp_layer_bytes(read_header(path))
     with ExitStack() as owned:
         model = LlamaModel(path, ON_HOST, False, lambda _fraction: True, with_mtp=layer is not None)
         owned.callback(model.close)
