@@ -50,7 +50,7 @@ def errors(*statuses: int, kind: Any = None) -> dict[str, Any]:
 
 
 def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of those of `routes` that are ours; `error_kind` says what a path's errors are.
+    """Return the OpenAPI 3.1 document of our `routes`; `error_kind` returns the type of a path's errors.
 
     Raises pydantic's errors for a kind that has no schema.
     """

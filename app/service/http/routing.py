@@ -1,4 +1,4 @@
-"""Routes as typed functions: a route's signature says which body it reads and which responses it returns.
+"""Routes as typed functions: a route's signature declares the body it reads and the responses it returns.
 
 Owns reading the body before the route is called. `app.service.http.openapi` makes the document of the same signatures.
 """

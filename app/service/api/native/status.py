@@ -73,7 +73,7 @@ async def load(request: Request, body: LoadBody) -> JsonResponse[ModelId]:
 
 @router.post("/stay")
 async def stay(request: Request, body: StayBody) -> JsonResponse[StaysUntil]:  # noqa: ARG001  # checked is enough
-    """Keep a service that the TUI or CLI started alive until its last job has ended and nobody watches."""
+    """Keep a service that the TUI or CLI started alive until its last job has ended and no stream is open."""
     policy = app_state(request).shutdown_policy
     policy.stay()
     return JsonResponse({"stays_until": policy.stays_until})

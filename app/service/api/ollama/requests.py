@@ -197,7 +197,7 @@ class OllamaChatBody(OllamaTextBody):
     tools: list[FunctionToolBody] | None = None
 
     def turn(self) -> ChatTurn:
-        """Return the turn of at least one message. Raises RequestError for what is not supported."""
+        """Return the turn of at least one message. Raises RequestError for unsupported fields."""
         return ChatTurn(
             messages=[message.for_template() for message in self.messages or ()],
             request=self.request(),

@@ -145,7 +145,7 @@ async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[schemas.
 
 
 async def _model(request: Request, body: KeepAliveBody) -> ServedModel:
-    """Return the model that `body` names, kept loaded as long as it asks. Raises RefusedError in Ollama's words."""
+    """Return the model that `body` names, with its keep-alive. Raises RefusedError in Ollama's words."""
     idle_s = body.idle_s
     try:
         model = await model_of(request, body.model_name)

@@ -138,8 +138,8 @@ class ResponseFormatter:
 class ResponseStreamEvents:
     """The events of one response. An item ends when another kind of text, or another call, begins."""
 
-    def __init__(self, shape: ResponseFormatter) -> None:
-        self._shape = shape
+    def __init__(self, formatter: ResponseFormatter) -> None:
+        self._formatter = formatter
         self._ended: list[_Item] = []
         self._open: _Item | None = None
         self._n_events = 0
@@ -147,7 +147,7 @@ class ResponseStreamEvents:
     def opening(self) -> Iterator[Event]:
         """Return the first events."""
         for name in ("response.created", "response.in_progress"):
-            yield self._event(name, response=self._shape.begun())
+            yield self._event(name, response=self._formatter.begun())
 
     def of_delta(self, delta: Delta) -> Iterator[Event]:
         """Return the events of new text."""
@@ -164,12 +164,12 @@ class ResponseStreamEvents:
     def ending(self, answer: Answer) -> Iterator[Event]:
         """Return the last events, the very last with the whole response."""
         yield from self._end_item()
-        response = self._shape.ended(answer, self._ended)
+        response = self._formatter.ended(answer, self._ended)
         yield self._event(f"response.{response['status']}", response=response)
 
     def failure(self, error: UserError) -> Event:
         """Return the last event of a response that cannot go on."""
-        return self._event("response.failed", response=self._shape.failed(error))
+        return self._event("response.failed", response=self._formatter.failed(error))
 
     def _add(self, kind: Kind, text: str) -> Iterator[Event]:
         if self._open is None or self._open.kind != kind:
@@ -180,7 +180,7 @@ class ResponseStreamEvents:
 
     def _begin(self, kind: Kind, call: ToolCallDelta | None = None) -> Iterator[Event]:
         yield from self._end_item()
-        item = _Item(kind, len(self._ended), self._shape.request_id, call=call or ToolCallDelta(0))
+        item = _Item(kind, len(self._ended), self._formatter.request_id, call=call or ToolCallDelta(0))
         self._open = item
         yield self._of_item("response.output_item.added", item, "in_progress")
         if kind != "function_call":

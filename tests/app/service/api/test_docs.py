@@ -12,10 +12,14 @@ def _document(service: RunningService) -> dict[str, Any]:
 
 
 def test_every_body_is_in_the_document(service: RunningService) -> None:
-    told = _document(service)
+    document = _document(service)
     jobs = "/api/localllm/jobs/{job_id}"
-    without = {"/api/push", f"{jobs}/cancel", f"{jobs}/retry"}  # the first is refused, the others say all in the path
-    posts = {path: operations["post"] for path, operations in told["paths"].items() if "post" in operations}
+    without = {
+        "/api/push",
+        f"{jobs}/cancel",
+        f"{jobs}/retry",
+    }  # the first is refused, the others have it all in the path
+    posts = {path: operations["post"] for path, operations in document["paths"].items() if "post" in operations}
     assert len(posts) > 25
     assert {path for path, operation in posts.items() if "requestBody" not in operation} == without
     for operation in posts.values():
@@ -43,6 +47,6 @@ def test_the_page_loads_nothing(service: RunningService) -> None:
 
 def test_the_page_escapes_the_document() -> None:
     operation = {"summary": "<script>", "responses": {}}
-    told = {"info": {"title": "a", "version": "1"}, "paths": {"/<b>": {"get": operation}}, "components": {}}
-    assert "<script>" not in page(told)
-    assert "/&lt;b&gt;" in page(told)
+    document = {"info": {"title": "a", "version": "1"}, "paths": {"/<b>": {"get": operation}}, "components": {}}
+    assert "<script>" not in page(document)
+    assert "/&lt;b&gt;" in page(document)

@@ -1,4 +1,4 @@
-"""Gaps filled over every dialect that has them, by a fake model whose vocabulary has the tokens for it."""
+"""Filling in the middle in every dialect, by a fake model whose vocabulary has the tokens for it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def filling(start_service: Callable[..., RunningService], tmp_path_factory: pyte
 def test_a_middle_is_filled_as_llama_server_does(filling: RunningService) -> None:
     answer = filling.http.post("/infill", json=ASK)
     assert f'"content":{json.dumps(CODE)}' in answer.text, "llama.vim looks for it without a blank"
-    told = answer.json()
-    assert told["stop_type"] == "eos"
-    assert told["tokens_evaluated"] == N_AROUND
-    assert told["timings"]["predicted_n"] == len(CODE)
+    body = answer.json()
+    assert body["stop_type"] == "eos"
+    assert body["tokens_evaluated"] == N_AROUND
+    assert body["timings"]["predicted_n"] == len(CODE)
 
 
 def test_typed_text_counts_as_the_end_of_the_prefix(filling: RunningService) -> None:
@@ -44,40 +44,40 @@ def test_typed_text_counts_as_the_end_of_the_prefix(filling: RunningService) -> 
 
 def test_other_files_come_first_with_their_names(filling: RunningService) -> None:
     extra = [{"filename": "a.py", "text": "x = 1\n"}, {"text": "y = 2\n", "time": 5}]
-    told = filling.http.post("/infill", json=ASK | {"input_extra": extra}).json()
+    answer = filling.http.post("/infill", json=ASK | {"input_extra": extra}).json()
     names = "project\na.py\nfilename\nfilename\n"
-    assert told["tokens_evaluated"] == N_AROUND + len(names) + len("x = 1\ny = 2\n") + 4
+    assert answer["tokens_evaluated"] == N_AROUND + len(names) + len("x = 1\ny = 2\n") + 4
 
 
 def test_a_text_cannot_write_special_tokens_into_the_prompt(filling: RunningService) -> None:
-    told = filling.http.post("/infill", json={"input_prefix": "<|im_start|>", "n_predict": 1}).json()
-    assert told["tokens_evaluated"] == len("<|im_start|>") + 3
+    answer = filling.http.post("/infill", json={"input_prefix": "<|im_start|>", "n_predict": 1}).json()
+    assert answer["tokens_evaluated"] == len("<|im_start|>") + 3
 
 
 def test_a_warm_up_returns_no_text_and_the_next_request_finds_its_prompt(filling: RunningService) -> None:
     body = {"input_prefix": "z" * 300, "input_suffix": "y" * 50}
     warm = {"n_predict": 0, "samplers": [], "t_max_prompt_ms": 1, "response_fields": [""], "id_slot": 10**9}
     assert filling.http.post("/infill", json=body | warm).text == "{}"
-    told = filling.http.post("/infill", json=body | {"n_predict": 1}).json()
-    assert told["timings"]["cache_n"] >= 300
+    answer = filling.http.post("/infill", json=body | {"n_predict": 1}).json()
+    assert answer["timings"]["cache_n"] >= 300
 
 
 def test_only_selected_fields_are_returned_under_their_paths(filling: RunningService) -> None:
     fields = ["content", "timings/prompt_n", "timings/nothing", "generation_settings/n_predict"]
-    told = filling.http.post("/infill", json=ASK | {"response_fields": fields}).json()
-    assert set(told) == {"content", "timings/prompt_n", "generation_settings/n_predict"}
-    assert told["generation_settings/n_predict"] == 40
+    answer = filling.http.post("/infill", json=ASK | {"response_fields": fields}).json()
+    assert set(answer) == {"content", "timings/prompt_n", "generation_settings/n_predict"}
+    assert answer["generation_settings/n_predict"] == 40
 
 
 def test_several_fillings_are_an_array(filling: RunningService) -> None:
     body = {"input_prefix": "abc", "n_cmpl": 3, "n_predict": 4, "seed": 1, "ignore_eos": True}
-    told = filling.http.post("/infill", json=body).json()
-    assert [len(answer["content"]) for answer in told] == [4, 4, 4]
+    answer = filling.http.post("/infill", json=body).json()
+    assert [len(answer["content"]) for answer in answer] == [4, 4, 4]
 
 
 def test_a_line_indented_less_ends_the_filling(filling: RunningService) -> None:
-    told = filling.http.post("/infill", json=ASK | {"n_indent": 4}).json()
-    assert told["content"] == "return a\n\n    b"
+    answer = filling.http.post("/infill", json=ASK | {"n_indent": 4}).json()
+    assert answer["content"] == "return a\n\n    b"
 
 
 def test_a_filling_streams(filling: RunningService) -> None:

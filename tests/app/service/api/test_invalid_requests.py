@@ -1,4 +1,4 @@
-"""Whatever the dialect: what is no request is refused, in that dialect's shape, and nothing breaks."""
+"""Invalid requests are refused in the form of each dialect, and nothing breaks."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ messages = st.lists(
 def test_the_system_is_first_and_nothing_is_lost(given_messages: list[dict[str, Any]]) -> None:
     ordered = alternate_roles(given_messages)
     assert all(message["role"] != "system" for message in ordered[1:])
-    said = "".join(message["content"] or "" for message in given_messages)
-    assert "".join(message["content"] or "" for message in ordered).replace("\n\n", "") == said
+    text = "".join(message["content"] or "" for message in given_messages)
+    assert "".join(message["content"] or "" for message in ordered).replace("\n\n", "") == text
     n_calls = sum(len(message.get("tool_calls", ())) for message in given_messages)
     assert sum(len(message.get("tool_calls", ())) for message in ordered) == n_calls
 

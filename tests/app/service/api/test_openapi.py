@@ -36,7 +36,7 @@ FUNCTION = {"name": "look", "description": "Looks.", "parameters": {"type": "obj
 TOOLS = [{"type": "function", "function": FUNCTION}]
 RANKED = {"logprobs": True, "top_logprobs": 2}
 GAP = {"input_prefix": "a<say>b\n</say>", "input_suffix": "c"}
-JOB = {"kind": "tune", "arguments": {"model": "nobody-has-this"}}  # it fails at once
+JOB = {"kind": "tune", "arguments": {"model": "missing-has-this"}}  # it fails at once
 
 Answered = Mapping[str, list[dict[str, Any]]]
 
@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def coder(folder: Path) -> Path:
-    """A model that thinks, calls tools and fills gaps."""
+    """A model that thinks, calls tools and fills in the middle."""
 
     def edit(writer: gguf.GGUFWriter) -> None:
         writer.add_chat_template(TEMPLATE)
@@ -177,9 +177,9 @@ def gone(folder: Path, coder: Path) -> Iterator[None]:
 def holds(operation: str, response: httpx.Response) -> None:
     """Assert that `response` has a status, a type and fields that the document has for `operation`."""
     method, path = operation.split()
-    told = DOCUMENT["paths"][path][method.lower()]["responses"]
-    assert str(response.status_code) in told, response.text
-    content = told[str(response.status_code)].get("content")
+    described = DOCUMENT["paths"][path][method.lower()]["responses"]
+    assert str(response.status_code) in described, response.text
+    content = described[str(response.status_code)].get("content")
     if content is None:
         assert not response.content
         return
@@ -244,16 +244,18 @@ def test_each_answer_matches_the_document(own: RunningService, operation: str, c
 @pytest.mark.parametrize("returns_documents", [False, True])
 def test_ranks_match_the_document(returns_documents: bool) -> None:
     body = RerankBody(query="a", documents=["b", "c"], return_documents=returns_documents)
-    told = DOCUMENT["paths"]["/v1/rerank"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
-    _check(_ranking(Reranked("call", (0.5, 1.5), 7), body, "coder"), told)
+    described = DOCUMENT["paths"]["/v1/rerank"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    _check(_ranking(Reranked("call", (0.5, 1.5), 7), body, "coder"), described)
 
 
 def test_job_events_match_the_document(own: RunningService) -> None:
     failed_job_id(own)
-    told = DOCUMENT["paths"]["/api/localllm/jobs/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    described = DOCUMENT["paths"]["/api/localllm/jobs/events"]["get"]["responses"]["200"]["content"][
+        "text/event-stream"
+    ]
     with own.http.stream("GET", "/api/localllm/jobs/events") as response:
         first = next(line for line in response.iter_lines() if line.startswith("data: "))
-    _check(json.loads(first.removeprefix("data: ")), told["x-item-schema"])
+    _check(json.loads(first.removeprefix("data: ")), described["x-item-schema"])
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -275,12 +277,12 @@ def test_each_refusal_of_invalid_json_matches_the_document(own: RunningService, 
 @pytest.mark.parametrize(
     ("operation", "asked", "status"),
     [
-        ("POST /v1/chat/completions", {"messages": ASKS, "model": "nobody"}, 404),
+        ("POST /v1/chat/completions", {"messages": ASKS, "model": "missing"}, 404),
         ("POST /v1/completions", {"prompt": "a" * 5000}, 400),
-        ("POST /v1/messages", {"messages": ASKS, "max_tokens": 1, "model": "nobody"}, 404),
-        ("POST /api/chat", {"messages": ASKS, "model": "nobody"}, 404),
+        ("POST /v1/messages", {"messages": ASKS, "max_tokens": 1, "model": "missing"}, 404),
+        ("POST /api/chat", {"messages": ASKS, "model": "missing"}, 404),
         ("POST /completion", {"prompt": "a" * 5000}, 400),
-        ("POST /infill", GAP | {"model": "guide:nobody"}, 404),
+        ("POST /infill", GAP | {"model": "guide:missing"}, 404),
         ("POST /api/push", {}, 501),
         ("POST /api/copy", {"source": "coder", "destination": "gone"}, 200),
         ("POST /api/localllm/plan", {"kv_type": "q9"}, 400),

@@ -1,4 +1,4 @@
-"""What a web page can make a browser send is refused by the whole service, tells nothing and changes nothing.
+"""Every request that a web page can make a browser send is refused, without effect and without information.
 
 tests/bench/web_page.py has real pages in a real browser send it.
 """
@@ -74,14 +74,14 @@ FOREIGN_ORIGINS: dict[str, Sequence[str]] = {
     "a star": ("Origin: *",),
     "a preflight": ("Origin: http://evil.example", "Access-Control-Request-Method: POST"),
     "a request of a private network": ("Origin: http://evil.example", "Access-Control-Request-Private-Network: true"),
-    "a page told apart by the browser alone": ("Sec-Fetch-Site: cross-site",),
+    "a page marked by the browser alone": ("Sec-Fetch-Site: cross-site",),
     "another port of the site": ("Sec-Fetch-Site: same-site",),
     "a socket": ("Origin: http://evil.example", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
 }
 
 _FORM = "application/x-www-form-urlencoded"
 _PARTS = f'--x\r\nContent-Disposition: form-data; name="prompt"\r\n\r\n{QUESTION}\r\n--x--\r\n'
-# As a page sends them: the browser says where it comes from, and asks nobody before.
+# As a page sends them: the browser says where it comes from, without asking.
 SIMPLE_POSTS: dict[str, tuple[str, str, Sequence[str]]] = {
     "text": ("text/plain", QUESTION, ("Origin: http://evil.example",)),
     "text with a character set": ("text/plain;charset=UTF-8", QUESTION, ("Origin: http://evil.example",)),

@@ -24,7 +24,7 @@ def _last_line(text: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def dying(start_service: Callable[..., RunningService]) -> RunningService:
+def own(start_service: Callable[..., RunningService]) -> RunningService:
     return start_service()
 
 
@@ -39,13 +39,13 @@ def dying(start_service: Callable[..., RunningService]) -> RunningService:
     ],
 )
 def test_a_worker_that_dies_in_mid_answer_is_an_error(
-    dying: RunningService, path: str, body: dict[str, Any], is_error: Callable[[Any], bool]
+    own: RunningService, path: str, body: dict[str, Any], is_error: Callable[[Any], bool]
 ) -> None:
     text = ""
-    with dying.http.stream("POST", path, json=body | {"stream": True}) as response:
+    with own.http.stream("POST", path, json=body | {"stream": True}) as response:
         for chunk in response.iter_text():
             if not text:
-                os.kill(dying.model()["worker_pid"], signal.SIGKILL)
+                os.kill(own.model()["worker_pid"], signal.SIGKILL)
             text += chunk
     assert is_error(_last_line(text))
-    assert dying.http.post("/completion", json={"prompt": "<say>well</say>"}).json()["content"] == "well"
+    assert own.http.post("/completion", json={"prompt": "<say>well</say>"}).json()["content"] == "well"

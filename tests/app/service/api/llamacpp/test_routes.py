@@ -11,12 +11,12 @@ ASK = {"prompt": "hello", "n_predict": 5, "temperature": 0, "ignore_eos": True}
 
 @pytest.mark.parametrize("path", ["/completion", "/completions"])
 def test_a_completion_has_llama_servers_fields(service: RunningService, path: str) -> None:
-    told = service.http.post(path, json=ASK).json()
-    assert len(told["content"]) == 5
-    assert (told["stop"], told["stop_type"], told["stopping_word"]) == (True, "limit", "")
-    assert (told["tokens_predicted"], told["tokens_evaluated"]) == (5, 5)
-    assert told["generation_settings"]["temperature"] == 0
-    assert told["prompt"] == "hello"
+    answer = service.http.post(path, json=ASK).json()
+    assert len(answer["content"]) == 5
+    assert (answer["stop"], answer["stop_type"], answer["stopping_word"]) == (True, "limit", "")
+    assert (answer["tokens_predicted"], answer["tokens_evaluated"]) == (5, 5)
+    assert answer["generation_settings"]["temperature"] == 0
+    assert answer["prompt"] == "hello"
 
 
 def test_a_completion_streams_without_a_done_at_its_end(service: RunningService) -> None:
@@ -30,14 +30,14 @@ def test_a_completion_streams_without_a_done_at_its_end(service: RunningService)
 
 def test_the_stopping_word_is_named(service: RunningService) -> None:
     body = {"prompt": "<say>one, two</say>", "stop": [","]}
-    told = service.http.post("/completion", json=body).json()
-    assert (told["content"], told["stop_type"], told["stopping_word"]) == ("one", "word", ",")
+    answer = service.http.post("/completion", json=body).json()
+    assert (answer["content"], answer["stop_type"], answer["stopping_word"]) == ("one", "word", ",")
 
 
 def test_probabilities_come_on_request(service: RunningService) -> None:
-    told = service.http.post("/completion", json=ASK | {"n_probs": 2}).json()
-    entries = told["completion_probabilities"]
-    assert "".join(entry["token"] for entry in entries) == told["content"]
+    answer = service.http.post("/completion", json=ASK | {"n_probs": 2}).json()
+    entries = answer["completion_probabilities"]
+    assert "".join(entry["token"] for entry in entries) == answer["content"]
     assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
     assert "completion_probabilities" not in service.http.post("/completion", json=ASK).json()
 
@@ -68,7 +68,7 @@ def test_several_prompts_are_continued_as_each_would_be_alone(service: RunningSe
     body = {"max_tokens": 5, "temperature": 0, "ignore_eos": True, "echo": True}
     prompts = ["hello", "good day", "hello there"]
     alone = [service.http.post("/v1/completions", json=body | {"prompt": prompt}).json() for prompt in prompts]
-    texts = [told["choices"][0]["text"] for told in alone]
+    texts = [answer["choices"][0]["text"] for answer in alone]
     whole = service.http.post("/v1/completions", json=body | {"prompt": prompts, "n": 2}).json()
     assert [choice["text"] for choice in whole["choices"]] == [text for text in texts for _ in range(2)]
     assert [choice["index"] for choice in whole["choices"]] == list(range(6))
@@ -77,8 +77,8 @@ def test_several_prompts_are_continued_as_each_would_be_alone(service: RunningSe
     options = {"prompt": prompts, "stream": True, "stream_options": {"include_usage": True}}
     streamed = service.http.post("/v1/completions", json=body | options).text
     *parts, last = [json.loads(part.removeprefix("data: ")) for part in streamed.strip().split("\n\n")[:-1]]
-    told = ["", "", ""]
+    answer = ["", "", ""]
     for part in parts:
-        told[part["choices"][0]["index"]] += part["choices"][0]["text"]
-    assert told == texts
+        answer[part["choices"][0]["index"]] += part["choices"][0]["text"]
+    assert answer == texts
     assert last["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]

@@ -46,9 +46,9 @@ def test_props_of_an_unknown_model_are_a_404(service: RunningService) -> None:
 
 
 def test_tokens_come_with_their_texts_where_these_are_wanted(service: RunningService) -> None:
-    told = service.http.post("/tokenize", json={"content": "aö", "with_pieces": True}).json()["tokens"]
-    first, *others = [entry["piece"] for entry in told]
+    pieces = service.http.post("/tokenize", json={"content": "aö", "with_pieces": True}).json()["tokens"]
+    first, *others = [entry["piece"] for entry in pieces]
     assert first == "a"
     assert bytes(byte for piece in others for byte in piece) == "ö".encode(), "parts of a character are bytes"
     plain = service.http.post("/tokenize", json={"content": "aö"}).json()["tokens"]
-    assert [entry["id"] for entry in told] == plain
+    assert [entry["id"] for entry in pieces] == plain

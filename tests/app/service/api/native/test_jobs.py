@@ -208,7 +208,7 @@ async def test_a_service_that_stays_outlives_its_owner_until_its_jobs_have_ended
         await anext(watch)
         staying.process.stdin.close()
         assert (await end_of(client, job)).state == "done"
-        with pytest.raises(subprocess.TimeoutExpired):  # somebody watches still
+        with pytest.raises(subprocess.TimeoutExpired):  # a stream is still open
             await asyncio.to_thread(staying.process.wait, 0.5)
         await watch.aclose()
         assert await asyncio.to_thread(staying.process.wait, 20) == 0

@@ -89,7 +89,7 @@ async def test_recommendations_need_no_network(own: RunningService, hub: HubServ
 async def test_a_search_returns_every_quant_with_its_verdict(own: RunningService) -> None:
     async with ServiceClient(own.url) as client:
         (repo,) = await client.library.search("tiny", 3)
-        assert (await client.library.search("nobody-has-this")) == ()
+        assert (await client.library.search("missing-model")) == ()
     assert (repo.repo, repo.is_checkpoint, repo.problem) == ("org/tiny-GGUF", False, "")
     assert [quant.name for model in repo.models for quant in model.quants] == ["Q4_K_M", "Q8_0"]
 

@@ -22,28 +22,32 @@ async def test_the_default_model_is_planned_for_the_services_machine(service: Ru
 
 
 async def test_layers_and_context_are_planned_as_requested(service: RunningService, tiny_model: Path) -> None:
-    wish = PlanRequest(model=str(tiny_model), n_ctx=512, vram=CARD, ram=RAM, gpu_layers={"RTX 3060": 1}, is_full=True)
+    plan_request = PlanRequest(
+        model=str(tiny_model), n_ctx=512, vram=CARD, ram=RAM, gpu_layers={"RTX 3060": 1}, is_full=True
+    )
     async with ServiceClient(service.url) as client:
-        report = await client.planner.plan(wish)
+        report = await client.planner.plan(plan_request)
     assert [(device.name, device.layers) for device in report.devices] == [("RTX 3060", 1), ("CPU", 2)]
     assert (report.setting.ctx, report.n_on_gpus, report.is_full) == (512, 1, True)
     assert len(report.curve) == report.n_layers + 1
 
 
 @pytest.mark.parametrize(
-    ("wish", "error"),
+    ("plan_request", "error"),
     [
-        (PlanRequest(model="nobody-has-this"), ModelFileError),
+        (PlanRequest(model="missing-model"), ModelFileError),
         (PlanRequest(n_ctx=-1), RequestError),
         (PlanRequest(n_ctx=63, is_full=True), RequestError),
         (PlanRequest(kv_type="q9"), UsageError),
     ],
     ids=["model", "context", "too little context", "cache"],
 )
-async def test_impossible_plans_are_refused(service: RunningService, wish: PlanRequest, error: type[Exception]) -> None:
+async def test_impossible_plans_are_refused(
+    service: RunningService, plan_request: PlanRequest, error: type[Exception]
+) -> None:
     async with ServiceClient(service.url) as client:
         with pytest.raises(error):
-            await client.planner.plan(wish)
+            await client.planner.plan(plan_request)
 
 
 @pytest.mark.parametrize("path", ["plan", "reload"])

@@ -125,9 +125,9 @@ def test_a_model_is_copied_quantized_and_deleted(client: ollama.Client, data: Pa
     for name in ("mine:first", "second", "smaller:q8"):
         client.delete(name)
     assert list(made.glob("*/*")) == []
-    with pytest.raises(ollama.ResponseError, match="not found") as gone:
+    with pytest.raises(ollama.ResponseError, match="not found") as missing:
         client.delete("second")
-    assert gone.value.status_code == 404
+    assert missing.value.status_code == 404
 
 
 def test_of_two_creations_of_one_name_one_is_refused(own: RunningService) -> None:
@@ -160,7 +160,7 @@ def test_a_loaded_model_is_unloaded_before_it_is_deleted(client: ollama.Client) 
 
 @pytest.fixture
 def made(client: ollama.Client) -> Iterator[str]:
-    """A model with everything that Ollama's client can say of one."""
+    """A model with everything that Ollama's client can give it."""
     client.create(
         "made:first",
         from_="tiny",
@@ -187,8 +187,8 @@ def test_a_model_is_made_with_a_recipe_and_shows_it(client: ollama.Client, made:
     ]
     assert JINJA in shown.template
     assert (shown.license, shown.details.parent_model) == ("MIT\n\nand so on", "tiny")
-    told = client._client.post("/api/show", json={"model": made}).json()
-    assert (told["system"], [message["content"] for message in told["messages"]]) == ("Be short.", ["Hi", "Ho"])
+    fields = client._client.post("/api/show", json={"model": made}).json()
+    assert (fields["system"], [message["content"] for message in fields["messages"]]) == ("Be short.", ["Hi", "Ho"])
     assert shown.modelfile.splitlines()[0] == "FROM tiny"
     assert 'SYSTEM """Be short."""' in shown.modelfile
     assert "PARAMETER seed 7" in shown.modelfile
@@ -222,7 +222,7 @@ def test_a_recipe_holds_in_every_dialect(own: RunningService, made: str, path: s
     body = DIALECTS[path] | {"model": made}
     answers = [own.http.post(path, json=body) for _ in range(2)]
     if answers[0].status_code == 501:
-        pytest.skip("the model cannot fill gaps")
+        pytest.skip("the model cannot fill in the middle")
     first, again = (answer.json() for answer in answers)
     assert 0 < _n_output(first) <= 6
     assert _words(first) == _words(again), "at temperature 0"
@@ -238,8 +238,8 @@ def _words(answer: Any) -> list[str]:
 
 
 def test_a_requests_own_fields_override_the_recipe(client: ollama.Client, made: str) -> None:
-    said = client.generate(made, "hello", options={"num_predict": 3, "stop": ["never"]})
-    assert said.eval_count == 3
+    answer = client.generate(made, "hello", options={"num_predict": 3, "stop": ["never"]})
+    assert answer.eval_count == 3
 
 
 @pytest.mark.parametrize("is_own", [False, True])

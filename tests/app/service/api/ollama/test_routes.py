@@ -71,12 +71,12 @@ def test_calls_come_whole_with_their_arguments_as_an_object_and_without_an_id(se
     messages = [{"role": "user", "content": f"<say>One moment.{CALL}{CALL}</say>"}]
     body = {"model": "tiny", "messages": messages, "tools": [TOOL]}
     *texts, calls, end = _lines(service.http.post("/api/chat", json=body))
-    told = [{"function": {"name": "get_weather", "arguments": {"city": "Åre"}}}] * 2
+    tool_calls = [{"function": {"name": "get_weather", "arguments": {"city": "Åre"}}}] * 2
     assert "".join(frame["message"]["content"] for frame in texts) == "One moment."
-    assert calls["message"] == {"role": "assistant", "content": "", "tool_calls": told}
+    assert calls["message"] == {"role": "assistant", "content": "", "tool_calls": tool_calls}
     assert end["done_reason"] == "stop"
     whole = service.http.post("/api/chat", json=body | {"stream": False}).json()
-    assert whole["message"] == {"role": "assistant", "content": "One moment.", "tool_calls": told}
+    assert whole["message"] == {"role": "assistant", "content": "One moment.", "tool_calls": tool_calls}
 
 
 def test_a_call_cut_short_is_left_out_of_an_answer_with_reason_length(service: RunningService) -> None:

@@ -288,7 +288,7 @@ def test_an_empty_model_is_the_default(service: RunningService) -> None:
 def test_models_are_listed_and_found_one_by_one(service: RunningService) -> None:
     listed = service.http.get("/v1/models").json()["data"]
     assert "tiny" in {entry["id"] for entry in listed}
-    assert all(entry["created"] > 1.7e9 for entry in listed), "loaded or not, it is told when its file was written"
+    assert all(entry["created"] > 1.7e9 for entry in listed), "loaded or not, its file has a time"
     entry = service.http.get("/v1/models/tiny").json()
     assert entry["meta"]["n_ctx"] == 4096
     assert service.http.get("/v1/models/a/b").status_code == 404
@@ -368,9 +368,9 @@ def test_a_worker_killed_in_mid_answer_is_an_error_event_and_the_next_request_is
 
 def test_an_idle_engine_prefills_the_next_turn(service: RunningService) -> None:
     n_before = service.model()["counters"]["n_finished"]
-    said = service.http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["message"]
+    answer = service.http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["message"]
     service.wait_until(lambda model: model["counters"]["n_finished"] >= n_before + 2)
-    messages = [*CHAT["messages"], said, {"role": "user", "content": "how are you?"}]
+    messages = [*CHAT["messages"], answer, {"role": "user", "content": "how are you?"}]
     usage = service.http.post("/v1/chat/completions", json=CHAT | {"messages": messages}).json()["usage"]
     n_new = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
     assert n_new == len("how are you?\n<assistant>")

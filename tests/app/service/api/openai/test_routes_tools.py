@@ -27,7 +27,7 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre"}}\n</t
 
 
 def asking(answer: str) -> list[ChatCompletionMessageParam]:
-    """Return messages to which the fake model says `answer`."""
+    """Return messages to which the fake model answers `answer`."""
     return [{"role": "user", "content": f"<say>{answer}</say>"}]
 
 

@@ -60,8 +60,8 @@ def test_the_events_of_a_response_are_numbered_and_nested(service: RunningServic
         "output_item.done",
         "completed",
     ]
-    told = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert told == events[-1]["response"]["output"]
+    items_done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert items_done == events[-1]["response"]["output"]
     assert events[0]["response"]["id"] == events[-1]["response"]["id"]
 
 
@@ -107,11 +107,11 @@ def test_items_become_messages_with_calls_joined_to_the_text_before_them() -> No
         call | {"call_id": "b"},
         {"type": "function_call_output", "call_id": "a", "output": "1"},
     ]
-    system, user, said, result = _messages(instructions="Be kind.", input=items)
+    system, user, assistant, result = _messages(instructions="Be kind.", input=items)
     assert system == {"role": "system", "content": "Be kind.\n\nBe brief."}
     assert user["content"] == "Go."
-    assert said["content"] == "Wait."
-    assert [item["id"] for item in said["tool_calls"]] == ["a", "b"]
+    assert assistant["content"] == "Wait."
+    assert [item["id"] for item in assistant["tool_calls"]] == ["a", "b"]
     assert result == {"role": "tool", "content": "1", "tool_call_id": "a"}
 
 
