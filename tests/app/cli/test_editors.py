@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 
 import pytest
-from click.testing import CliRunner
 
 from app.cli.editors import EDITORS, editor_settings
-from app.cli.verbs.serve import serve
+from tests.app.cli.in_process import run_localllm
 
 URL = "http://127.0.0.1:11500"
 
@@ -28,6 +28,6 @@ def test_lines_in_a_known_form_are_in_that_form() -> None:
 
 
 def test_they_are_printed_and_nothing_is_served() -> None:
-    done = CliRunner().invoke(serve, ["--editor", "aider", "--port", "1234", "--model", "coder"])
-    assert done.exit_code == 0
-    assert done.output == "OLLAMA_API_BASE=http://127.0.0.1:1234 aider --model ollama_chat/coder\n"
+    done = run_localllm(os.environ, "serve", "--editor", "aider", "--port", "1234", "--model", "coder")
+    assert done.returncode == 0
+    assert done.stdout == "OLLAMA_API_BASE=http://127.0.0.1:1234 aider --model ollama_chat/coder\n"

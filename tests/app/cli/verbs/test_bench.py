@@ -51,7 +51,7 @@ def test_a_model_and_a_server_do_the_same_work_and_nothing_is_left(
     ("arguments", "status", "words"),
     [
         (("nope",), 1, "no model 'nope'"),
-        (("guide", "--only", "juggling"), 2, "no work juggling"),
+        (("guide", "--only", "juggling"), 2, "no workload juggling"),
         (("guide", "--against", "guide", "--against-model", "x"), 2, "for a server"),
         (("guide", "--runs", "0"), 2, "--runs"),
     ],

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-from click.testing import CliRunner, Result
 
 from app.chat.conversation import MessageContent
 from app.chat.store import ChatStore
-from app.cli.verbs.chats import chats
+from tests.app.cli.in_process import run_localllm
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +19,9 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def _run(*arguments: str) -> Result:
-    done = CliRunner().invoke(chats, arguments, catch_exceptions=False, standalone_mode=False)
-    assert done.exit_code == 0
+def _run(*arguments: str) -> CompletedProcess[str]:
+    done = run_localllm(os.environ, "chats", *arguments)
+    assert done.returncode == 0, done.stderr
     return done
 
 

@@ -43,7 +43,7 @@ def test_matrices_are_gathered_added_and_merged(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["merged.gguf", "second.gguf", first.name]
 
 
-@pytest.mark.parametrize(("arguments", "cause"), [((), "no MODEL"), (("--in", "a.gguf"), "no name")])
+@pytest.mark.parametrize(("arguments", "cause"), [((), "no MODEL"), (("--in", "a.gguf"), "no output name")])
 def test_a_call_without_all_it_takes_is_wrong_use(
     environment: Mapping[str, str], arguments: tuple[str, ...], cause: str
 ) -> None:
@@ -103,8 +103,7 @@ def test_a_checkpoint_gets_its_matrix_by_itself_once(
     assert "to run the checkpoint" not in second.stderr
 
 
-def test_a_dry_run_gathers_nothing(environment: Mapping[str, str], checkpoint: Path) -> None:
-    command = python_command("app.cli.main", "quantize", str(checkpoint), "--imatrix", "auto", "--dry-run")
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def test_a_dry_run_computes_nothing(environment: Mapping[str, str], checkpoint: Path) -> None:
+    done = run_localllm(environment, "quantize", checkpoint, "--imatrix", "auto", "--dry-run")
     assert done.returncode == 2
-    assert "dry run gathers no" in done.stderr
+    assert "dry run computes no" in done.stderr

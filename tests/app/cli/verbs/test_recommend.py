@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Mapping
 
 import pytest
-from click.testing import CliRunner
 
-from app.cli.verbs.recommend import _ROLES, recommend
+from app.cli.verbs.recommend import _ROLES
 from app.library.hub.catalogue import Role
 from app.protocol.codec import decode
 from app.protocol.library import Recommended
@@ -22,7 +22,7 @@ def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: 
 
     monkeypatch.setattr(socket, "socket", unplugged)
     monkeypatch.setattr(socket, "getaddrinfo", unplugged)
-    done = CliRunner().invoke(recommend, [*MACHINE, "--json"], catch_exceptions=False)
+    done = run_localllm(os.environ, "recommend", *MACHINE, "--json")
     found = json.loads(done.stdout)["recommendations"]
     assert [each["role"] for each in found] == list(_ROLES) == [role.value for role in Role]
     for each in found:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from app.cli.verbs.tune import tune
 from app.engine.load.machine_file import model_key
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, tune_file
+from tests.app.cli.in_process import run_localllm
 
 
 def _measured(speed: float, *, is_fused: bool) -> SpeedMeasurement:
@@ -22,7 +22,7 @@ def test_the_fastest_setting_is_marked_where_nothing_is_bold(
     monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
     slow, fast = _measured(1.0, is_fused=False), _measured(2.0, is_fused=True)
     tune_file(tmp_path).store(model_key(tiny_model), "tiny", [slow, fast])
-    shown = CliRunner().invoke(tune, [str(tiny_model), "--show"], catch_exceptions=False, standalone_mode=False).stdout
+    shown = run_localllm(os.environ, "tune", tiny_model, "--show").stdout
     (marked,) = (line for line in shown.splitlines() if line.lstrip().startswith("* ") and "tokens" not in line)
     assert marked.split()[1] == "fused"
     assert "* is fastest" in shown
