@@ -22,7 +22,7 @@ def start(monkeypatch):
     def call(arguments: list[str], stdin_is_terminal: bool = True, stdout_is_terminal: bool = True) -> list[object]:
         started: list[object] = []
         command_line, app = ModuleType("app.cli.main"), ModuleType("tui.run")
-        command_line.main = lambda given, face: started.append(("cli", given))
+        command_line.main = lambda given, interface: started.append(("cli", given))
         app.run = lambda settings, flags: started.append(("app", settings.model)) or 0
         monkeypatch.setitem(sys.modules, "app.cli.main", command_line)
         monkeypatch.setitem(sys.modules, "tui.run", app)

@@ -269,7 +269,7 @@ def test_a_narrow_terminal_has_its_rows_to_itself(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url, n_columns=20) as typist:
         typist.read_until(PROMPT)
         typist.type("go\n")
-        typist.read_until("reading")
+        typist.read_until("processing")
         typist.type(CTRL_C)
         assert f"\r{' ' * 19}\r" in typist.read_until("[stopped]")
         assert "^C" not in typist.shown
