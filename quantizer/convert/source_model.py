@@ -21,12 +21,7 @@ from quantizer.gguf.header_encoder import Entry
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.mix.recipe_rules import ModelShape
 
-__all__ = [
-    *("FileTensor", "GeneratedTensor", "RearrangedTensor", "RenamedTensor"),
-    *("SourceModel", "SourceTensor", "Storage"),
-]
-
-Storage = npt.NDArray[np.generic]
+__all__ = ["FileTensor", "GeneratedTensor", "RearrangedTensor", "RenamedTensor", "SourceModel", "SourceTensor"]
 
 
 class SourceTensor(Protocol):

@@ -11,11 +11,10 @@ from typing import Annotated, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from typing_extensions import TypedDict  # pydantic accepts no other before Python 3.12
 
-__all__ = ["Body", "Byte", "IdleSeconds", "Ratio", "TokenIds", "WithWarnings"]
+__all__ = ["Body", "Byte", "IdleSeconds", "TokenIds", "WithWarnings"]
 
 TokenIds: TypeAlias = list[StrictInt]
 IdleSeconds: TypeAlias = Annotated[StrictInt, Field(ge=0, le=10**9)]  # LM Studio's `ttl`
-Ratio: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Byte: TypeAlias = Annotated[int, Field(ge=0, le=255)]
 
 
