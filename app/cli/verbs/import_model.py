@@ -11,6 +11,7 @@ from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes
 from app.protocol.codec import encode
+from app.protocol.library import ImportWay, PlacementResult
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from app.library.local.placement import ImportPlan
 
 __all__ = ["cp", "import_model"]
-
-_COPY = "copy"
 
 
 @click.command("import", epilog="Example: localllm import llama3.2:3b --as meta/llama-3.2")
@@ -56,34 +55,33 @@ def cp(model: str, name: str, *, wants_json: bool) -> None:
 
 
 def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> None:
-    from app.library.describe import describe_import
     from app.library.local.placement import link_model, plan_import
     from app.library.local.resolve import resolve
     from app.settings.settings import load_settings
 
     settings = load_settings()
-    placement = plan_import(source, name, settings.models_dir)
+    plan = plan_import(source, name, settings.models_dir)
     with open_index(settings.cache_dir) as index:
-        way = _copied(placement, index) if is_copy else link_model(placement, index)
-    placed = resolve(str(placement.path), settings)
+        way: ImportWay = _copy(plan, index) if is_copy else link_model(plan, index)
+    placed = resolve(str(plan.path), settings)
     if wants_json:
-        click.echo(json.dumps(encode(describe_import(placed, placement, way))))
+        click.echo(json.dumps(encode(PlacementResult(placed.id, str(placed.path), plan.n_bytes, way))))
         return
-    click.echo(f"{printable_line(placed.id)} ({format_bytes(placement.n_bytes)}) is in the library: {_WAYS[way]}.")
+    click.echo(f"{printable_line(placed.id)} ({format_bytes(plan.n_bytes)}) is in the library: {_WAYS[way]}.")
 
 
-def _copied(placement: ImportPlan, index: Index) -> str:
+def _copy(plan: ImportPlan, index: Index) -> ImportWay:
     from app.cli.output.progress import Meter
     from app.library.local.placement import copy_model
 
-    with Meter("Copying", placement.n_bytes, is_bytes=True) as meter:
-        copy_model(placement, index, meter.advance)
-    return _COPY
+    with Meter("Copying", plan.n_bytes, is_bytes=True) as meter:
+        copy_model(plan, index, meter.advance)
+    return "copy"
 
 
-_WAYS = {
+_WAYS: dict[ImportWay, str] = {
     "hard link": "it shares its bytes with the original, and stays when that is removed",
     "reflink": "it shares its bytes with the original, and stays when that is removed",
     "symbolic link": "it refers to the original, which must stay where it is",
-    _COPY: "a copy",
+    "copy": "a copy",
 }

@@ -41,9 +41,8 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
     Files dropped into the models folder are listed too. A model that cannot run is marked as damaged, with the reason.
     Models of other programs run in place, by the names shown.
     """
-    from app.library.describe import LIBRARY, describe_model
     from app.library.external import external_models
-    from app.library.local.index import forget_missing, list_entries
+    from app.library.local.index import LIBRARY, forget_missing, list_entries
     from app.library.local.resolve import available
     from app.settings.settings import load_settings
 
@@ -53,7 +52,7 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
         forget_missing(settings.models_dir, index)
         entries = list_entries((*here, *(external_models() if has_external else ())), index)
         if wants_json:
-            click.echo(json.dumps({"models": [encode(describe_model(entry)) for entry in _read(entries, index)]}))
+            click.echo(json.dumps({"models": [encode(entry.describe()) for entry in _read(entries, index)]}))
             return
         width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
         click.echo(_line("name", width, _HEADINGS) + ("where" if has_external else ""))

@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
-from app.protocol.library import ModelFacts
+from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.errors import ModelFileError, StorageError
 
 __all__ = [
+    "LIBRARY",
     "VERSION",
     "Index",
     "IndexRecord",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from quantizer.gguf.header import Header
     from quantizer.gguf.model_info import ModelInfo
 
+LIBRARY = "library"  # `where` of a model in the models folder
 VERSION = 2  # of the facts and how they are computed: facts of another version are read again
 _FACT_NAMES = {item.name for item in fields(ModelFacts)}
 _BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
@@ -266,6 +268,19 @@ class LibraryEntry:
     @property
     def is_read(self) -> bool:
         return self.facts is not None or bool(self.fault)
+
+    def describe(self, fit: ModelFit | None = None) -> LocalModel:
+        """Return the model as it crosses processes; its facts are empty if the file is damaged or not read yet."""
+        return LocalModel(
+            id=self.ref.id,
+            where=self.ref.place or LIBRARY,
+            path=str(self.ref.path),
+            n_bytes=self.disk.n_bytes,
+            modified_s=round(self.disk.modified_s),
+            damaged=self.fault,
+            fit=fit,
+            **(asdict(self.facts) if self.facts else {}),
+        )
 
 
 def list_entries(refs: Iterable[ModelRef], index: Index) -> list[LibraryEntry]:

@@ -20,6 +20,7 @@ from app.library.local.model_files import ModelRef, parts_of, stat_model
 from app.library.local.naming import model_output_path
 from app.library.local.removal import remove_empty_folders
 from app.library.local.verification import expected_sha256
+from app.protocol.library import ImportWay
 from quantizer.errors import ModelFileError, StorageError
 from quantizer.gguf.shards import shard_path
 from quantizer.write.blocks import OutputFile
@@ -27,7 +28,7 @@ from quantizer.write.partial_output import PartialOutput, partial_path
 
 __all__ = ["REFERENCE", "ImportPlan", "NameTakenError", "copy_model", "link", "link_model", "plan_import"]
 
-REFERENCE = "symbolic link"
+REFERENCE: ImportWay = "symbolic link"
 _FICLONE = 0x40049409  # source: linux/fs.h
 _BLOCK_BYTES = 64 << 20
 _PIECE_BYTES = 4 << 20
@@ -67,13 +68,13 @@ def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
     return ImportPlan(tuple(zip(sources, targets, strict=True)), stat_model(source.path).n_bytes)
 
 
-def link_model(plan: ImportPlan, index: Index) -> str:
+def link_model(plan: ImportPlan, index: Index) -> ImportWay:
     """Link every file, the first one last, and return the kind of link.
 
     Raises NameTakenError where a path was taken meanwhile, StorageError when no kind works.
     """
     hashes = [expected_sha256(source, index) for source, _ in plan.files]
-    way = ""
+    way: ImportWay = REFERENCE
     with _new_folder(plan.path.parent), ExitStack() as undo:
         for source, target in reversed(plan.files):
             way = link(source, target)
@@ -85,7 +86,7 @@ def link_model(plan: ImportPlan, index: Index) -> str:
     return way
 
 
-def link(source: Path, target: Path) -> str:
+def link(source: Path, target: Path) -> ImportWay:
     """Link `target` to the file `source` without replacing anything, and return the kind of link.
 
     Raises NameTakenError if `target` exists, StorageError when no kind of link works.
@@ -118,7 +119,7 @@ def _reflink(source: Path, target: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-_WAYS: dict[str, Callable[[Path, Path], None]] = {
+_WAYS: dict[ImportWay, Callable[[Path, Path], None]] = {
     "hard link": lambda source, target: os.link(source, target),
     "reflink": _reflink,
     REFERENCE: lambda source, target: target.symlink_to(source),

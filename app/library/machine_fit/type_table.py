@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.library.describe import describe_type
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import GUIDE
-from app.protocol.library import ModelFit, TypeChoice
+from app.protocol.library import ModelFit, Quant, TypeChoice
 from offload.footprint.model import PlannedModel
 from offload.footprint.weights import weight_bytes_per_token
 from quantizer.write.quantize_plan import header_of_plan, size_table
@@ -47,7 +46,17 @@ def type_rows(source: Path, bytes_per_s: float) -> Iterator[TypeRow]:
 
 def type_choices(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], ModelFit]) -> list[TypeChoice]:
     """Return the rows, each with its fit as `fit` computes it. Raises as `type_rows` does."""
-    return [describe_type(row, fit(model)) for row, model in _rows(source, bytes_per_s)]
+    return [
+        TypeChoice(
+            quant=Quant(row.type, row.bytes, fit(model)),
+            bits_per_weight=row.bits_per_weight,
+            perplexity_loss=row.perplexity_loss,
+            max_tokens_per_s=row.max_tokens_per_s,
+            needs_imatrix=row.needs_imatrix,
+            description=row.description,
+        )
+        for row, model in _rows(source, bytes_per_s)
+    ]
 
 
 def quantize_source(ref: ModelRef) -> Path:

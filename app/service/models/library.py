@@ -11,10 +11,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.library.describe import (
-    describe_import,
-    describe_model,
-)
 from app.library.external import external_models
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
@@ -24,6 +20,7 @@ from app.library.local.resolve import available, find_importable, resolve
 from app.library.machine_fit.fit_cache import FitCache
 from app.protocol.library import (
     HubRepository,
+    ImportWay,
     LocalModel,
     MachineReport,
     PlacementResult,
@@ -66,9 +63,7 @@ class LibraryService:
         unknown = [entry for entry in entries if not (entry.is_read and self._fit_cache.has(entry))]
         if unknown and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._read(unknown))
-        return Listing(
-            tuple((entry.ref, describe_model(entry, self._fit_cache.get(entry))) for entry in entries), not unknown
-        )
+        return Listing(tuple((entry.ref, entry.describe(self._fit_cache.get(entry))) for entry in entries), not unknown)
 
     async def search(self, words: str, limit: int) -> list[HubRepository]:
         """Return the hub's repositories for `words`, each quant with its verdict.
@@ -120,8 +115,9 @@ class LibraryService:
         with Index(self._settings.cache_dir) as index:
             if is_copy:
                 copy_model(plan, index, lambda _n_bytes: None)
-            way = "copy" if is_copy else link_model(plan, index)
-        return describe_import(resolve(str(plan.path), self._settings), plan, way)
+            way: ImportWay = "copy" if is_copy else link_model(plan, index)
+        placed = resolve(str(plan.path), self._settings)
+        return PlacementResult(placed.id, str(placed.path), plan.n_bytes, way)
 
     @in_thread
     def find(self, name: str) -> ModelRef:
