@@ -48,8 +48,8 @@ _LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists inter
 
 
 class LocalllmApp(App[None]):
-    """localllm in a terminal. It paints first and connects afterwards; the caller
-    closes the connection and the repository. `is_welcoming` shows the welcome screen first."""
+    """localllm in a terminal. It paints first and connects afterwards; the caller closes the connection and the
+    repository. `is_welcoming` shows the welcome screen first."""
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME

@@ -1,4 +1,4 @@
-"""Dispatch of the command `localllm`."""
+"""The command `localllm`: its options, and what it starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from tui import __main__
+from tui.__main__ import app_options
 
 
 class Stream:
@@ -68,3 +69,31 @@ def test_bad_setting_is_a_sentence_and_status_2(start, monkeypatch, capsys):
     monkeypatch.setenv("LOCALLLM_PORT", "many")
     assert start([]) == [2]
     assert "LOCALLLM" in (message := capsys.readouterr().err) or "environment" in message
+
+
+def test_no_arguments_are_for_the_app():
+    assert app_options([]) == dict.fromkeys(("model", "host", "connect", "api_key", "ctx", "threads", "port"))
+
+
+def test_options_of_the_app_are_read():
+    options = app_options(["-m", "x.gguf", "--ctx=4096", "--port", "1234"])
+    assert options is not None
+    assert {name: value for name, value in options.items() if value is not None} == {
+        "model": "x.gguf",
+        "ctx": 4096,
+        "port": 1234,
+    }
+
+
+def test_an_engine_elsewhere_chooses_the_model_itself():
+    options = app_options(["--connect", "http://far:8000", "--api-key", "secret"])
+    assert options is not None
+    assert (options["connect"], options["api_key"], options["model"]) == ("http://far:8000", "secret", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run"], ["--help"], ["--version"], ["--model", "x", "run", "hi"], ["--ctx", "many"], ["--model"], ["-x"]],
+)
+def test_everything_else_is_for_the_command_line(arguments):
+    assert app_options(arguments) is None

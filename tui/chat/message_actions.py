@@ -1,7 +1,6 @@
-"""Actions on messages: select, edit, regenerate, continue, delete, copy.
+"""The base of the chat screen: actions on messages, and the worker of the running answer.
 
-Owns which message an action applies to, and the worker of the running answer. `tui.chat.session` carries the actions
-out.
+Owns which message an action applies to. `tui.chat.session` carries the actions out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The chat screen: questions in, answers streamed, figures at the bottom.
 
-Owns the way from typed text to a question, which chat is open, and the chat's sampling settings. Messages and answers
-belong to `tui.chat.session`.
+Owns the way from typed text to a question, and which chat is open. Messages and answers belong to `tui.chat.session`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The connection to the service: opened in the background, reopened after a loss.
 
-Owns the open client and the state of the model. Screens subscribe to changes.
+Owns the open client and the state of the model. Screens subscribe to changes. `localllm_service` returns the client for
+models, plans and jobs.
 """
 
 from __future__ import annotations

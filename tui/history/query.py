@@ -1,6 +1,6 @@
 """Queries for the list of chats: search text, filters, and the rows they return.
 
-Owns cancellation of a search that is no longer wanted. Independent of widgets.
+Owns the cancellation of an outdated search. Independent of widgets.
 """
 
 from __future__ import annotations

@@ -65,14 +65,15 @@ async def test_two_runs_are_compared_with_enter_on_both(open_app):
         await user.no_longer_sees("1.50 ×")
 
 
-async def test_nothing_is_polled_while_another_screen_is_shown(open_app):
+async def test_nothing_is_polled_while_another_screen_is_shown(open_app, monkeypatch):
+    monkeypatch.setattr("tui.metrics.screen._POLL_S", 0.02)
     client = ScriptedClient(model=WORKING)
-    n_asked = 0
+    n_requests = 0
     jobs = client.jobs
 
     async def counted() -> tuple[Job, ...]:
-        nonlocal n_asked
-        n_asked += 1
+        nonlocal n_requests
+        n_requests += 1
         return await jobs()
 
     client.jobs = counted
@@ -81,6 +82,6 @@ async def test_nothing_is_polled_while_another_screen_is_shown(open_app):
         await user.sees("No benchmarks yet")
         await user.presses("escape")
         await user.sees("Ask something")
-        n_before = n_asked
-        await user.pilot.pause(1.2)  # in which two looks at the runs would be due: nothing tells that none came
-        assert n_asked == n_before
+        n_before = n_requests
+        await user.pilot.pause(0.2)  # ten polls would be due
+        assert n_requests == n_before
