@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, TypeAlias
 
+from app.protocol.codec import decode, encode
 from quantizer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,16 +99,13 @@ class Results:
         return replace(self, measurements=tuple(items))
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        path.write_text(json.dumps(encode(self), indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Results:
         """Read a file of `save`. Raises UsageError for another file."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            found = [Measurement(**item | {"samples": tuple(item["samples"])}) for item in data["measurements"]]
-            missing = [Unmeasured(**item) for item in data.get("unmeasured", ())]
-            return cls(data["label"], data["model"], tuple(found), tuple(missing))
+            return decode(cls, json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} contains no results: {error}", "Name a file that the driver wrote.") from error
 

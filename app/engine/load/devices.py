@@ -7,7 +7,6 @@ native code is imported when called.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from app.engine.load.planner import LoadAttempt, LoadPlanner
 from app.engine.load.run_history import calibrated_rates
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
+from app.protocol.codec import decode, encode
 from offload.devices.gpus import ListedGpu
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels
 from offload.footprint.model import PlannedModel
@@ -42,7 +42,7 @@ class LoadDevices:
         llama.add_rpc_servers(config.rpc)
         self._uses_gpu = config.uses_gpu
         self._rates_of = partial(calibrated_rates, cache_dir=cache_dir, n_threads=config.n_threads)
-        self._bandwidth = MachineFile(cache_dir / "bandwidth.json", this_build())
+        self._cache_dir = cache_dir
         self._excess = MachineFile(cache_dir / "loads.json", this_build())
 
     @property
@@ -57,10 +57,9 @@ class LoadDevices:
 
         It reserves memory for the `auxiliary` models, which are loaded later.
         """
-        machine = detect_machine(self._gpus(with_links=True), self._bandwidth)
+        machine = detect_machine(self._gpus(with_links=True), self._cache_dir)
         model = PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
-        entry = self._excess.entry(key)
-        excess = ExcessUsage(int(entry.get("gpu_bytes", 0)), int(entry.get("host_bytes", 0)))
+        excess = decode(ExcessUsage, self._excess.entry(key))
         return LoadPlanner(model, machine, partial(_dry_run, path), excess, self._rates_of)
 
     def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
@@ -80,7 +79,7 @@ class LoadDevices:
                 "See `localllm doctor`; to use the processor alone, set gpu to false.",
             )
         if attempt.shares:
-            self._excess.update(key, asdict(excess_usage(attempt.shares, usage)))
+            self._excess.update(key, encode(excess_usage(attempt.shares, usage)))
 
     def _gpus(self, *, with_links: bool = False) -> list[ListedGpu]:
         from app.engine import llama

@@ -10,8 +10,9 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from app.engine.load.machine_file import MachineFile
+from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from offload.devices.bandwidth import measure_read_bandwidth
 from offload.devices.cpu import default_threads
@@ -69,12 +70,13 @@ def list_gpus(rpc: Sequence[str]) -> list[ListedGpu]:
     return run_task("app.engine.load.machine", _GpuRequest(tuple(rpc)), TaskProgress, ListedGpu)
 
 
-def detect_machine(gpus: Sequence[ListedGpu], bandwidths: MachineFile) -> Machine:
+def detect_machine(gpus: Sequence[ListedGpu], cache_dir: Path) -> Machine:
     """Return this machine with the `gpus` that ggml listed.
 
-    The memory bandwidth of the processor is measured once and stored in `bandwidths`. Without a GPU it is not measured:
+    The memory bandwidth of the processor is measured once and stored in `cache_dir`. Without a GPU it is not measured:
     it would decide nothing.
     """
+    bandwidths = MachineFile(cache_dir / "bandwidth.json", this_build())
     bytes_per_s = bandwidths.entry(HOST_NAME).get("bytes_per_s")
     if gpus and bytes_per_s is None:
         bytes_per_s = measure_read_bandwidth(default_threads()).bytes_per_s

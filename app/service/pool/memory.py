@@ -77,10 +77,8 @@ class MachineMemory:
         from what the plan of each worker says it holds.
         """
         from app.engine.load.machine import detect_machine
-        from app.engine.load.machine_file import MachineFile, this_build
 
-        machine_file = MachineFile(self._settings.cache_dir / "bandwidth.json", this_build())
-        machine = detect_machine(self._gpus(), machine_file)
+        machine = detect_machine(self._gpus(), self._settings.cache_dir)
         free_bytes = machine.host.free_bytes - sum(map(_uncounted_bytes, loaded))  # below 0 if too much is loaded
         if self._max_bytes is not None:
             from offload.placement.search import margin_bytes

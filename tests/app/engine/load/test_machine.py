@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.engine.llama.devices import ggml_gpus
 from app.engine.load.machine import detect_machine, gpu_device, list_gpus, unusable_gpus, with_host_bandwidth
-from app.engine.load.machine_file import MachineFile
+from app.engine.load.machine_file import MachineFile, this_build
 from offload.devices.gpus import ListedGpu, PciGpu
 from offload.devices.machine import Device, DeviceKind
 
@@ -55,10 +55,10 @@ def test_a_gpu_of_another_machine_has_the_link_that_was_measured() -> None:
 
 
 def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(tmp_path: Path) -> None:
-    bandwidths = MachineFile(tmp_path / "bandwidth.json", "here")
-    assert detect_machine([], bandwidths).host.bytes_per_s is None
+    bandwidths = MachineFile(tmp_path / "bandwidth.json", this_build())
+    assert detect_machine([], tmp_path).host.bytes_per_s is None
     bandwidths.update("CPU", {"bytes_per_s": 42e9})
-    machine = detect_machine([CARD], bandwidths)
+    machine = detect_machine([CARD], tmp_path)
     assert (machine.host.bytes_per_s, machine.gpus[0].name) == (42e9, "CUDA0")
 
 
