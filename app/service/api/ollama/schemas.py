@@ -132,7 +132,7 @@ class ResponseMessage(TypedDict):
     tool_calls: NotRequired[list[ToolCall]]
 
 
-class Usage(TypedDict):
+class Usage(TypedDict, total=False):
     """The cost of an answer."""
 
     total_duration: NonNegativeInt
@@ -143,20 +143,14 @@ class Usage(TypedDict):
     eval_duration: NonNegativeInt
 
 
-class _Response(WithWarnings):
-    """The fields of a whole answer and of a line of a stream; after `done` those of the last one."""
+class _Response(WithWarnings, Usage):
+    """The fields of a whole answer and of a line of a stream; the cost and the reason only when it is `done`."""
 
     model: str
     created_at: str
     done: bool
     done_reason: NotRequired[DoneReason]
     logprobs: NotRequired[list[ChatTokenLogprob]]
-    total_duration: NotRequired[NonNegativeInt]
-    load_duration: NotRequired[Literal[0]]
-    prompt_eval_count: NotRequired[NonNegativeInt]
-    prompt_eval_duration: NotRequired[NonNegativeInt]
-    eval_count: NotRequired[NonNegativeInt]
-    eval_duration: NotRequired[NonNegativeInt]
 
 
 class ChatResponse(_Response):
