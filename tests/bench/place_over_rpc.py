@@ -19,8 +19,8 @@ from pathlib import Path
 
 from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.model import dry_compute_bytes, dry_context_params
-from app.engine.llama.model_params import ModelParams
 from app.engine.llama.native import lib, native_log
+from app.engine.llama.placement_params import PlacementParams
 from app.engine.llama.rpc import add_rpc_servers
 from app.engine.load.dry_run import DryRunRequest
 from offload.devices.machine import Device, DeviceKind, Machine
@@ -73,7 +73,7 @@ def drawn(chance: random.Random, model: PlannedModel, names: Sequence[str]) -> t
 
 def load(path: Path, wanted: LoadParameters, setting: RunConfig) -> Held:
     """Load as planned, make the context, free both and return what each device held."""
-    log, placing = native_log(), ModelParams(wanted)
+    log, placing = native_log(), PlacementParams(wanted)
     params = lib.llama_model_default_params()
     placing.fill(params)
     params.use_extra_bufts = False

@@ -108,7 +108,7 @@ def _predicted(model: str, settings: Settings) -> _Predicted:
     from app.cli.planning import requested_planning_context
     from app.library.local.resolve import resolve
     from offload.footprint.model import PlannedModel
-    from offload.speed.prediction import predict
+    from offload.speed.speed_by_depth import predict
     from quantizer.gguf.validation import tensors_of, validate_gguf
 
     header, here = validate_gguf(resolve(model, settings).path), requested_planning_context(settings)

@@ -53,7 +53,7 @@ def _symptoms_by_turn(path: Path, settings: Settings, machine: Machine) -> Calla
     from app.library.machine_fit.planning import local_planning_context
     from offload.advice.bottleneck import Symptoms
     from offload.footprint.model import PlannedModel
-    from offload.speed.prediction import faster_quantization
+    from offload.speed.speed_by_depth import faster_quantization
     from quantizer.gguf.validation import tensors_of, validate_gguf
 
     header = validate_gguf(path)

@@ -20,9 +20,9 @@ from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import buffer_bytes_by_device
 from app.engine.llama.embedder import LlamaEmbedder
-from app.engine.llama.model_params import ModelParams
 from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, lib, load_error, native_log
+from app.engine.llama.placement_params import PlacementParams
 from app.engine.load.dry_run import DryRunRequest
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
@@ -62,8 +62,8 @@ class LlamaModel:
         self._owned = ExitStack()
         progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
         params = lib.llama_model_default_params()
-        self._parameters, self._model_params = parameters, ModelParams(parameters)
-        self._model_params.fill(params)
+        self._parameters, self._placement = parameters, PlacementParams(parameters)
+        self._placement.fill(params)
         params.use_extra_bufts = extra_buffers
         params.progress_callback = progress
         params.load_mtp = self._has_mtp = with_mtp
@@ -195,9 +195,9 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
     """
     path, log = request.path, native_log()
     lib.llama_backend_init()
-    model_params = ModelParams(request.parameters)
+    placement = PlacementParams(request.parameters)
     params = lib.llama_model_default_params()
-    model_params.fill(params)
+    placement.fill(params)
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
     params.use_extra_bufts = False
     model = lib.llama_model_load_from_file(os.fsencode(path), params)

@@ -9,7 +9,7 @@ from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.speed.cost_model import expected_rates
-from offload.speed.prediction import faster_quantization, predict
+from offload.speed.speed_by_depth import faster_quantization, predict
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

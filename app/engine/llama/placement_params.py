@@ -11,7 +11,7 @@ from app.engine.llama.devices import gpu_address
 from app.engine.llama.native import ggml_function, lib
 from offload.placement.load_parameters import LoadMode, LoadParameters
 
-__all__ = ["ModelParams"]
+__all__ = ["PlacementParams"]
 
 _NOTHING = b"^$"  # matches the name of no tensor
 _LOAD_MODES = {
@@ -27,7 +27,7 @@ class _Override(ctypes.Structure):
     _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
 
 
-class ModelParams:
+class PlacementParams:
     """The arrays of `parameters`; must exist as long as the model loaded with them.
 
     Raises EngineError if a device no longer exists.
