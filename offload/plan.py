@@ -20,15 +20,7 @@ from offload.placement.assessment import Assessment, FitLevel, choose, choose_ma
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.speed.cost_model import Rates
 
-__all__ = [
-    "DryRun",
-    "PlacementPlan",
-    "best_assessment",
-    "complete_plan",
-    "dry_plan",
-    "parameters_of",
-    "plan",
-]
+__all__ = ["DryRun", "PlacementPlan", "best_assessment", "dry_plan", "parameters_of", "plan"]
 
 _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long one will not stay empty
 
@@ -55,7 +47,7 @@ def plan(
     Raises UsageError for a cache that the model cannot have, and for layers on GPUs that are not there.
     """
     found = best_assessment(model, requested, machine, rates)
-    return complete_plan(found, model, requested, machine, rates, wants_remedies=wants_remedies)
+    return _complete_plan(found, model, requested, machine, rates, wants_remedies=wants_remedies)
 
 
 def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates) -> Assessment:
@@ -66,7 +58,7 @@ def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine,
     return choose(model, wanted, machine, rates)
 
 
-def complete_plan(
+def _complete_plan(
     found: Assessment,
     model: PlannedModel,
     requested: RunConfig,
@@ -121,10 +113,10 @@ def dry_plan(
             is_well = is_held(shares, machine)
             if is_well or requested.gpu_layers is not None:  # manual placements stay
                 verdict = found.verdict if is_well else FitLevel.WONT_RUN
-                return complete_plan(replace(found, shares=shares, verdict=verdict), model, requested, machine, rates)
+                return _complete_plan(replace(found, shares=shares, verdict=verdict), model, requested, machine, rates)
         model = _scaled(model, found, measured)
         found = best_assessment(model, requested, machine, rates)
-    return complete_plan(found, model, requested, machine, rates)
+    return _complete_plan(found, model, requested, machine, rates)
 
 
 def parameters_of(found: Assessment) -> LoadParameters:

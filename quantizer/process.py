@@ -29,7 +29,7 @@ from quantizer.errors import EngineError, ErrorInfo, UserError, redact_paths
 
 __all__ = [
     *("ChildProcess", "Message", "OwnedProcess", "StderrTail"),
-    *("child_environment", "decode_message", "detached_process_options", "exit_error", "exit_with_parent"),
+    *("child_environment", "decode_message", "exit_error", "exit_with_parent"),
     *("is_process_alive", "lower_priority", "python_command", "run_child", "run_to_exit", "serve_request"),
 ]
 
@@ -58,7 +58,7 @@ def child_environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONSAFEPATH": "1", **variables}
 
 
-def detached_process_options() -> dict[str, Any]:
+def _detached_process_options() -> dict[str, Any]:
     """Return subprocess options: the child gets no Ctrl-C of this terminal and opens no window of its own."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
@@ -165,7 +165,7 @@ class ChildProcess:
                 cwd=folder,
                 env=child_environment(**(environment or {})),
                 limit=max_line_bytes,
-                **detached_process_options(),
+                **_detached_process_options(),
             )
         except OSError as error:
             cause = f"The {name} cannot be started: {error.strerror}."
@@ -249,7 +249,7 @@ class OwnedProcess:
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=child_environment(**environment),
-            **detached_process_options(),
+            **_detached_process_options(),
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

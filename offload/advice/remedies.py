@@ -19,7 +19,7 @@ from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.file_types import FILE_TYPES
 
-__all__ = ["NO_CHANGE", "Change", "Remedy", "find_remedies"]
+__all__ = ["Change", "Remedy", "find_remedies"]
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
 _SMALLER_FILE = 0.95  # of the bytes: a smaller saving is no remedy
@@ -41,7 +41,7 @@ class Change:
     file_type: str = ""
 
 
-NO_CHANGE = Change()
+_NO_CHANGE = Change()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Remedy:
     decode_tps: float | None
     cost: str
     verdict: FitLevel
-    change: Change = NO_CHANGE
+    change: Change = _NO_CHANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,5 +186,5 @@ def _helps(found: Assessment, before: Assessment) -> bool:
     return faster and (found.decode_tps or 0.0) >= _FASTER * (before.decode_tps or 0.0)
 
 
-def _remedy(what: str, found: Assessment, cost: str, change: Change = NO_CHANGE) -> Remedy:
+def _remedy(what: str, found: Assessment, cost: str, change: Change = _NO_CHANGE) -> Remedy:
     return Remedy(what, found.decode_tps, cost, found.verdict, change)

@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from quantizer.gguf.header import Header, TensorInfo
 
 __all__ = [
-    "NO_AUXILIARY_MODELS",
-    "AuxiliaryModels",
-    "AuxiliaryUsage",
-    "PlannedAdapter",
-    "PlannedDraft",
-    "PlannedProjector",
+    *("NO_AUXILIARY_MODELS", "AuxiliaryModels", "AuxiliaryUsage", "PlannedAdapter"),
+    *("PlannedDraft", "PlannedProjector"),
 ]
 
 

@@ -14,20 +14,9 @@ from quantizer.gguf.layer_caches import KvShape, LayerCaches
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 __all__ = [
-    "DRAFT_CELLS",
-    "KV_TYPES",
-    "N_CACHED_SEQUENCES",
-    "CacheCells",
-    "KvTypes",
-    "bytes_per_cell",
-    "cache_layers",
-    "cells_for",
-    "check_kv_types",
-    "n_seq_max",
-    "parse_kv_types",
-    "prediction_cache_bytes",
-    "supports_kv_types",
-    "supports_truncation",
+    *("DRAFT_CELLS", "KV_TYPES", "CacheCells", "KvTypes", "bytes_per_cell", "cache_layers"),
+    *("cells_for", "check_kv_types", "n_seq_max", "parse_kv_types", "prediction_cache_bytes"),
+    *("supports_kv_types", "supports_truncation"),
 ]
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # from most to fewest bits
@@ -98,7 +87,7 @@ def _type(name: str) -> TensorType:
     return tensor_type_named(name.upper())
 
 
-N_CACHED_SEQUENCES = 32  # sequences cached beside those being served; each costs only its cells
+_N_CACHED_SEQUENCES = 32  # sequences cached beside those being served; each costs only its cells
 DRAFT_CELLS = 32  # per sequence, beside the cells of the model; drafts end where they do not suffice
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
 
@@ -113,7 +102,7 @@ def n_seq_max(n_sequences: int, *, supports_truncation: bool) -> int:
 
     A state takes its memory whether or not it is in use, so without truncation only as many are cached as are served.
     """
-    return min(n_sequences + (N_CACHED_SEQUENCES if supports_truncation else n_sequences), _MAX_SEQUENCES)
+    return min(n_sequences + (_N_CACHED_SEQUENCES if supports_truncation else n_sequences), _MAX_SEQUENCES)
 
 
 _CELL_BLOCK = 256

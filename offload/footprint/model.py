@@ -23,7 +23,7 @@ from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import tensor_type
 from quantizer.mix.recipe import MixTensor, assign
 
-__all__ = ["KvRow", "PlannedModel", "auxiliary_usage_of", "kv_table", "quantize_tensors", "resize_tensors"]
+__all__ = ["KvRow", "PlannedModel", "kv_table", "quantize_tensors"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PlannedModel:
             compute_bytes=int(profile.compute_bytes * self.compute_scale),
             inner_compute_bytes=int(profile.inner_compute_bytes * self.compute_scale),
         )
-        extras = auxiliary_usage_of(self.auxiliary, profile)
+        extras = _auxiliary_usage_of(self.auxiliary, profile)
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
         return replace(profile, extras=extras, tied_bytes=tied_bytes)
 
@@ -82,7 +82,7 @@ class PlannedModel:
 
     def resized(self, n_bytes: int) -> PlannedModel:
         """Return the same model with tensors of `n_bytes` in unknown types."""
-        return replace(self, tensors=resize_tensors(self.tensors, n_bytes))
+        return replace(self, tensors=_resize_tensors(self.tensors, n_bytes))
 
     def measured(self, run_config: RunConfig, compute_bytes: int) -> PlannedModel:
         """Return the same model when a dry run under `run_config` took `compute_bytes`."""
@@ -130,13 +130,13 @@ def quantize_tensors(header: Header, tensors: Sequence[TensorInfo], file_type: F
     )
 
 
-def resize_tensors(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
+def _resize_tensors(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
     """Return `tensors` as if all of them together took `n_bytes`, each its share."""
     scale = n_bytes / sum(tensor.n_bytes for tensor in tensors)
     return tuple(replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in tensors)
 
 
-def auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> tuple[AuxiliaryUsage, ...]:
+def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> tuple[AuxiliaryUsage, ...]:
     """Return the memory of `auxiliary` models beside the model of `profile`, which includes their layers.
 
     Raises UsageError for a draft model that cannot have the model's kind of cache.

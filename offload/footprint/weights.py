@@ -14,16 +14,7 @@ from offload.speed.host_work import unpacking_bytes
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
 
-__all__ = [
-    "EMBEDDING",
-    "OUTPUT",
-    "WeightGroup",
-    "WeightTable",
-    "bytes_read",
-    "is_of_experts",
-    "weight_bytes_per_token",
-    "weights_of",
-]
+__all__ = ["EMBEDDING", "OUTPUT", "WeightGroup", "WeightTable", "weight_bytes_per_token", "weights_of"]
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 _EXPERTS = "_exps."  # tensors that hold all experts of a layer, one behind the other
@@ -36,21 +27,21 @@ def weight_bytes_per_token(header: Header, tensors: Sequence[TensorInfo]) -> int
     """
     has_output = any(tensor.name == OUTPUT for tensor in tensors)
     return sum(
-        tensor.n_bytes if tensor.name == EMBEDDING and not has_output else bytes_read(tensor, header)
+        tensor.n_bytes if tensor.name == EMBEDDING and not has_output else _bytes_read(tensor, header)
         for tensor in tensors
     )
 
 
-def is_of_experts(name: str) -> bool:
+def _is_of_experts(name: str) -> bool:
     """Return whether the tensor `name` holds all the experts of a layer."""
     return _EXPERTS in name
 
 
-def bytes_read(tensor: TensorInfo, header: Header) -> int:
+def _bytes_read(tensor: TensorInfo, header: Header) -> int:
     """Return the bytes that one token reads of `tensor`; of the input embedding that is one row."""
     if tensor.name == EMBEDDING:
         return tensor.n_bytes // tensor.shape[-1]
-    if is_of_experts(tensor.name):
+    if _is_of_experts(tensor.name):
         n_experts = header.integer(f"{header.architecture}.expert_count") or 1
         n_used = header.integer(f"{header.architecture}.expert_used_count") or n_experts
         return tensor.n_bytes * n_used // n_experts
@@ -117,7 +108,7 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
             (inputs if tensor.name.startswith(_INPUTS) else outputs).append(tensor)
         elif int(match[1]) < n_loaded:
             layers[int(match[1])].append(tensor)
-    has_experts = any(is_of_experts(tensor.name) for tensor in tensors)
+    has_experts = any(_is_of_experts(tensor.name) for tensor in tensors)
     output = _group(outputs, header, has_experts)
     tied_bytes = 0
     if not any(tensor.name == OUTPUT for tensor in outputs):
@@ -137,12 +128,12 @@ def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> 
     n_bytes = read = movable = movable_read = n_active = 0
     unpacking = movable_unpacking = 0.0
     for tensor in tensors:
-        size, n_read = _padded(tensor.n_bytes), bytes_read(tensor, header)
+        size, n_read = _padded(tensor.n_bytes), _bytes_read(tensor, header)
         n_bytes, read = n_bytes + size, read + n_read
         n_active += tensor.n_elements * n_read // tensor.n_bytes
         unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
         unpacking += unpacked
-        if is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
+        if _is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
             movable, movable_read = movable + size, movable_read + n_read
             movable_unpacking += unpacked
     return WeightGroup(n_bytes, read, movable, movable_read, n_active, unpacking, movable_unpacking)

@@ -15,7 +15,7 @@ from offload.placement.search import Placement
 from offload.speed.cost_model import Rates, decode_s
 from quantizer.errors import UsageError
 
-__all__ = ["check_gpu_layers", "place_manually"]
+__all__ = ["place_manually"]
 
 
 def place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]) -> Placement:
@@ -23,7 +23,7 @@ def place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_la
 
     Raises UsageError where the machine has no such GPU, or the model not so many layers.
     """
-    check_gpu_layers(gpu_layers, machine, len(profile.layers))
+    _check_gpu_layers(gpu_layers, machine, len(profile.layers))
     wanted = [gpu for gpu in machine.gpus if gpu_layers.get(gpu.name)]
     used = sorted(wanted, key=lambda gpu: (rates.seconds_per_byte[gpu.name], -gpu.free_bytes))
     counts = tuple(gpu_layers[gpu.name] for gpu in used)
@@ -38,7 +38,7 @@ def place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_la
     return replace(placement, token_s=decode_s(decode_work(allocate(profile, machine, placement), placement), rates))
 
 
-def check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers: int) -> None:
+def _check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers: int) -> None:
     """Raise UsageError where `machine` has no such GPU, or a model of `n_layers`, with the output, not so many
     layers."""
     names = [gpu.name for gpu in machine.gpus]

@@ -15,24 +15,24 @@ from quantizer.convert.derived_tensors import whole_tensor
 from quantizer.convert.transforms import positions_beyond_padding
 from quantizer.errors import CheckpointError
 
-__all__ = ["BERT", "EMBEDDINGS", "ENCODER", "NOMIC", "NORMS"]
+__all__ = ["BERT", "NOMIC"]
 
 _RANK = 4  # llama.cpp's number for pooling by a head that ranks
 
-ENCODER = (
+_ENCODER = (
     *SIZES,
     *LAYER_NORM,
     Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
     Hyperparameter("attention.causal", "bool", lambda _config: False),
 )
-NORMS: Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
+_NORMS: Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
 _WEIGHTS: Dimensions = {
     **ATTENTION,
-    **NORMS,
+    **_NORMS,
     "ffn_up.weight": ("n_embd", "n_ff"),
     "ffn_down.weight": ("n_ff", "n_embd"),
 }
-EMBEDDINGS: Dimensions = {
+_EMBEDDINGS: Dimensions = {
     "token_embd.weight": ("n_embd", "n_vocab"),
     "token_types.weight": ("n_embd", "n_token_types"),
     "token_embd_norm.weight": ("n_embd",),
@@ -57,8 +57,8 @@ def _labels(config: Config) -> Value:
 _BERT = Architecture(
     hf_classes=("BertModel", "BertForMaskedLM"),
     gguf_name="bert",
-    hyperparameters=ENCODER,
-    model_tensors=lambda _config: {**EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
+    hyperparameters=_ENCODER,
+    model_tensors=lambda _config: {**_EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
     layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
     # what the first checkpoints call the two vectors of a norm
     splits={".gamma": {".weight": whole_tensor}, ".beta": {".bias": whole_tensor}},
@@ -93,11 +93,11 @@ _ROBERTA = replace(
     _BERT,
     hf_classes=("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
     hyperparameters=(
-        *(row for row in ENCODER if row.key != "context_length"),
+        *(row for row in _ENCODER if row.key != "context_length"),
         Hyperparameter("context_length", "u32", _n_positions_beyond_padding),
     ),
     model_tensors=lambda config: {
-        **EMBEDDINGS,
+        **_EMBEDDINGS,
         "position_embd.weight": ("n_embd", _n_positions_beyond_padding(config)),
     },
     row_orders={"POS_EMBD": positions_beyond_padding},
@@ -138,12 +138,12 @@ NOMIC = (
         hf_classes=("NomicBertModel",),
         gguf_name="nomic-bert",
         hyperparameters=(
-            *(row for row in ENCODER if row.key != "context_length"),
+            *(row for row in _ENCODER if row.key != "context_length"),
             *ROPE,
             Hyperparameter("context_length", "u32", _n_trained_positions),
         ),
-        model_tensors=lambda _config: EMBEDDINGS,
-        layer_tensors={**FUSED_ATTENTION, **GATED_FEED_FORWARD, **NORMS, **biases(NORMS)},
+        model_tensors=lambda _config: _EMBEDDINGS,
+        layer_tensors={**FUSED_ATTENTION, **GATED_FEED_FORWARD, **_NORMS, **biases(_NORMS)},
         aliases={
             "n_embd": "hidden_size",
             "n_inner": "intermediate_size",

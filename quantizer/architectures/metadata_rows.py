@@ -10,19 +10,8 @@ from quantizer.architectures.shapes import head_size
 from quantizer.checkpoint.config import Config
 
 __all__ = [
-    "DECODER",
-    "EXPERTS",
-    "LAYER_NORM",
-    "RMS_NORM",
-    "ROTATED",
-    "SIZES",
-    "VOCABULARY",
-    "WINDOW",
-    "WINDOW_PATTERN",
-    "WINDOW_ROPE",
-    "integer",
-    "number",
-    "windows_but_every",
+    *("DECODER", "EXPERTS", "LAYER_NORM", "RMS_NORM", "ROTATED", "SIZES", "VOCABULARY", "WINDOW", "WINDOW_PATTERN"),
+    *("WINDOW_ROPE", "integer", "number", "windows_but_every"),
 ]
 
 

@@ -28,16 +28,16 @@ from quantizer.convert.derived_tensors import whole_tensor
 from quantizer.convert.transforms import RowOrder, negative_exponential, plus_one
 from quantizer.errors import CheckpointError
 
-__all__ = ["EXPERT_ROWS", "QWEN", "QWEN35", "SHARED_EXPERT", "SHARED_EXPERT_ROW"]
+__all__ = ["QWEN", "QWEN35"]
 
-EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
-SHARED_EXPERT_ROW = Hyperparameter(
+_EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
+_SHARED_EXPERT_ROW = Hyperparameter(
     "expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")
 )
 _ASSUMED = {"hidden_act": lambda _config: "silu", "use_sliding_window": lambda _config: False}
 # in llama.cpp every layer has experts
 _ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": lambda _config: 1, "mlp_only_layers": lambda _config: []}
-SHARED_EXPERT: Dimensions = {
+_SHARED_EXPERT: Dimensions = {
     "ffn_gate_inp_shexp.weight": ("n_embd", 1),
     "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared"),
     "ffn_up_shexp.weight": ("n_embd", "n_ff_shared"),
@@ -67,11 +67,11 @@ QWEN = (
         hyperparameters=(
             *DECODER,
             *RMS_NORM,
-            *EXPERT_ROWS,
-            SHARED_EXPERT_ROW,
+            *_EXPERT_ROWS,
+            _SHARED_EXPERT_ROW,
         ),
         model_tensors=decoder,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **SHARED_EXPERT},
+        layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **_SHARED_EXPERT},
         stacks=NUMBERED_EXPERTS,
         splits=FUSED_EXPERTS,
         assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": lambda _config: False},
@@ -79,7 +79,7 @@ QWEN = (
     Architecture(
         hf_classes=("Qwen3MoeForCausalLM",),
         gguf_name="qwen3moe",
-        hyperparameters=DECODER + RMS_NORM + EXPERT_ROWS,
+        hyperparameters=DECODER + RMS_NORM + _EXPERT_ROWS,
         model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD},
         stacks=NUMBERED_EXPERTS,
@@ -206,10 +206,10 @@ QWEN35 = (
         gguf_name="qwen35moe",
         hyperparameters=(
             *(row for row in _QWEN35.hyperparameters if row.key != "feed_forward_length"),
-            *EXPERT_ROWS,
-            SHARED_EXPERT_ROW,
+            *_EXPERT_ROWS,
+            _SHARED_EXPERT_ROW,
         ),
-        layer_tensors=_layer({**EXPERT_FEED_FORWARD, **SHARED_EXPERT}),
+        layer_tensors=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}),
         stacks=NUMBERED_EXPERTS,
         splits={**_QWEN35.splits, **FUSED_EXPERTS},
     ),

@@ -9,18 +9,9 @@ from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
 __all__ = [
-    *("ATTENTION", "DIMENSIONS", "EXPERT_FEED_FORWARD", "FUSED_ATTENTION", "FUSED_FEED_FORWARD", "GATED_FEED_FORWARD"),
-    *(
-        "HEAD_NORMS",
-        "POST_NORMS",
-        "PRE_NORMS",
-        "QKV_BIASES",
-        "biases",
-        "decoder",
-        "decoder_with_bias",
-        "head_size",
-        "resolve_shapes",
-    ),
+    *("ATTENTION", "DIMENSIONS", "EXPERT_FEED_FORWARD", "FUSED_ATTENTION", "FUSED_FEED_FORWARD"),
+    *("GATED_FEED_FORWARD", "HEAD_NORMS", "POST_NORMS", "PRE_NORMS", "QKV_BIASES", "biases", "decoder"),
+    *("decoder_with_bias", "head_size", "resolve_shapes"),
 ]
 
 

@@ -17,14 +17,8 @@ from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.write.dtype_conversion import to_float32
 
 __all__ = [
-    "Cut",
-    "MappedTensor",
-    "ReorderedColumns",
-    "StackedTensor",
-    "TransposedTensor",
-    "rearrange_rows",
-    "rows_in",
-    "whole_tensor",
+    *("Cut", "MappedTensor", "ReorderedColumns", "StackedTensor", "TransposedTensor", "rearrange_rows"),
+    *("rows_in", "whole_tensor"),
 ]
 
 # A fused tensor, the name of a part and the config -> that part.

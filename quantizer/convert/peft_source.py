@@ -27,7 +27,7 @@ from quantizer.gguf.lora_adapter import fits
 from quantizer.gguf.validation import shard_paths, validate_gguf
 from quantizer.mix.recipe_rules import ModelShape
 
-__all__ = ["BaseModel", "is_adapter", "open_adapter", "open_base"]
+__all__ = ["is_adapter", "open_adapter"]
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
@@ -63,7 +63,7 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
     if file_type.base.is_quantized:
         raise UsageError(f"An adapter is not quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
     settings = _settings(folder)
-    model = open_base(base or _named_base(settings))
+    model = _open_base(base or _named_base(settings))
     tensors = list(_pairs(folder, model))
     return SourceModel(
         folder.resolve().name,
@@ -102,7 +102,7 @@ def _named_base(settings: Config) -> Path:
     return Path(name)
 
 
-def _pairs(folder: Path, base: BaseModel) -> Iterator[SourceTensor]:
+def _pairs(folder: Path, base: _BaseModel) -> Iterator[SourceTensor]:
     """Yield both matrices for every weight that the adapter changes, under llama.cpp's names."""
     sides = _sides(folder, base.architecture)
     inputs, outputs = (_placed(sides[side], side, base) for side in "ab")
@@ -136,7 +136,7 @@ def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, File
     return sides
 
 
-def _placed(tensors: Mapping[str, FileTensor], side: str, base: BaseModel) -> dict[str, SourceTensor]:
+def _placed(tensors: Mapping[str, FileTensor], side: str, base: _BaseModel) -> dict[str, SourceTensor]:
     """Return the matrices of one side in the place of their weights: the first has the columns of a weight, the second
     its rows.
 
@@ -190,7 +190,7 @@ _SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class BaseModel:
+class _BaseModel:
     """The base model's architecture, settings, and the shape of every weight in ggml order; read from `file`."""
 
     file: Path
@@ -199,7 +199,7 @@ class BaseModel:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def open_base(path: Path) -> BaseModel:
+def _open_base(path: Path) -> _BaseModel:
     """Read the config.json of a folder or the header of a GGUF.
 
     Raises UsageError when `path` is neither, CheckpointError or ModelFileError for a model that cannot be converted.
@@ -210,12 +210,12 @@ def open_base(path: Path) -> BaseModel:
         if not isinstance(values, dict):
             raise CheckpointError("config.json of the base model is not an object.", "Download it again.")
         architecture, config = find_architecture(values)
-        return BaseModel(file, architecture, config, needed_tensors(architecture, config))
+        return _BaseModel(file, architecture, config, needed_tensors(architecture, config))
     if not path.is_file():
         raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
     header = validate_gguf(path)
     shapes = {tensor.name: tensor.shape for shard in shard_paths(header) for tensor in read_header(shard).tensors}
-    return BaseModel(path, _entry(header), _config(header), shapes)
+    return _BaseModel(path, _entry(header), _config(header), shapes)
 
 
 def _entry(header: Header) -> Architecture:

@@ -13,8 +13,7 @@ from quantizer.errors import CheckpointError
 
 __all__ = [
     *("RowOrder", "ValueMap", "grouped_keys", "grouped_queries", "grouped_values", "negative_exponential"),
-    "plus_one",
-    *("positions_beyond_padding", "unpermute_keys", "unpermute_queries", "unpermuted"),
+    *("plus_one", "positions_beyond_padding", "unpermute_keys", "unpermute_queries"),
 ]
 
 # Config and number of rows -> the rows to take, in order.
@@ -34,16 +33,16 @@ def negative_exponential(values: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 
 def unpermute_queries(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return row order of attn_q: see `unpermuted`."""
-    return unpermuted(n_rows, config.integer("num_attention_heads"))
+    """Return row order of attn_q: see `_unpermuted`."""
+    return _unpermuted(n_rows, config.integer("num_attention_heads"))
 
 
 def unpermute_keys(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return row order of attn_k: see `unpermuted`."""
-    return unpermuted(n_rows, config.integer("num_key_value_heads", "num_attention_heads"))
+    """Return row order of attn_k: see `_unpermuted`."""
+    return _unpermuted(n_rows, config.integer("num_key_value_heads", "num_attention_heads"))
 
 
-def unpermuted(n_rows: int, n_heads: int) -> npt.NDArray[np.intp]:
+def _unpermuted(n_rows: int, n_heads: int) -> npt.NDArray[np.intp]:
     """Interleave the two halves of each head's rows.
 
     transformers rotates the first half of a head against the second; llama.cpp's llama graph rotates neighbours.
@@ -60,13 +59,13 @@ def positions_beyond_padding(config: Config, n_rows: int) -> npt.NDArray[np.intp
 
 
 def grouped_queries(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return the queries of a fused matrix, in llama.cpp's order: see `_groups` and `unpermuted`."""
+    """Return the queries of a fused matrix, in llama.cpp's order: see `_groups` and `_unpermuted`."""
     rows = _groups(config, n_rows)[:, :-2].reshape(-1)
     return rows[unpermute_queries(config, len(rows))]
 
 
 def grouped_keys(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return the keys of a fused matrix, in llama.cpp's order: see `_groups` and `unpermuted`."""
+    """Return the keys of a fused matrix, in llama.cpp's order: see `_groups` and `_unpermuted`."""
     rows = _groups(config, n_rows)[:, -2].reshape(-1)
     return rows[unpermute_keys(config, len(rows))]
 

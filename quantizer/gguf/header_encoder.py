@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from quantizer.gguf.gguf_reader import ARRAY, BOOL, SCALAR_FORMATS, STRING
 from quantizer.gguf.tensor_types import TensorType
 
-__all__ = ["ALIGNMENT", "Entry", "OutputTensor", "encode_entry", "encode_header", "file_bytes", "padding"]
+__all__ = ["Entry", "OutputTensor", "encode_entry", "encode_header", "file_bytes", "padding"]
 
-ALIGNMENT = 32
+_ALIGNMENT = 32
 _VERSION = 3
 _TYPE_IDS = {"u8": 0, "u16": 2, "u32": 4, "i32": 5, "f32": 6, "bool": BOOL, "str": STRING}
 
@@ -70,7 +70,7 @@ def file_bytes(header: bytes, tensors: Iterable[OutputTensor]) -> int:
 
 def padding(n_bytes: int) -> int:
     """Return how many zero bytes follow `n_bytes` up to the alignment."""
-    return -n_bytes % ALIGNMENT
+    return -n_bytes % _ALIGNMENT
 
 
 def _encode(value: object, type_id: int, element_type: int | None) -> bytes:

@@ -18,17 +18,7 @@ from dataclasses import dataclass
 from quantizer.gguf.header import ArrayRef, Header
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values, per_layer
 
-__all__ = [
-    "KvShape",
-    "LayerCache",
-    "LayerCaches",
-    "LayerStates",
-    "Windows",
-    "kv_shape_of",
-    "layer_caches_of",
-    "states_of",
-    "windows_of",
-]
+__all__ = ["KvShape", "LayerCache", "LayerCaches", "kv_shape_of", "layer_caches_of"]
 
 # Encoders and diffusion models compute whole texts at once and have no cache.
 _WITHOUT_CACHE = frozenset(
@@ -91,7 +81,7 @@ def layer_caches_of(header: Header) -> LayerCaches:
     if header.architecture in _WITHOUT_CACHE:
         return LayerCaches((LayerCache(),) * n_all)
     n_layers = n_all - n_predicting
-    windows, states = windows_of(header, n_layers), states_of(header, n_layers)
+    windows, states = _windows_of(header, n_layers), _states_of(header, n_layers)
     is_windowed = (*windows.is_windowed, *[False] * n_predicting)
     has_attention = (*states.has_attention, *[True] * n_predicting)
     n_own = _layers_with_caches(header, n_all)
@@ -166,7 +156,7 @@ _WINDOW_KEY, _PATTERN_KEY = "attention.sliding_window", "attention.sliding_windo
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class _Windows:
     """`n_tokens` of the window, 0 for none, and for each layer whether it has one."""
 
     n_tokens: int
@@ -223,13 +213,13 @@ _PATTERNS = {
 }
 
 
-def windows_of(header: Header, n_layers: int) -> Windows:
+def _windows_of(header: Header, n_layers: int) -> _Windows:
     """Return the windows of the `n_layers` layers of a model, prediction layers left out."""
     pattern = _PATTERNS.get(header.architecture)
     n_tokens = _n_tokens(header, pattern, n_layers) if pattern else 0
     if pattern is None or not n_tokens:
-        return Windows(0, (False,) * n_layers)
-    return Windows(n_tokens, tuple(_layers(header, pattern, n_layers)))
+        return _Windows(0, (False,) * n_layers)
+    return _Windows(n_tokens, tuple(_layers(header, pattern, n_layers)))
 
 
 def _n_tokens(header: Header, pattern: _Pattern, n_layers: int) -> int:
@@ -253,7 +243,7 @@ _DEFAULT_TOKEN_SHIFTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class LayerStates:
+class _LayerStates:
     """Elements of the state of each layer, 0 where there is none, and for each whether it has attention."""
 
     elements: tuple[int, ...]
@@ -265,12 +255,12 @@ _Kind = tuple[bool, bool]
 _Rule = Callable[[Header, int], list[_Kind]]
 
 
-def states_of(header: Header, n_layers: int) -> LayerStates:
+def _states_of(header: Header, n_layers: int) -> _LayerStates:
     """Return the states of the `n_layers` layers of a model, prediction layers left out."""
     rule = _RULES.get(header.architecture)
     kinds = rule(header, n_layers) if rule else [(False, True)] * n_layers
     size = _state_elements(header) if rule else 0
-    return LayerStates(
+    return _LayerStates(
         tuple(size if has_state else 0 for has_state, _ in kinds),
         tuple(has_attention for _, has_attention in kinds),
     )

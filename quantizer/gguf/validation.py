@@ -24,15 +24,7 @@ from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.gguf.string_array import StringArray
 from quantizer.gguf.tensor_types import tensor_type_named
 
-__all__ = [
-    "check_answers",
-    "check_no_matrix",
-    "shard_paths",
-    "tensors_of",
-    "validate_gguf",
-    "validate_header",
-    "vocabulary_faults",
-]
+__all__ = ["check_answers", "shard_paths", "tensors_of", "validate_gguf", "validate_header"]
 
 _WEIGHT_TYPES_REFUSED = {tensor_type_named(name).type_id for name in ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")}
 # Integer tensors that models have: an expert routing table, a draft model's map of tokens.
@@ -56,7 +48,7 @@ def validate_gguf(path: Path) -> Header:
 
 def validate_header(header: Header) -> None:
     """Raise ModelFileError when llama.cpp could not survive this file, or it is an importance matrix."""
-    check_no_matrix(header)
+    _check_no_matrix(header)
     for fault in _faults(header):
         raise invalid_gguf(header.path.name, fault)
 
@@ -89,7 +81,7 @@ def tensors_of(header: Header) -> tuple[TensorInfo, ...]:
 def _faults(header: Header) -> Iterator[str]:
     yield from _identity_faults(header)
     yield from hyperparameter_faults(header)
-    yield from vocabulary_faults(header)
+    yield from _vocabulary_faults(header)
     yield from _tensor_faults(header)
 
 
@@ -126,7 +118,7 @@ _ARCHITECTURES = {"clip": "mmproj", "controlvector": "controlvector"}  # in olde
 _NO_TOKENIZER = ("", "no_vocab", "none")
 
 
-def check_no_matrix(header: Header) -> None:
+def _check_no_matrix(header: Header) -> None:
     """Raise ModelFileError for an importance matrix, which has none of a model's fields."""
     if header.text("general.type") == _MATRIX:
         _refuse(header, _MATRIX)
@@ -168,7 +160,7 @@ _NEEDS_NEWLINE = {"rwkv"}
 _N_REMEMBERED = 8
 
 
-def vocabulary_faults(header: Header) -> Iterator[str]:
+def _vocabulary_faults(header: Header) -> Iterator[str]:
     """Yield every reason why llama.cpp could not survive the vocabulary of this file."""
     if _TOKENS not in header.fields:
         return

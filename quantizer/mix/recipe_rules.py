@@ -10,22 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = [
-    "ATTENTION_OUTPUT",
-    "BETTER_LOW_BIT",
-    "DOWN",
-    "EMBEDDING",
-    "EXEMPT_FROM_IMATRIX",
-    "FALLBACK",
-    "KEPT_IN_Q8",
-    "LARGE_GQA",
-    "LOW_BIT",
-    "MIXTRAL_OUTPUT_IN_Q5",
-    "NEEDS_IMATRIX",
-    "OUTPUT_IN_Q5",
-    "QUERY_KEY",
-    "VALUE",
-    "ModelShape",
-    "TensorPosition",
+    *("ATTENTION_OUTPUT", "BETTER_LOW_BIT", "DOWN", "EMBEDDING", "EXEMPT_FROM_IMATRIX", "FALLBACK", "KEPT_IN_Q8"),
+    *("LARGE_GQA", "LOW_BIT", "MIXTRAL_OUTPUT_IN_Q5", "NEEDS_IMATRIX", "OUTPUT_IN_Q5", "QUERY_KEY", "VALUE"),
+    *("ModelShape", "TensorPosition"),
 ]
 
 LARGE_GQA = 4

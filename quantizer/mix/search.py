@@ -23,14 +23,8 @@ from quantizer.mix.tensor_categories import Category, allows_quantization, categ
 from quantizer.write.quantize_plan import PlanOptions, plan_model
 
 __all__ = [
-    "KLD_TOLERANCE",
-    "SIZE_TOLERANCE",
-    "MeasuredMix",
-    "Mix",
-    "MixSearch",
-    "check_reachable",
-    "check_unquantized",
-    "mix_for_kld",
+    *("KLD_TOLERANCE", "SIZE_TOLERANCE", "MeasuredMix", "Mix", "MixSearch", "check_reachable"),
+    *("check_unquantized", "mix_for_kld"),
 ]
 
 SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end

@@ -18,7 +18,7 @@ from quantizer.errors import CheckpointError
 from quantizer.tokenizers.folder import read_bytes, unsound
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, Token, TokenType
 
-__all__ = ["Algorithm", "PieceModel", "WireError", "fields", "float_of", "parse_piece_model", "read_piece_model"]
+__all__ = ["Algorithm", "PieceModel", "parse_piece_model", "read_piece_model"]
 
 _MAX_BYTES = 64 << 20
 _NO_ID = -1
@@ -64,10 +64,10 @@ def parse_piece_model(data: bytes, name: str) -> PieceModel:
     model = PieceModel()
     parts = {1: _add_piece, 2: _read_trainer, 3: _read_normalizer}
     try:
-        for number, value in fields(memoryview(data)):
+        for number, value in _fields(memoryview(data)):
             if number in parts:
                 parts[number](model, _bytes(value))
-    except (WireError, UnicodeDecodeError, ValueError) as error:
+    except (_WireError, UnicodeDecodeError, ValueError) as error:
         raise unsound(name) from error
     if not model.pieces:
         raise CheckpointError(f"{name} holds no pieces.", "Download the checkpoint again.")
@@ -76,21 +76,21 @@ def parse_piece_model(data: bytes, name: str) -> PieceModel:
 
 def _add_piece(model: PieceModel, message: memoryview) -> None:
     text, score, kind = "", 0.0, TokenType.NORMAL
-    for number, value in fields(message):
+    for number, value in _fields(message):
         if number == 1:
             text = str(_bytes(value), "utf-8")
         elif number == 2:
-            score = float_of(value)
+            score = _float_of(value)
         elif number == 3:
             kind = TokenType(_number(value))
     if len(model.pieces) >= MAX_TOKENS or not math.isfinite(score):
-        raise WireError("too many pieces, or a score that is no number")
+        raise _WireError("too many pieces, or a score that is no number")
     model.pieces.append(Token(text, kind, score))
 
 
 def _read_trainer(model: PieceModel, message: memoryview) -> None:
     roles = {40: "unk", 41: "bos", 42: "eos", 43: "pad"}
-    for number, value in fields(message):
+    for number, value in _fields(message):
         if number == 3:
             model.algorithm = Algorithm(_number(value))
         elif number == 24:
@@ -100,7 +100,7 @@ def _read_trainer(model: PieceModel, message: memoryview) -> None:
 
 
 def _read_normalizer(model: PieceModel, message: memoryview) -> None:
-    for number, value in fields(message):
+    for number, value in _fields(message):
         if number == 2:
             model.charsmap = bytes(_bytes(value))
         elif number == 3:
@@ -111,13 +111,13 @@ def _read_normalizer(model: PieceModel, message: memoryview) -> None:
 
 def _bytes(value: int | memoryview) -> memoryview:
     if isinstance(value, int):
-        raise WireError("a number where bytes should be")
+        raise _WireError("a number where bytes should be")
     return value
 
 
 def _number(value: int | memoryview) -> int:
     if not isinstance(value, int):
-        raise WireError("bytes where a number should be")
+        raise _WireError("bytes where a number should be")
     return value
 
 
@@ -131,36 +131,36 @@ _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED_64: 8, _FIXED_32: 4}
 
 
-class WireError(ValueError):
+class _WireError(ValueError):
     """Bytes that are not a protocol buffer."""
 
 
-def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Yield field numbers and values in order: a number for a varint, a view of the bytes for anything else.
 
-    Raises WireError at the first byte that fits no field.
+    Raises _WireError at the first byte that fits no field.
     """
     position, end = 0, len(message)
     while position < end:
         key, position = _varint(message, position)
         number, wire_type = key >> 3, key & 7
         if number == 0:
-            raise WireError("a field has no number")
+            raise _WireError("a field has no number")
         if wire_type == _VARINT:
             value, position = _varint(message, position)
             yield number, value
             continue
         length, position = _length(message, position, wire_type)
         if length > end - position:
-            raise WireError("a field is longer than its message")
+            raise _WireError("a field is longer than its message")
         yield number, message[position : position + length]
         position += length
 
 
-def float_of(value: int | memoryview) -> float:
-    """Return the number in a fixed 32-bit field. Raises WireError for a field of another width."""
+def _float_of(value: int | memoryview) -> float:
+    """Return the number in a fixed 32-bit field. Raises _WireError for a field of another width."""
     if isinstance(value, int) or len(value) != 4:
-        raise WireError("a float is not 32 bits wide")
+        raise _WireError("a float is not 32 bits wide")
     return float(struct.unpack("<f", value)[0])
 
 
@@ -168,7 +168,7 @@ def _length(message: memoryview, position: int, wire_type: int) -> tuple[int, in
     if wire_type == _BYTES:
         return _varint(message, position)
     if wire_type not in _FIXED_BYTES:
-        raise WireError(f"a field has the wire type {wire_type}")
+        raise _WireError(f"a field has the wire type {wire_type}")
     return _FIXED_BYTES[wire_type], position
 
 
@@ -178,4 +178,4 @@ def _varint(message: memoryview, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             return value, position + i + 1
-    raise WireError("a number does not end")
+    raise _WireError("a number does not end")

@@ -15,14 +15,8 @@ from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.tokenizers.chat_templates import DEFAULT
 
 __all__ = [
-    "MAX_TOKENS",
-    "Alphabet",
-    "Token",
-    "TokenType",
-    "TokenizerVocabulary",
-    "bounded_size",
-    "token_list",
-    "vocabulary_entries",
+    *("MAX_TOKENS", "Alphabet", "Token", "TokenType", "TokenizerVocabulary", "bounded_size"),
+    *("token_list", "vocabulary_entries"),
 ]
 
 MAX_TOKENS = 2_000_000

@@ -9,18 +9,8 @@ from typing import Any, ClassVar, TypeAlias
 from quantizer.errors import EngineError, ErrorInfo, UserError
 
 __all__ = [
-    *(
-        "WaitingForShard",
-        "OutputDone",
-        "Event",
-        "JobFailed",
-        "JobPlanned",
-        "TensorWritten",
-        "ShardOrder",
-        "JobResumed",
-        "JobWarning",
-    ),
-    *("decode_event", "encode_event"),
+    *("WaitingForShard", "OutputDone", "Event", "JobFailed", "JobPlanned", "TensorWritten", "ShardOrder"),
+    *("JobResumed", "JobWarning", "decode_event", "encode_event"),
 ]
 
 

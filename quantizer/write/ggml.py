@@ -19,7 +19,7 @@ import numpy.typing as npt
 from quantizer.errors import EngineError
 from quantizer.gguf.tensor_types import TensorType
 
-__all__ = ["dequantize", "is_sound", "library_path", "quantize", "requires_imatrix"]
+__all__ = ["dequantize", "is_sound", "quantize", "requires_imatrix"]
 
 _LIBRARY_NAMES = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}
 
@@ -36,7 +36,7 @@ class _TypeTraits(ctypes.Structure):
     )
 
 
-def library_path() -> Path:
+def _library_path() -> Path:
     """Return the path of libggml-base, beside the installed llama_cpp. Raises EngineError when it is missing."""
     spec = importlib.util.find_spec("llama_cpp")
     name = _LIBRARY_NAMES.get(sys.platform, "libggml-base.so")
@@ -88,7 +88,7 @@ def requires_imatrix(kind: TensorType) -> bool:
 
 @cache
 def _library() -> Any:
-    path = library_path()
+    path = _library_path()
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

@@ -22,7 +22,7 @@ from quantizer.write.partial_output import PartialOutput, check_output
 from quantizer.write.pipeline import PlannedTensor, convert_tensors
 from quantizer.write.quantize_plan import QuantizePlan
 
-__all__ = ["execute", "files_of", "fingerprint", "shard_order"]
+__all__ = ["execute", "fingerprint"]
 
 
 def execute(
@@ -58,7 +58,7 @@ def _write(
     if index:
         report(JobResumed(index, partial.n_written))
     if plan.identities:
-        report(shard_order([tensor.source for tensor in plan.tensors], index))
+        report(_shard_order([tensor.source for tensor in plan.tensors], index))
     headers = {shard.tensors[0].output.name: shard.header for shard in plan.shards}
     n_bad = 0
     with closing(convert_tensors(plan.tensors[index:], n_threads)) as slabs:
@@ -109,29 +109,29 @@ def _identity(path: Path) -> tuple[str, int, int]:
     return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
-def files_of(tensor: object) -> Iterator[PendingFile]:
+def _files_of(tensor: object) -> Iterator[PendingFile]:
     """Yield the pending files that reading `tensor` needs: tensors made of others are frozen dataclasses all the way
     down.
     """
     if isinstance(tensor, PendingFile):
         yield tensor
     elif isinstance(tensor, RowFile):
-        yield from files_of(tensor.parts)
+        yield from _files_of(tensor.parts)
     elif isinstance(tensor, tuple):
         for part in tensor:
-            yield from files_of(part)
+            yield from _files_of(part)
     elif is_dataclass(tensor):
         for field in fields(tensor):
-            yield from files_of(getattr(tensor, field.name))
+            yield from _files_of(getattr(tensor, field.name))
 
 
-def shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
+def _shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
     """Return the pending files that the `tensors` from number `n_done` on need, by first use, with the first and last
     tensor of each.
     """
     spans: dict[str, tuple[int, int]] = {}
     for index in range(n_done, len(tensors)):
-        for file in files_of(tensors[index]):
+        for file in _files_of(tensors[index]):
             first, _ = spans.get(file.path.name, (index, index))
             spans[file.path.name] = (first, index)
     return ShardOrder(tuple((name, *span) for name, span in spans.items()))

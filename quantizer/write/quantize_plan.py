@@ -29,16 +29,8 @@ from quantizer.write.blocks import OutputFile
 from quantizer.write.pipeline import PlannedTensor
 
 __all__ = [
-    "PlanOptions",
-    "PlannedShard",
-    "QuantizePlan",
-    "SizeRow",
-    "fallback_warnings",
-    "header_of_plan",
-    "open_source",
-    "plan",
-    "plan_model",
-    "size_table",
+    *("PlanOptions", "PlannedShard", "QuantizePlan", "SizeRow", "header_of_plan", "open_source"),
+    *("plan", "plan_model", "size_table"),
 ]
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
@@ -223,7 +215,7 @@ def _warnings(
     n_again = sum(_is_requantized(tensor) for tensor in tensors)
     if n_again:
         yield f"{n_again} tensors are quantized already; quantizing them again loses more than from the original."
-    yield from fallback_warnings(verdicts)
+    yield from _fallback_warnings(verdicts)
     for option in options.overrides.unused(list(verdicts)):
         yield f"{option} matches no tensor of this model."
     for shard in shards:
@@ -235,7 +227,7 @@ def _is_requantized(tensor: PlannedTensor) -> bool:
     return tensor.source.stored.is_quantized and tensor.source.stored != tensor.output.kind
 
 
-def fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
+def _fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
     """Yield a sentence for each pair of wanted and given type; the same tensor of several layers is named once."""
     by_types: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, verdict in verdicts.items():

@@ -13,15 +13,8 @@ from quantizer.checkpoint.packed.parts import Dims, array, dims, malformed
 from quantizer.convert.source_model import FileTensor
 
 __all__ = [
-    "WORD_BITS",
-    "BlockScales",
-    "Grid",
-    "apply_scales",
-    "block_counts",
-    "block_scales",
-    "column_groups",
-    "spread_blocks",
-    "unpack_bits",
+    *("WORD_BITS", "BlockScales", "Grid", "apply_scales", "block_counts", "block_scales", "column_groups"),
+    *("spread_blocks", "unpack_bits"),
 ]
 
 WORD_BITS = 32

@@ -16,9 +16,9 @@ from quantizer.checkpoint.packed.grid import BlockScales, apply_scales, block_sc
 from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, dims
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["SCALES", "ScaledWeight", "unpack_fp8"]
+__all__ = ["ScaledWeight", "unpack_fp8"]
 
-SCALES = (*FLOATS, "F8_E8M0")
+_SCALES = (*FLOATS, "F8_E8M0")
 _FLOATS = ("F8_E4M3", "F8_E5M2")
 
 
@@ -43,7 +43,7 @@ def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
         for name in parts.bases(ending):
             if name not in parts.left:
                 continue
-            values, stored = parts.take(name, _FLOATS), parts.take(name + ending, SCALES)
+            values, stored = parts.take(name, _FLOATS), parts.take(name + ending, _SCALES)
             scales = block_scales(stored, dims(values), _block(dims(values), dims(stored), sizes))
             yield computed_weight(name, dims(values), ScaledWeight(values, scales).open)
 
