@@ -9,15 +9,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.chat.conversation import MessageContent, Scalar
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.terminal import printable
-from tui.chat.conversation import Role
 from tui.connection.connection import ServiceConnection
-
-if TYPE_CHECKING:
-    from app.client import Completed, TextDelta
 
 __all__ = ["BATCH_S", "AnswerTimer", "Clock", "StreamChunk", "format_reasoning", "stream_answer"]
 
@@ -42,7 +39,7 @@ class StreamChunk:
 
 
 async def stream_answer(
-    connection: ServiceConnection, turns: Sequence[tuple[Role, str]], sampler: Mapping[str, Any] = _NO_OPTIONS
+    connection: ServiceConnection, turns: Sequence[Message], sampler: Mapping[str, Any] = _NO_OPTIONS
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
     answer, continues it. `sampler` holds options by name, see `app.chat.sampling_options`.
@@ -50,11 +47,8 @@ async def stream_answer(
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
     client = await connection.client()
-    from app.client import GenerationOptions, Message
-
-    messages = [Message(role, content) for role, content in turns]
-    options = GenerationOptions(continue_final_message=True if turns[-1][0] == "assistant" else None, **sampler)
-    stream = client.chat(messages, model=connection.state.model, options=options)
+    options = GenerationOptions(continue_final_message=True if turns[-1].role == "assistant" else None, **sampler)
+    stream = client.chat(turns, model=connection.state.model, options=options)
     queue: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, queue))
     try:
@@ -87,8 +81,6 @@ async def _read(
 
 def _batch(events: Sequence[TextDelta | Completed | None]) -> list[StreamChunk | Completed]:
     """Join the deltas into one chunk."""
-    from app.client import Completed, TextDelta
-
     deltas = [event for event in events if isinstance(event, TextDelta)]
     completed = [event for event in events if isinstance(event, Completed)]
     if not deltas:

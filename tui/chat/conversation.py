@@ -9,15 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
-from typing import Literal
 
 from app.chat.conversation import ChatSettings, Message, MessageState, MessageTree
+from app.protocol.chat import Message as ChatMessage
 from quantizer.errors import UserError
 from tui.chat.composer.attachments import compose_prompt
 
-__all__ = ["UNSAVED_ID", "Conversation", "Ending", "RemovedMessages", "Role", "TranscriptEntry"]
-
-Role = Literal["system", "user", "assistant"]
+__all__ = ["UNSAVED_ID", "Conversation", "Ending", "RemovedMessages", "TranscriptEntry"]
 
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
@@ -147,15 +145,15 @@ class Conversation:
         messages = self._tree.path(message_id)
         return next((message for message in reversed(messages) if message.role == "user"), None)
 
-    def turns(self, leaf_id: int | None) -> list[tuple[Role, str]]:
-        """Return role and text of the turns up to a message; of questions without an answer, only the last one."""
+    def turns(self, leaf_id: int | None) -> list[ChatMessage]:
+        """Return the turns up to a message, as sent to the model; of questions without an answer, only the last one."""
         messages = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
-        turns: list[tuple[Role, str]] = []
+        turns: list[ChatMessage] = []
         for is_user, group in groupby(messages, key=lambda message: message.role == "user"):
             texts = [compose_prompt(message.content, message.attachments) for message in group]
-            turns.append(("user", texts[-1]) if is_user else ("assistant", "\n\n".join(texts)))
+            turns.append(ChatMessage("user", texts[-1]) if is_user else ChatMessage("assistant", "\n\n".join(texts)))
         system = self.settings.system
-        return [("system", system), *turns] if system else turns
+        return [ChatMessage("system", system), *turns] if system else turns
 
     def _entry(self, message: Message, versions: tuple[int, ...]) -> TranscriptEntry:
         return TranscriptEntry(

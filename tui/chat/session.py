@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.sampling_options import valid_options
+from app.protocol.chat import Completed
+from app.protocol.chat import Message as ChatMessage
 from quantizer.errors import StorageError, UserError
 from tui.chat.answer_stream import AnswerTimer, Clock, StreamChunk, stream_answer
-from tui.chat.conversation import UNSAVED_ID, Conversation, Ending, RemovedMessages, Role, TranscriptEntry
+from tui.chat.conversation import UNSAVED_ID, Conversation, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.format import Status, status_of
 from tui.chat.repository import AnswerTarget, AnswerWriter, ChatRepository
 from tui.chat.titles import generate_title, needs_title
 from tui.connection.connection import ServiceConnection
-
-if TYPE_CHECKING:
-    from app.client import Completed
 
 __all__ = ["ChatSession", "ChatView"]
 
@@ -197,7 +196,7 @@ class ChatSession:
             await view.show(conversation.entries())
 
     async def _stream(
-        self, turns: Sequence[tuple[Role, str]], timer: AnswerTimer, writer: AnswerWriter, view: ChatView
+        self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter, view: ChatView
     ) -> None:
         sampler = valid_options(self.conversation.settings.options)
         async with aclosing(stream_answer(self._connection, turns, sampler)) as events:

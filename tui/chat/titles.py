@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Message, MessageState
 from app.chat.text import provisional_title
+from app.protocol.chat import GenerationOptions, TextDelta
+from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable_line
-from tui.chat.conversation import Role
 
 if TYPE_CHECKING:
     from app.client import ModelStatus
@@ -40,15 +41,12 @@ def is_idle(model: ModelStatus | None) -> bool:
     return model.occupancy.n_running == model.occupancy.n_waiting == 0
 
 
-async def generate_title(client: ChatBackend, model: str, turns: Sequence[tuple[Role, str]]) -> str:
+async def generate_title(client: ChatBackend, model: str, turns: Sequence[ChatMessage]) -> str:
     """Return a title for `turns`; an empty string if the model is busy or returns none. Cancelling it stops the model.
     Raises UserError."""
-    from app.client import GenerationOptions, TextDelta
-    from app.client import Message as Turn
-
     if not is_idle((await client.status()).model(model)):
         return ""
-    messages = [*(Turn(role, content) for role, content in turns), Turn("user", _REQUEST)]
+    messages = [*turns, ChatMessage("user", _REQUEST)]
     options = GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS)
     async with aclosing(client.chat(messages, model=model, options=options)) as events:
         parts = [event.text async for event in events if isinstance(event, TextDelta)]

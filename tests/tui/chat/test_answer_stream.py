@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.protocol.chat import Message
 from app.terminal import printable
 from quantizer.errors import EngineError
 from tui.chat import answer_stream as stream
@@ -23,7 +24,7 @@ def _no_batching(monkeypatch):
 
 async def _parts(client):
     async with ServiceConnection(client.opened, "guide") as connection:
-        return [part async for part in stream_answer(connection, [("user", "hi")])]
+        return [part async for part in stream_answer(connection, [Message("user", "hi")])]
 
 
 @settings(max_examples=30)
@@ -41,7 +42,7 @@ async def test_text_before_an_error_is_yielded_before_it_is_raised():
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), ending=EngineError("died")))
     async with (
         ServiceConnection(client.opened, "guide") as connection,
-        aclosing(stream_answer(connection, [("user", "hi")])) as parts,
+        aclosing(stream_answer(connection, [Message("user", "hi")])) as parts,
     ):
         text = (await anext(parts)).text
         while text != "ab":
@@ -53,6 +54,6 @@ async def test_text_before_an_error_is_yielded_before_it_is_raised():
 async def test_closing_the_generator_aborts_the_stream():
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), pause_after=1))
     async with ServiceConnection(client.opened, "guide") as connection:
-        async with aclosing(stream_answer(connection, [("user", "hi")])) as parts:
+        async with aclosing(stream_answer(connection, [Message("user", "hi")])) as parts:
             assert (await anext(parts)).text == "a"
         assert client.n_aborted == 1
