@@ -91,7 +91,7 @@ class Messages:
             )
             connection.execute(f"{_BELOW} DELETE FROM messages WHERE id IN below", place)  # noqa: S608
 
-    def put_back(self, chat_id: int, removed: Iterable[Message], leaf_id: int | None) -> None:
+    def restore(self, chat_id: int, removed: Iterable[Message], leaf_id: int | None) -> None:
         """Restore removed messages (parents before children) with their ids, and show the branch to `leaf_id`."""
         with self._database.writing() as connection:
             for message in removed:

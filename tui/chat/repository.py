@@ -195,7 +195,7 @@ class SqliteChatRepository:
 
     async def restore(self, removed: RemovedMessages) -> None:
         chat_id = self._open_chat_id
-        await self._thread.do(lambda store: store.messages.put_back(chat_id, removed.messages, removed.leaf_id))
+        await self._thread.do(lambda store: store.messages.restore(chat_id, removed.messages, removed.leaf_id))
 
     def title_setter(self, question: str) -> Callable[[str], Awaitable[None]]:
         return partial(self._set_title, self._open_chat_id, provisional_title(question))

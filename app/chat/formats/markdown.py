@@ -24,7 +24,7 @@ def markdown(transcripts: Iterable[Transcript]) -> Iterator[str]:
         if chat.settings.system:
             yield f"## System prompt\n\n{closed(chat.settings.system)}\n\n"
         for message in transcript.branch:
-            yield _said(message)
+            yield _section(message)
 
 
 def speaker(message: Message) -> str:
@@ -44,7 +44,7 @@ def closed(text: str) -> str:
     return f"{text}\n{fence}" if fence else text
 
 
-def _said(message: Message) -> str:
+def _section(message: Message) -> str:
     parts = [f"## {speaker(message)}"]
     if message.reasoning:
         parts.append("\n".join(f"> {line}".rstrip() for line in message.reasoning.strip().splitlines()))

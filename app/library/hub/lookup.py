@@ -38,12 +38,14 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
     try:
         header = validate_gguf(resolve(name, settings).path)
     except UnknownModelError as unknown:
-        return _elsewhere(name, unknown, here)
+        return _find_remote(name, unknown, here)
     check_answers(header, needs_tokenizer=False)  # a plan needs sizes only
     return PlannedModel(header, tensors_of(header)), ""
 
 
-def _elsewhere(name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
+def _find_remote(
+    name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]
+) -> tuple[PlannedModel, str]:
     access = hub_access_from_environment()
     try:
         reference = resolve_reference(name, access.endpoint)

@@ -15,7 +15,7 @@ from typing import Any
 from quantizer.errors import ModelFileError, StorageError
 from quantizer.files import write_atomically
 
-__all__ = ["MAX_RECIPE_BYTES", "NO_RECIPE", "Recipe", "encoded", "read_recipe", "recipe_path", "write_recipe"]
+__all__ = ["MAX_RECIPE_BYTES", "NO_RECIPE", "Recipe", "encode_recipe", "read_recipe", "recipe_path", "write_recipe"]
 
 MAX_RECIPE_BYTES = 1 << 20
 _ROLES = ("system", "user", "assistant")
@@ -73,7 +73,7 @@ def read_recipe(path: Path) -> Recipe:
         raise _damaged(path, str(error)) from error
 
 
-def encoded(recipe: Recipe) -> bytes:
+def encode_recipe(recipe: Recipe) -> bytes:
     """Return `recipe` as bytes of its file; more than MAX_RECIPE_BYTES would not be read again."""
     return json.dumps(asdict(recipe), indent=1).encode()
 
@@ -82,7 +82,7 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
     """Write `recipe` beside the model at `path`, whole or not at all. Raises StorageError."""
     target = recipe_path(path)
     try:
-        write_atomically(target, encoded(recipe), sync=True)
+        write_atomically(target, encode_recipe(recipe), sync=True)
     except OSError as error:
         cause = f"{target} cannot be written: {error.strerror}."
         raise StorageError(cause, "Check the disk and its permissions.") from error

@@ -93,13 +93,13 @@ def test_a_parent_of_another_chat_is_refused_and_nothing_is_kept(store: ChatStor
     store.messages.add(here.id, None, _said("and goes on"))
 
 
-def test_what_was_removed_is_put_back_as_it_was(store: ChatStore) -> None:
+def test_removed_messages_are_restored(store: ChatStore) -> None:
     chat_id = store.chats.create().id
     question = store.messages.add(chat_id, None, _said("why?"))
     store.messages.add(chat_id, question.id, MessageContent(role="assistant", content="Because.", stats={"n": 1}))
     before = store.transcripts.read(chat_id)
     store.messages.remove(chat_id, question.id)
     assert store.messages.of(chat_id) == ()
-    store.messages.put_back(chat_id, before.messages, before.chat.leaf_id)
+    store.messages.restore(chat_id, before.messages, before.chat.leaf_id)
     assert store.transcripts.read(chat_id) == before
     assert [hit.chat.id for hit in store.search.find("because")] == [chat_id]

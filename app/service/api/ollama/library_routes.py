@@ -23,7 +23,7 @@ from app.library.local.recipe import (
     MAX_RECIPE_BYTES,
     NO_RECIPE,
     Recipe,
-    encoded,
+    encode_recipe,
     read_recipe,
     recipe_path,
     write_recipe,
@@ -97,7 +97,7 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
     if body.template:
         await _check_template(models, body.template)
     recipe = body.recipe(source.id).over(await asyncio.to_thread(read_recipe, source.path))
-    if len(encoded(recipe)) > MAX_RECIPE_BYTES:
+    if len(encode_recipe(recipe)) > MAX_RECIPE_BYTES:
         raise RequestError("The recipe of the model is larger than 1 MiB.", "Send its parts with each request.")
     if not body.quantize:
         await _link(source, name, settings, recipe)
