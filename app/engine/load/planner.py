@@ -75,7 +75,7 @@ class LoadPlanner:
             kv_types=parse_kv_types(config.kv_type),
             n_sequences=config.n_sequences,
             is_fused=setting.flash_attention,
-            gpu_layers=None if config.gpu_layers is None else dict(config.gpu_layers),
+            gpu_layers=config.gpu_layers,
         )
         rates = self.rates_of(machine)
         if not machine.gpus:

@@ -5,6 +5,7 @@ Owns the list of messages. Independent of their encoding (`codec`), their sender
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,7 +70,7 @@ class EngineConfig:
     draft_path: str = ""
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
-    gpu_layers: tuple[tuple[str, int], ...] | None = None  # (GPU, layers) chosen by the user; None: as planned
+    gpu_layers: Mapping[str, int] | None = None  # layers by GPU chosen by the user; None: as planned
 
 
 # Service to worker, besides `Request`

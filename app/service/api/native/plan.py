@@ -94,7 +94,7 @@ def apply_plan_request(request: PlanRequest, config: EngineConfig) -> EngineConf
         n_sequences=request.n_sequences or config.n_sequences,
         n_threads=request.n_threads or config.n_threads,
         context_shift=config.context_shift if request.context_shift is None else request.context_shift,
-        gpu_layers=None if request.gpu_layers is None else tuple(request.gpu_layers.items()),
+        gpu_layers=request.gpu_layers,
     )
 
 

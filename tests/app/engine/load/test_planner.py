@@ -63,7 +63,7 @@ def test_with_a_gpu_layers_go_there_as_planned() -> None:
 
 
 def test_manually_placed_layers_go_to_their_gpu_until_memory_is_too_small() -> None:
-    requested = replace(CONFIG, gpu_layers=(("CUDA0", 12),))
+    requested = replace(CONFIG, gpu_layers={"CUDA0": 12})
     attempt = planner(CARD).attempt(requested, TUNED)
     assert attempt.parameters.n_gpu_layers == 12
     smaller = planner(CARD).smaller(attempt, may_shorten=False)
