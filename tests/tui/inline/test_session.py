@@ -275,7 +275,7 @@ def test_a_narrow_terminal_has_its_rows_to_itself(environment, far):
         assert "^C" not in typist.shown
         typist.read_until(PROMPT)
     rows = [row for piece in typist.shown.split("\r\n") for row in piece.split("\r")]
-    assert max(len(row) for row in rows if "reading" in row) < 20
+    assert max(len(row) for row in rows if "processing" in row) < 20
 
 
 def test_a_model_that_is_not_there_is_a_sentence_and_status_1(environment):
