@@ -38,12 +38,12 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
     try:
         header = validate_gguf(resolve(name, settings).path)
     except UnknownModelError as unknown:
-        return _find_remote(name, unknown, here)
+        return _on_hub(name, unknown, here)
     check_answers(header, needs_tokenizer=False)  # a plan needs sizes only
     return PlannedModel(header, tensors_of(header)), ""
 
 
-def _find_remote(
+def _on_hub(
     name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]
 ) -> tuple[PlannedModel, str]:
     access = hub_access_from_environment()
