@@ -43,9 +43,7 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
     return PlannedModel(header, tensors_of(header)), ""
 
 
-def _on_hub(
-    name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]
-) -> tuple[PlannedModel, str]:
+def _on_hub(name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
     access = hub_access_from_environment()
     try:
         reference = resolve_reference(name, access.endpoint)
