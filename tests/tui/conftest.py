@@ -103,7 +103,7 @@ def open_app(tmp_path: Path) -> InlineSession:
 
 
 @pytest.fixture
-def meet() -> type[User]:
+def user_of() -> type[User]:
     """Return a user for a pilot, for tests that run the app themselves."""
     return User
 

@@ -83,7 +83,7 @@ class KilledApp:
         faults = [*self._unreported(victim, before, doing), *self._unanswered()]
         ready_s = time.perf_counter() - killed_s
         self._note_sent([*seen, *app.glances])
-        kept = _kept(app.data_dir)
+        kept = _stored(app.data_dir)
         lost = self._sent - kept.asked
         unkept = [(killed_s - glance.at_s, glance.answers) for glance in seen if glance.answers not in kept.answers]
         lost_s, lost_text = max(unkept, default=(0.0, ""))
@@ -100,7 +100,7 @@ class KilledApp:
         faults = self._retried_jobs()
         app.leave()
         app.start()
-        kept = _kept(app.data_dir)
+        kept = _stored(app.data_dir)
         faults += [f"n{number} is lost" for number in sorted(self._sent - kept.asked)]
         number = self._chance.choice(sorted(kept.shown & self._sent))
         if not self._is_found(number):
@@ -143,7 +143,7 @@ class KilledApp:
             words in glance.screen for words in _NOTICES.get(victim, ("",)) for glance in self.app.glances
         )
         is_noticed = victim == "service" or (before.status in _WORKING and doing != "stops")
-        if is_reported or not is_noticed or (victim == "worker" and _kept(self.app.data_dir).is_answered):
+        if is_reported or not is_noticed or (victim == "worker" and _stored(self.app.data_dir).is_answered):
             return []
         return [f"the kill of the {victim} was not reported:\n{self.app.look().screen}"]
 
@@ -230,7 +230,7 @@ _SHOWN = """WITH RECURSIVE branch (chat_id, id, parent_id, content) AS (
 ) SELECT content FROM branch"""
 
 
-def _kept(data_dir: Path) -> _Kept:
+def _stored(data_dir: Path) -> _Kept:
     with closing(sqlite3.connect(data_dir / FILE_NAME, timeout=10)) as connection:
         connection.execute("INSERT INTO messages_words (messages_words, rank) VALUES ('integrity-check', 1)")
         integrity = str(connection.execute("PRAGMA integrity_check").fetchone()[0])

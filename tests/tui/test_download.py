@@ -46,13 +46,13 @@ def settings(tmp_path):
     return Settings(engine="fake", port=port, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
 
-async def test_a_download_is_stopped_resumed_left_running_and_found_finished(settings, slow_hub, meet):
+async def test_a_download_is_stopped_resumed_left_running_and_found_finished(settings, slow_hub, user_of):
     @asynccontextmanager
     async def open_app() -> AsyncIterator:
         async with ServiceConnection(local_service(settings), settings.model) as connection:
             app = LocalllmApp(connection, settings=settings)
             async with app.run_test(size=(120, 40), notifications=True) as pilot:
-                user = meet(pilot)
+                user = user_of(pilot)
                 await user.sees("guide · ready")
                 yield user
 

@@ -200,7 +200,7 @@ FEATURES = (
 )
 
 
-async def walk(texts: Sequence[str], folder: Path, meet: type) -> dict[str, Shown]:
+async def walk(texts: Sequence[str], folder: Path, user_of: type) -> dict[str, Shown]:
     """Go from place to place, and return what was shown at each."""
     settings = Settings(data_dir=folder / "data", cache_dir=folder / "cache")
     client = world(texts, settings)
@@ -212,7 +212,7 @@ async def walk(texts: Sequence[str], folder: Path, meet: type) -> dict[str, Show
         app = LocalllmApp(connection, repository, lambda: 0.0, settings, is_welcoming=True)
         app.driver_class = RecordingDriver
         async with app.run_test(headless=False, size=SIZE, notifications=True) as pilot:
-            user = meet(pilot)
+            user = user_of(pilot)
             for place in FEATURES:
                 await user.presses(*place.keys.split())
                 if place.question:
@@ -235,13 +235,13 @@ def faults(place: Place, hostile: Shown, allowed: set[str]) -> list[str]:
     return found + ([f"never shown: {unseen}"] if unseen else [])
 
 
-async def test_hostile_text_is_letters_wherever_it_is_shown(tmp_path, meet, monkeypatch):
+async def test_hostile_text_is_letters_wherever_it_is_shown(tmp_path, user_of, monkeypatch):
     walks = []
     for texts in (BENIGN, HOSTILE):
         folder = tmp_path / texts[0]
         folder.mkdir()
         monkeypatch.chdir(folder)
-        walks.append(await walk(texts, folder, meet))
+        walks.append(await walk(texts, folder, user_of))
     plain, hostile = walks
     allowed = set().union(*(sequence_kinds(shown.written) for shown in plain.values()))
     found = {place.name: faults(place, hostile[place.name], allowed) for place in FEATURES}

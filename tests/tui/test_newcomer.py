@@ -39,14 +39,14 @@ def hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("hub")
-async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(tmp_path, meet):
+async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(tmp_path, user_of):
     settings = Settings(engine="fake", port=0, data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
     keys: list[str] = []
     assert is_first_run(settings)
     async with ServiceConnection(local_service(settings), settings.model) as connection:
         app = LocalllmApp(connection, settings=settings, is_welcoming=is_first_run(settings))
         async with app.run_test(size=(80, 24), notifications=True) as pilot:
-            user = meet(pilot)
+            user = user_of(pilot)
 
             async def presses(key: str) -> None:
                 keys.append(key)

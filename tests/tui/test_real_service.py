@@ -68,11 +68,11 @@ async def _question_reaches_the_worker(connection: ServiceConnection, pilot: Pil
             await pilot.pause(0.01)
 
 
-async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(settings, meet):
+async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(settings, user_of):
     before = set(_descendants())
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
-        user = meet(pilot)
+        user = user_of(pilot)
         await user.sees("ready", "context 0/")
         worker = _worker()
         worker.suspend()
@@ -97,11 +97,11 @@ async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(se
     assert set(_descendants()) <= before
 
 
-async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_again_by_itself(settings, meet):
+async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_again_by_itself(settings, user_of):
     connection = ServiceConnection(local_service(settings), settings.model)
     app = LocalllmApp(connection, settings=settings)
     async with connection, app.run_test(size=(80, 24), notifications=True) as pilot:
-        user = meet(pilot)
+        user = user_of(pilot)
         await user.sees("ready")
         await user.presses("f9")
         _service().kill()
@@ -113,17 +113,17 @@ async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_a
         await user.sees("tok/s", "ready")
 
 
-async def test_reasoning_is_separated_by_the_service(settings, tmp_path, meet):
+async def test_reasoning_is_separated_by_the_service(settings, tmp_path, user_of):
     template = "{% for message in messages %}{{ message.content }}{% endfor %}</think><think>"
     model = tiny_llama(tmp_path / "thinker.gguf", lambda writer: writer.add_chat_template(template))
     connection = ServiceConnection(local_service(settings), str(model))
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(80, 24)) as pilot:
-        user = meet(pilot)
+        user = user_of(pilot)
         await user.asks("Hello there")
         await user.sees("▸ thought for", "tokens", "ready")
 
 
-async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, tmp_path, meet):
+async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, tmp_path, user_of):
     def title() -> str:
         with ChatStore(tmp_path) as store:
             return store.chats.page()[0].title
@@ -132,17 +132,17 @@ async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, t
     async with SqliteChatRepository(tmp_path) as repository, connection:
         app = LocalllmApp(connection, repository, settings=settings)
         async with app.run_test(size=(80, 24)) as pilot:
-            user = meet(pilot)
+            user = user_of(pilot)
             await user.asks("Hello there")
             await user.sees("tok/s", "ready")
             await user.until(lambda: title() != "Hello there", "the chat got no title")
 
 
-async def test_missing_model_is_reported_and_another_can_be_chosen(settings, tmp_path, meet):
+async def test_missing_model_is_reported_and_another_can_be_chosen(settings, tmp_path, user_of):
     missing = str(tmp_path / "missing.gguf")
     connection = ServiceConnection(local_service(replace(settings, model=missing)), missing)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(100, 30)) as pilot:
-        user = meet(pilot)
+        user = user_of(pilot)
         await user.sees("No answer", "missing.gguf", "F6 lists local models", "not available")
         assert isinstance(connection.state.error, ModelFileError)
         await user.presses("f6")
@@ -153,10 +153,10 @@ async def test_missing_model_is_reported_and_another_can_be_chosen(settings, tmp
         await user.sees("tok/s", "first token")
 
 
-async def test_a_job_of_the_service_is_followed_to_its_end_and_announced(settings, meet):
+async def test_a_job_of_the_service_is_followed_to_its_end_and_announced(settings, user_of):
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection, settings=settings).run_test(size=(120, 40)) as pilot:
-        user = meet(pilot)
+        user = user_of(pilot)
         await user.sees("ready")
         await user.presses("f8")
         client = await connection.service()

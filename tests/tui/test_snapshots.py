@@ -39,20 +39,20 @@ def _one_folder_and_time_zone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     ],
 )
 @pytest.mark.parametrize("name", SCENES_BY_NAME)
-def test_screen_looks_as_drawn(snap_compare, meet, name: str, size: tuple[int, int], theme: str):
+def test_screen_looks_as_drawn(snap_compare, user_of, name: str, size: tuple[int, int], theme: str):
     scene = SCENES_BY_NAME[name]
-    assert snap_compare(scene.app(theme), terminal_size=size, run_before=_walk(scene, meet))
+    assert snap_compare(scene.app(theme), terminal_size=size, run_before=_walk(scene, user_of))
 
 
 @pytest.mark.parametrize("name", ["answered", "settings"])
-def test_screen_in_high_contrast_looks_as_drawn(snap_compare, meet, name: str):
+def test_screen_in_high_contrast_looks_as_drawn(snap_compare, user_of, name: str):
     scene = SCENES_BY_NAME[name]
-    assert snap_compare(scene.app("high-contrast"), terminal_size=(80, 24), run_before=_walk(scene, meet))
+    assert snap_compare(scene.app("high-contrast"), terminal_size=(80, 24), run_before=_walk(scene, user_of))
 
 
-def _walk(scene: Scene, meet: type) -> Callable[[Pilot[None]], Awaitable[None]]:
+def _walk(scene: Scene, user_of: type) -> Callable[[Pilot[None]], Awaitable[None]]:
     async def act(pilot: Pilot[None]) -> None:
-        user = meet(pilot)
+        user = user_of(pilot)
         for keys, *texts in (scene.first, *scene.steps):
             await user.presses(*keys.split())
             await user.sees(*texts)

@@ -13,7 +13,7 @@ from tui.chat import repository as repository_module
 from tui.chat.repository import AnswerTarget, SqliteChatRepository
 
 
-def _kept(data_dir: Path) -> list[Message]:
+def _stored(data_dir: Path) -> list[Message]:
     with ChatStore(data_dir) as store:
         chat = store.chats.latest()
         return list(store.messages.of(chat.id)) if chat else []
@@ -37,7 +37,7 @@ async def test_a_chat_can_be_continued_after_quitting(open_app, tmp_path):
         await user.sees("Still me.")
     assert [message.content for message in later.requests[0]] == ["Who are you?", "Hello.", "And now?"]
     assert [content for _, content in _shown(tmp_path)] == ["Who are you?", "Hello.", "And now?", "Still me."]
-    first_answer = _kept(tmp_path)[1]
+    first_answer = _stored(tmp_path)[1]
     assert (first_answer.model, first_answer.stats["decode_tokens_per_s"]) == ("guide", 48.0)
 
 
@@ -48,7 +48,7 @@ async def test_a_stopped_answer_is_saved_as_partial(open_app, tmp_path):
         await user.sees("Kept half")
         await user.presses("escape")
         await user.sees("stopped")
-    assert [(message.content, message.state) for message in _kept(tmp_path)][1:] == [
+    assert [(message.content, message.state) for message in _stored(tmp_path)][1:] == [
         ("Kept half ", MessageState.PARTIAL)
     ]
 
@@ -69,7 +69,7 @@ async def test_an_answer_made_again_is_a_sibling_of_the_first(open_app, tmp_path
         await user.sees("First try.")
         await user.presses("ctrl+r")
         await user.sees("Second try.")
-    question, first, second = _kept(tmp_path)
+    question, first, second = _stored(tmp_path)
     assert first.parent_id == second.parent_id == question.id
     assert first.content == "First try."
     assert _shown(tmp_path) == [("user", "again?"), ("assistant", "Second try.")]

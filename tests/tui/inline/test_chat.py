@@ -52,7 +52,7 @@ def opened(tmp_path: Path) -> Opened:
     return opened
 
 
-def _kept(data_dir: Path) -> list[Message]:
+def _stored(data_dir: Path) -> list[Message]:
     with ChatStore(data_dir) as store:
         chat = store.chats.latest()
         return list(store.messages.of(chat.id)) if chat else []
@@ -62,7 +62,7 @@ async def test_an_answer_is_printed_and_saved(opened, tmp_path, capsys):
     async with opened(ScriptedClient(ScriptedReply(deltas=("Hel", "lo.")))) as chat:
         await chat.submit("Who are you?")
     assert capsys.readouterr() == ("Hello.\n", "")
-    assert [(message.role, message.content) for message in _kept(tmp_path)] == [
+    assert [(message.role, message.content) for message in _stored(tmp_path)] == [
         ("user", "Who are you?"),
         ("assistant", "Hello."),
     ]
@@ -103,10 +103,12 @@ async def test_a_stopped_answer_is_marked_and_keeps_its_text(opened, tmp_path, c
         answering.cancel()
         await asyncio.wait({answering})
         assert "[stopped]" in capsys.readouterr().err
-        assert [(message.content, message.state) for message in _kept(tmp_path)][1:] == [("Half", MessageState.PARTIAL)]
+        assert [(message.content, message.state) for message in _stored(tmp_path)][1:] == [
+            ("Half", MessageState.PARTIAL)
+        ]
         await chat.submit("/continue")
         assert capsys.readouterr().out == " a loaf\n"
-    assert [message.content for message in _kept(tmp_path)][1:] == ["Half a loaf"]
+    assert [message.content for message in _stored(tmp_path)][1:] == ["Half a loaf"]
     assert client.n_aborted == 1
 
 
@@ -146,7 +148,7 @@ async def test_an_edited_question_becomes_a_version_of_the_former(opened, tmp_pa
         assert chat.edited.content == "soup?"
         await chat.submit("bread?")
     assert [message.content for message in client.requests[1]] == ["bread?"]
-    questions = [message for message in _kept(tmp_path) if message.role == "user"]
+    questions = [message for message in _stored(tmp_path) if message.role == "user"]
     assert [message.parent_id for message in questions] == [None, None]
 
 
@@ -251,7 +253,7 @@ async def test_a_file_that_a_question_mentions_is_attached_and_saved(opened, tmp
     (asked,) = client.requests[0]
     assert "The word is banana." in asked.content
     assert asked.content.endswith("Which word is in @notes.txt?")
-    assert [each.name for each in _kept(tmp_path)[0].attachments] == ["notes.txt"]
+    assert [each.name for each in _stored(tmp_path)[0].attachments] == ["notes.txt"]
     assert "Attached notes.txt, 19 characters." in capsys.readouterr().err
 
 

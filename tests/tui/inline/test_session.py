@@ -47,7 +47,7 @@ def far() -> Iterator[FarEngine]:
         yield engine
 
 
-def _kept(environment: Mapping[str, str]) -> list[Message]:
+def _stored(environment: Mapping[str, str]) -> list[Message]:
     """What is kept of the latest chat, in the branch that is shown."""
     with ChatStore(Path(environment["LOCALLLM_DATA_DIR"])) as store:
         chat = store.chats.latest()
@@ -88,7 +88,7 @@ def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
         assert "tok/s" in typist.sends('two\nlines\n"""')
         typist.type("/bye\n")
         assert typist.process.wait(timeout=30) == 0
-    assert _kept(environment) == []
+    assert _stored(environment) == []
 
 
 def test_each_question_carries_the_conversation_until_a_new_one_begins(environment):
@@ -112,7 +112,7 @@ def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recal
         typist.read_until(PROMPT)
         typist.sends("hello there")
         assert typist.leaves() == 0
-    first = _kept(environment)
+    first = _stored(environment)
     assert [message.role for message in first] == ["user", "assistant"]
     with Typist(environment, *CHAT) as typist:
         shown = typist.read_until("/new starts another chat")
@@ -122,7 +122,7 @@ def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recal
         typist.type("\x10\n")  # Ctrl-P is Up on any terminal
         typist.read_until(PROMPT)
         assert typist.leaves() == 0
-    assert [message.content for message in _kept(environment)][:3:2] == ["hello there", "hello there"]
+    assert [message.content for message in _stored(environment)][:3:2] == ["hello there", "hello there"]
     with Typist(environment, *CHAT, "--new") as typist:
         assert "ask a question" in typist.read_until(PROMPT)
         assert typist.leaves() == 0
@@ -174,7 +174,7 @@ def test_ctrl_c_stops_an_answer_keeps_its_text_and_clears_a_line(environment, fa
         typist.read_until("Half")
         typist.type(CTRL_C)
         assert "[stopped]" in typist.read_until(PROMPT)
-        assert [(message.content, message.state) for message in _kept(environment)] == [
+        assert [(message.content, message.state) for message in _stored(environment)] == [
             ("go", MessageState.FINISHED),
             ("Half", MessageState.PARTIAL),
         ]
@@ -195,9 +195,9 @@ def test_kill_9_in_mid_answer_leaves_what_was_shown_a_second_before(environment,
         typist.type("second\n")
         far.send("Half")
         typist.read_until("Half")
-        _until(lambda: _kept(environment)[-1].content == "Half", "the answer is kept while it is written")
+        _until(lambda: _stored(environment)[-1].content == "Half", "the answer is kept while it is written")
         typist.process.kill()
-    kept = [(message.content, message.state) for message in _kept(environment)]
+    kept = [(message.content, message.state) for message in _stored(environment)]
     assert kept[:3] == [
         ("first", MessageState.FINISHED),
         ("Whole.", MessageState.FINISHED),
@@ -214,7 +214,7 @@ def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
         typist.read_until("Half")
         typist.process.send_signal(signal.SIGHUP)
         assert typist.process.wait(timeout=30) == 128 + signal.SIGHUP
-    assert _kept(environment)[-1].content == "Half"
+    assert _stored(environment)[-1].content == "Half"
 
 
 def test_a_dead_worker_costs_one_answer(environment):
@@ -229,7 +229,7 @@ def test_a_dead_worker_costs_one_answer(environment):
         assert "Error: " in typist.read_until(PROMPT)
         assert "Error: " not in typist.sends("/retry")
         assert typist.leaves() == 0
-    assert _kept(environment)[-1].state is MessageState.FINISHED
+    assert _stored(environment)[-1].state is MessageState.FINISHED
 
 
 def test_a_lost_service_is_restarted_with_the_next_question(environment):
@@ -332,7 +332,7 @@ def test_alt_enter_begins_another_line_and_tab_finishes_the_name_of_a_file(envir
         typist.read_until("Banana.")
         typist.read_until(PROMPT)
         assert typist.leaves() == 0
-    asked = _kept(environment)[0]
+    asked = _stored(environment)[0]
     assert asked.content.split() == ["Which", "word", "is", "in", "@notes.txt", "?"]
     assert asked.content.startswith("Which word\n")
     assert [each.content for each in asked.attachments] == ["The word is banana."]

@@ -22,7 +22,7 @@ def settings(tmp_path):
 
 
 @pytest.fixture
-def arrival(settings, meet):
+def arrival(settings, user_of):
     """A newcomer sits down."""
 
     @asynccontextmanager
@@ -30,7 +30,7 @@ def arrival(settings, meet):
         async with ServiceConnection(client.opened, "guide") as connection:
             app = LocalllmApp(connection, settings=settings, clock=lambda: 0.0, is_welcoming=True)
             async with app.run_test(size=(80, 24), notifications=True) as pilot:
-                yield meet(pilot)
+                yield user_of(pilot)
 
     return arrive
 

@@ -20,7 +20,7 @@ from tui.settings.controller import SettingsController
 
 
 @asynccontextmanager
-async def sat_down(
+async def running_app(
     root: Path,
     text: str = "",
     flags: dict[str, object] | None = None,
@@ -54,9 +54,9 @@ def row_of(user: Any, name: str) -> str:
     return next((row for row in rows if row.startswith(f"{name} ")), "")
 
 
-async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path, meet):
-    async with sat_down(tmp_path, "threads = 3\n", {"model": "other"}, CTX="512", API_KEY="sesame") as app:
-        user = meet(Pilot(app))
+async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path, user_of):
+    async with running_app(tmp_path, "threads = 3\n", {"model": "other"}, CTX="512", API_KEY="sesame") as app:
+        user = user_of(Pilot(app))
         await user.presses("f10")
         await user.sees("Telemetry: none", "threads", "LOCALLLM_MODEL")
         assert row_of(user, "model") == "model other flag"
@@ -68,9 +68,9 @@ async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path,
             assert row_of(user, name), name
 
 
-async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_path, meet):
-    async with sat_down(tmp_path, "# mine\nthreads = 3\n") as app:
-        user = meet(Pilot(app))
+async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_path, user_of):
+    async with running_app(tmp_path, "# mine\nthreads = 3\n") as app:
+        user = user_of(Pilot(app))
         await user.presses("f10", "down", "enter")
         await user.sees("Context length in tokens", "Enter confirms")
         await user.presses("backspace", "x", "enter")
@@ -85,10 +85,10 @@ async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_
         assert (tmp_path / "config.toml").read_text() == "# mine\nthreads = 3\n"
 
 
-async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet):
+async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, user_of):
     client = ScriptedClient()
-    async with sat_down(tmp_path, "ctx = 512\n", client=client) as app:
-        user = meet(Pilot(app))
+    async with running_app(tmp_path, "ctx = 512\n", client=client) as app:
+        user = user_of(Pilot(app))
         await user.presses("f10", "l")
         await user.sees("The model already uses")
         (tmp_path / "config.toml").write_text(
@@ -108,18 +108,18 @@ async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, meet
     ]
 
 
-async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, meet):
-    async with sat_down(tmp_path, "ctx = 512\n") as app:
-        user = meet(Pilot(app))
+async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, user_of):
+    async with running_app(tmp_path, "ctx = 512\n") as app:
+        user = user_of(Pilot(app))
         await user.presses("f10", "down", "r")
         await user.sees("512 → 0 at the next start")
         await user.presses("l")
         await user.sees("The model already uses")
 
 
-async def test_a_switch_and_a_choice_are_selected_and_an_override_of_the_file_is_reported(tmp_path, meet):
-    async with sat_down(tmp_path, CONTEXT_SHIFT="false") as app:
-        user = meet(Pilot(app))
+async def test_a_switch_and_a_choice_are_selected_and_an_override_of_the_file_is_reported(tmp_path, user_of):
+    async with running_app(tmp_path, CONTEXT_SHIFT="false") as app:
+        user = user_of(Pilot(app))
         await user.presses("f10", *["down"] * 3, "e")
         await user.sees("Drop the oldest tokens", "Enter selects")
         await user.presses("home", "enter")
@@ -128,23 +128,23 @@ async def test_a_switch_and_a_choice_are_selected_and_an_override_of_the_file_is
         assert row_of(user, "context_shift").startswith("context_shift false ")
 
 
-async def test_a_theme_applies_at_once_and_is_saved(tmp_path, meet):
-    async with sat_down(tmp_path) as app:
-        user = meet(Pilot(app))
+async def test_a_theme_applies_at_once_and_is_saved(tmp_path, user_of):
+    async with running_app(tmp_path) as app:
+        user = user_of(Pilot(app))
         await user.asks("/theme")
         await user.sees("High contrast", "ANSI, dark")
         await user.presses("down", "down", "enter")
         await user.sees("high-contrast: It is effective now")
         assert app.theme == "high-contrast"
     assert written(tmp_path) == {"theme": "high-contrast"}
-    async with sat_down(tmp_path, 'theme = "high-contrast"\n') as app:
-        await meet(Pilot(app)).sees("ready")
+    async with running_app(tmp_path, 'theme = "high-contrast"\n') as app:
+        await user_of(Pilot(app)).sees("ready")
         assert app.theme == "high-contrast"
 
 
-async def test_keys_of_the_settings_work_and_are_shown(tmp_path, meet):
-    async with sat_down(tmp_path, '[keys]\ngo-settings = "f11,ctrl+f11"\nhelp = "f12"\n') as app:
-        user = meet(Pilot(app))
+async def test_keys_of_the_settings_work_and_are_shown(tmp_path, user_of):
+    async with running_app(tmp_path, '[keys]\ngo-settings = "f11,ctrl+f11"\nhelp = "f12"\n') as app:
+        user = user_of(Pilot(app))
         await user.sees("ready")
         await user.presses("ctrl+f11")
         await user.sees("Telemetry: none", "Settings")
@@ -152,9 +152,9 @@ async def test_keys_of_the_settings_work_and_are_shown(tmp_path, meet):
         await user.sees("F11, Ctrl+F11", "/settings")
 
 
-async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path, meet):
-    async with sat_down(tmp_path) as app:
-        user = meet(Pilot(app))
+async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path, user_of):
+    async with running_app(tmp_path) as app:
+        user = user_of(Pilot(app))
         await user.presses("f10", *["down"] * list(DESCRIPTIONS).index("keys"), "enter")
         await user.sees("Key bindings of the terminal app")
         await user.pastes("help=f5")
@@ -169,26 +169,26 @@ async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path
     assert written(tmp_path) == {"keys": {"help": "f12"}}
 
 
-async def test_invalid_settings_are_reported_and_the_app_starts(tmp_path, meet):
-    async with sat_down(tmp_path, 'theme = "[red]pink"\n[keys]\nnope = "f2"\n') as app:
-        user = meet(Pilot(app))
+async def test_invalid_settings_are_reported_and_the_app_starts(tmp_path, user_of):
+    async with running_app(tmp_path, 'theme = "[red]pink"\n[keys]\nnope = "f2"\n') as app:
+        user = user_of(Pilot(app))
         await user.sees("[red]pink", "'nope' is no", "ready")
         await user.presses("f1")
         await user.sees("Keys and commands")
 
 
-async def test_no_color_leaves_no_colour_in_any_theme(tmp_path, meet, monkeypatch):
+async def test_no_color_leaves_no_colour_in_any_theme(tmp_path, user_of, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     for theme in ("", "high-contrast", "ansi-dark"):
-        async with sat_down(tmp_path, f'theme = "{theme}"\n') as app:
-            user = meet(Pilot(app))
+        async with running_app(tmp_path, f'theme = "{theme}"\n') as app:
+            user = user_of(Pilot(app))
             await user.sees("ready")
             await user.presses("f10")
             await user.sees("Telemetry: none")
             assert not colours_of(app), theme
     monkeypatch.delenv("NO_COLOR")
-    async with sat_down(tmp_path) as app:
-        await meet(Pilot(app)).sees("ready")
+    async with running_app(tmp_path) as app:
+        await user_of(Pilot(app)).sees("ready")
         assert colours_of(app)
 
 
