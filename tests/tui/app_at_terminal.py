@@ -37,7 +37,7 @@ _QUESTION = re.compile(r"^ {2}▌ (.*)$", re.MULTILINE)
 _TOAST = re.compile(r"(?<=.{10}) ▌.*$")
 _JOB = re.compile(r"^ +Quantize \S+ to \S+(?: {2}|$)", re.MULTILINE)
 _GREETING = "ask one of these"
-_MARKS = {"waitingfortheanswer", "cutatthelimitoftokens"}
+_MARKS = {"waitingfortheanswer", "tokenlimitreached"}
 _N_LETTERS = 16
 
 
@@ -51,7 +51,7 @@ class Glance:
     screen: str
     status: str
     asked: frozenset[int]
-    said: str
+    answers: str
     n_jobs: int
 
     @classmethod
@@ -95,7 +95,7 @@ class AppAtTerminal:
         while self.terminal.process.poll() is None:
             if not is_asked and choice in self.look().screen:
                 is_asked = True
-                self.presses(*["down"] * choice.startswith("Stop"), "enter")
+                self.presses(*["down"] * choice.startswith("Cancel"), "enter")
             time.sleep(_LOOKS_EVERY_S)
         self.terminal.close()
 
