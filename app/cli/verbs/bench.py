@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from app.cli.options import complete_model, options, setting_options
+from app.cli.output.format import print_json
 from app.terminal import printable
 from quantizer.errors import ServiceError, UsageError
 
@@ -180,7 +180,7 @@ def _print(measured: list[Results], rooflines: list[Roofline], seed: int, *, wan
     from app.bench.report import as_json, comparison, reasons, table
 
     if wants_json:
-        click.echo(json.dumps(as_json(measured, rooflines, seed)))
+        print_json(as_json(measured, rooflines, seed))
         return
     console = Console()
     made = table(measured[0]) if len(measured) == 1 else comparison(*measured)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import option, options
+from app.cli.output.format import print_json
 from app.terminal import printable
 from quantizer.errors import UsageError
 
@@ -39,7 +38,7 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
     with _store() as store:
         page = store.chats.page(archived=archived, limit=limit)
     if wants_json:
-        click.echo(json.dumps([asdict(chat) for chat in page]))
+        print_json(page)
         return
     if not page:
         click.echo("There are no archived chats." if archived else "There are no chats yet.", err=True)
@@ -83,7 +82,7 @@ def search(
     with _store() as store:
         hits = store.search.find(" ".join(words), chat_filter, limit=limit)
     if wants_json:
-        click.echo(json.dumps([asdict(hit) for hit in hits]))
+        print_json(hits)
         return
     if not hits:
         click.echo("No chat matches.", err=True)
@@ -120,7 +119,7 @@ def import_chats(file: Path, wants_json: bool) -> None:
     with _store() as store:
         taken = import_file(file, store)
     if wants_json:
-        click.echo(json.dumps(asdict(taken)))
+        print_json(taken)
         return
     click.echo(f"Imported chats: {len(taken.ids)}.")
     for fault in taken.skipped:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.options import announced_rpc_endpoints, complete_model, options, setting_options
+from app.cli.output.format import print_json
 from app.protocol.library import MachineReport
 from app.terminal import printable
 
@@ -115,7 +115,7 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     report = describe_machine(findings)
     diagnosis = diagnose_model(model, settings, findings.machine) if model else None
     if wants_json:
-        click.echo(json.dumps(encode(report) | ({"model": model_json(diagnosis)} if diagnosis else {})))
+        print_json(encode(report) | ({"model": model_json(diagnosis)} if diagnosis else {}))
         return
     for line in _lines(report):
         click.echo(printable(line))

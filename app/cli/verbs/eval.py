@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from app.cli.eval_options import read_text, resolve_model, shipped, window_size
 from app.cli.options import complete_model, options, setting_options
+from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
 from app.terminal import printable
 
@@ -56,7 +56,7 @@ def evaluate(
 def _print(names: list[str], verdict: EvalResult, *, wants_json: bool) -> None:
     if wants_json:
         sizes = [asdict(size) | {"bits_per_weight": size.bits_per_weight} for size in verdict.sizes]
-        click.echo(json.dumps({"models": names, **asdict(verdict), "sizes": sizes}))
+        print_json({"models": names, **asdict(verdict), "sizes": sizes})
         return
     from rich.console import Console
     from rich.table import Table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 
 from app.cli.eval_options import resolve_model
 from app.cli.options import complete_model, option, options, setting_options
+from app.cli.output.format import print_json
 from app.cli.quantization.calibration import compute_imatrix
 from app.terminal import printable
 from quantizer.errors import UsageError
@@ -74,7 +74,7 @@ def _print(matrix: ImportanceMatrix, output: Path, *, wants_json: bool) -> None:
         "datasets": matrix.datasets,
     }
     if wants_json:
-        click.echo(json.dumps(result))
+        print_json(result)
         return
     click.echo(
         f"{printable(str(output))} has {len(matrix.entries)} weights, over {matrix.n_chunks} windows of "

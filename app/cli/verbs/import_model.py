@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
-from app.cli.output.format import format_bytes
-from app.protocol.codec import encode
+from app.cli.output.format import format_bytes, print_json
 from app.protocol.library import ImportWay, PlacementResult
 from app.terminal import printable_line
 
@@ -65,7 +63,7 @@ def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> N
         way: ImportWay = _copy(plan, index) if is_copy else link_model(plan, index)
     placed = resolve(str(plan.path), settings)
     if wants_json:
-        click.echo(json.dumps(encode(PlacementResult(placed.id, str(placed.path), plan.n_bytes, way))))
+        print_json(PlacementResult(placed.id, str(placed.path), plan.n_bytes, way))
         return
     click.echo(f"{printable_line(placed.id)} ({format_bytes(plan.n_bytes)}) is in the library: {_WAYS[way]}.")
 

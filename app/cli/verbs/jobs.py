@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from app.cli.options import options
-from app.cli.output.format import format_bytes
-from app.protocol.codec import encode
+from app.cli.output.format import format_bytes, print_json
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 
@@ -40,7 +38,7 @@ def list_jobs(wants_json: bool) -> None:
     """List the jobs that wait, run or have ended, oldest first."""
     found = _request(lambda client: client.jobs())
     if wants_json:
-        click.echo(json.dumps([encode(job) for job in found]))
+        print_json(found)
         return
     for job in found:
         click.echo(_line(job))
@@ -60,7 +58,7 @@ def watch(job_id: str | None, wants_json: bool) -> None:
     async def follow(client: ServiceClient) -> Job | None:
         job = None
         async for job in client.watch_job(job_id) if job_id else client.watch_jobs():
-            click.echo(json.dumps(encode(job)) if wants_json else _line(job))
+            _print(job, wants_json=wants_json)
         return job
 
     last = _request(follow)
@@ -107,7 +105,10 @@ def _request(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
 
 
 def _print(job: Job, *, wants_json: bool) -> None:
-    click.echo(json.dumps(encode(job)) if wants_json else _line(job))
+    if wants_json:
+        print_json(job)
+    else:
+        click.echo(_line(job))
 
 
 def _line(job: Job) -> str:

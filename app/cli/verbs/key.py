@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.options import options
+from app.cli.output.format import print_json
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def key(context: click.Context, *, wants_json: bool) -> None:
     """
     if context.invoked_subcommand is None:
         first = _keys().first(_FIRST)
-        click.echo(json.dumps(_as_json(first)) if wants_json else first.secret)
+        if wants_json:
+            print_json(_as_json(first))
+        else:
+            click.echo(first.secret)
 
 
 @key.command("list")
@@ -41,7 +44,7 @@ def list_keys(*, wants_json: bool) -> None:
     """List the keys: name, scopes and creation date; with --json the keys too."""
     keys = _keys().known()
     if wants_json:
-        click.echo(json.dumps({"keys": [_as_json(item) for item in keys]}))
+        print_json({"keys": [_as_json(item) for item in keys]})
         return
     width = max((len(printable_line(item.name)) for item in keys), default=0)
     for item in keys:
@@ -66,7 +69,10 @@ def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
     if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or name != printable_line(name):
         raise UsageError(f"{printable_line(name)!r} is not a valid name.", "Give one of at most 64 characters.")
     made = _keys().add(name, map(KeyScope, scopes or ("infer",)))
-    click.echo(json.dumps(_as_json(made)) if wants_json else made.secret)
+    if wants_json:
+        print_json(_as_json(made))
+    else:
+        click.echo(made.secret)
 
 
 @key.command()
@@ -75,7 +81,10 @@ def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
 def remove(name: str, *, wants_json: bool) -> None:
     """Remove the key called NAME. A running service rejects it at once."""
     _keys().remove(name)
-    click.echo(json.dumps({"removed": name}) if wants_json else f"Removed {printable_line(name)}.")
+    if wants_json:
+        print_json({"removed": name})
+    else:
+        click.echo(f"Removed {printable_line(name)}.")
 
 
 def _keys() -> KeyFile:

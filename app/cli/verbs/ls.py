@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -12,8 +11,7 @@ import click
 
 from app.cli.index import open_index
 from app.cli.options import options
-from app.cli.output.format import format_bytes, format_count
-from app.protocol.codec import encode
+from app.cli.output.format import format_bytes, format_count, print_json
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
         forget_missing(settings.models_dir, index)
         entries = list_entries((*here, *(external_models() if has_external else ())), index)
         if wants_json:
-            click.echo(json.dumps({"models": [encode(entry.describe()) for entry in _read(entries, index)]}))
+            print_json({"models": [entry.describe() for entry in _read(entries, index)]})
             return
         width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
         click.echo(_line("name", width, _HEADINGS) + ("where" if has_external else ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.options import complete_model, options, setting_options
+from app.cli.output.format import print_json
 from app.terminal import printable
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def plan(
         found = _with_projector_warning(found, candidate.header.path, auxiliary)
         data, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
     if wants_json:
-        click.echo(json.dumps(data))
+        print_json(data)
         return
     for line in lines:
         click.echo(printable(line))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import click
 from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
 from app.cli.options import BYTE_SIZE, options
-from app.cli.output.format import format_bytes
+from app.cli.output.format import format_bytes, print_json
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
             for item in found
         ]
         result = {"found": items, "bytes_freed": n_freed, "rows_forgotten": n_forgotten, "dry_run": is_dry_run}
-        click.echo(json.dumps(result))
+        print_json(result)
     elif found and not is_dry_run:
         click.echo(f"Freed {format_bytes(n_freed)}.")
 

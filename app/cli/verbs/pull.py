@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import BYTE_SIZE, options
+from app.cli.output.format import print_json
 from app.terminal import printable
 from quantizer.errors import UsageError
 
@@ -67,7 +67,7 @@ def pull(
         else:
             path, made = checkpoint.output, asyncio.run(checkpoint.make(puller))
     if checkpoint is not None and wants_json:
-        click.echo(json.dumps({"event": "quantized", **made}))
+        print_json({"event": "quantized", **made})
     if not wants_json:
         click.echo(printable(f"{path} is complete. Run it: localllm run {path.stem}"))
 
@@ -89,7 +89,7 @@ def _shown(*, wants_json: bool) -> Iterator[Report]:
     if wants_json:
         from app.library.download.events import encode_event
 
-        yield lambda event: click.echo(json.dumps(encode_event(event)))
+        yield lambda event: print_json(encode_event(event))
         return
     from app.cli.output.progress import DownloadProgress
 

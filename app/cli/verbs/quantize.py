@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.options import BYTE_SIZE, option, options, setting_options
-from app.cli.output.format import format_bytes
+from app.cli.output.format import format_bytes, print_json
 from app.cli.quantization.calibration import AUTO, RUNNABLE, cached_imatrix
 from app.cli.quantization.mix import MixTarget
 from app.terminal import printable
@@ -43,7 +41,7 @@ def list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
     rows = list(type_rows(source, bandwidth.bytes_per_s))
     if wants_json:
         measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
-        click.echo(json.dumps({"source": str(source), **measured, "types": [asdict(row) for row in rows]}))
+        print_json({"source": str(source), **measured, "types": rows})
         return
     _print(rows, bandwidth)
 
@@ -138,7 +136,10 @@ def quantize(
     if target:
         request, mix = _mixed(request, target, threads or 0, wants_json=wants_json)
     result = {**(_planned(request) if is_dry_run else written(request)), **mix}
-    click.echo(json.dumps(result) if wants_json else _summary(result))
+    if wants_json:
+        print_json(result)
+    else:
+        click.echo(_summary(result))
 
 
 def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool) -> MixTarget | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import click
 
 from app.cli.options import options
-from app.protocol.codec import encode
+from app.cli.output.format import print_json
 from app.protocol.library import Recommendation, Recommended
 from app.terminal import printable
 
@@ -47,7 +46,7 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
     wanted = [Role(role)] if role else list(Role)
     found = [recommended(read_catalogue(), each, here) for each in wanted]
     if wants_json:
-        click.echo(json.dumps(encode({"recommendations": found})))
+        print_json({"recommendations": found})
         return
     for each in found:
         for line in _lines(each):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ import click
 from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
-from app.cli.output.format import format_bytes
-from app.protocol.codec import encode
+from app.cli.output.format import format_bytes, print_json
 from app.terminal import printable_line
 from quantizer.errors import UserError
 
@@ -52,7 +50,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
             if not wants_json:
                 click.echo(f"Removed {_described(removal)}.")
     if wants_json:
-        click.echo(json.dumps({"removed": [encode(removal) for removal in removals]}))
+        print_json({"removed": removals})
 
 
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:

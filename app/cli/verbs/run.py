@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from app.chat.sampling_options import validate_options
 from app.cli.confirm import confirm_load
 from app.cli.options import complete_model, generation_options, options, resolve_settings
 from app.cli.output.answer import Answer, AnswerPrinter, LoadingLine, as_json, ask, stats_line
+from app.cli.output.format import print_json
 from app.cli.prompts import combined, piped_text
 from app.cli.user_interface import ChatOptions, current_interface
 from app.client import GenerationOptions, Message, RemoteEngine, ServiceClient
@@ -89,7 +89,7 @@ async def _answer_once(job: _Job, question: str) -> None:
         await ask(client, model_id, [*_opening(job), Message("user", question)], job.options, answer, on_delta)
     assert answer.completed is not None, "an answer that raises nothing is whole"
     if job.as_json:
-        click.echo(json.dumps(as_json(model_id, answer.text, answer.completed, answer.reasoning)))
+        print_json(as_json(model_id, answer.text, answer.completed, answer.reasoning))
     else:
         click.echo()
     if job.shows_stats:

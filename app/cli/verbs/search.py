@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import option, options
-from app.protocol.codec import encode
+from app.cli.output.format import print_json
 from app.protocol.library import HubModel, HubRepository
 from app.terminal import printable
 
@@ -47,7 +46,7 @@ def search(
     if only_fitting:
         hits = [hit for hit in map(_fitting, hits) if hit.models or hit.problem]
     if wants_json:
-        click.echo(json.dumps(encode({"repositories": hits})))
+        print_json({"repositories": hits})
         return
     for hit in hits:
         for line in _lines(hit):

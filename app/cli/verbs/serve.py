@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import click
 from app.cli.confirm import confirm_load, with_unfit_policy
 from app.cli.editors import EDITORS, editor_settings
 from app.cli.options import options, setting_options
+from app.cli.output.format import print_json
 from app.settings.parsing import is_loopback
 from app.settings.settings import load_settings
 from app.terminal import printable
@@ -71,4 +71,4 @@ def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
 
 
 def _tell_owner(line: Mapping[str, object]) -> None:
-    click.echo(json.dumps(line))
+    print_json(line)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
+from app.cli.output.format import print_json
 from app.terminal import printable, printable_line
 
 __all__ = ["show"]
@@ -24,7 +23,6 @@ def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
     from app.library.local.index import full_model_info
     from app.library.local.model_record import describe_model_file, model_info_rows, record_of, template_changes
     from app.library.local.resolve import resolve
-    from app.protocol.codec import encode
     from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf
 
@@ -34,7 +32,7 @@ def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
     with open_index(settings.cache_dir) as index:
         record = record_of(header, index, settings.cache_dir)
     if wants_json:
-        click.echo(json.dumps(encode(describe_model_file(info, record))))
+        print_json(describe_model_file(info, record))
     elif wants_template:
         click.echo(printable("\n".join(template_changes(record) or [record.template])))
     else:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import click
 
 from app.cli.options import complete_model, options, setting_options
+from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
 from app.engine.tuning.tune_results import (
     DEFAULT_KV_TYPE,
@@ -105,7 +104,7 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
 
     best = fastest(_of_default_cache(measured), DEFAULT_WORKLOAD)
     if wants_json:
-        click.echo(json.dumps({"model": name, "best": asdict(best.setting), "measured": [asdict(m) for m in measured]}))
+        print_json({"model": name, "best": best.setting, "measured": measured})
         return
     from rich.console import Console
     from rich.table import Table

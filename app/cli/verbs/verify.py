@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
+from app.cli.output.format import print_json
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
             if not wants_json:
                 click.echo(_line(verdicts[-1]))
     if wants_json:
-        click.echo(json.dumps({"models": [_as_json(verdict) for verdict in verdicts]}))
+        print_json({"models": [_as_json(verdict) for verdict in verdicts]})
     if any(verdict.state == "damaged" for verdict in verdicts):
         raise click.exceptions.Exit(1)
 
