@@ -1,4 +1,4 @@
-"""The text of an answer on its way to the screen."""
+"""The stream of an answer, and the figures measured while it runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.chat.conversation import Message
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
-from app.protocol.chat import Message
+from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable
 from quantizer.errors import EngineError
 from tui.chat import answer_stream as stream
-from tui.chat.answer_stream import StreamChunk, stream_answer
+from tui.chat.answer_stream import AnswerTimer, StreamChunk, format_reasoning, stream_answer
 from tui.connection.connection import ServiceConnection
 
 
@@ -24,7 +25,7 @@ def _no_batching(monkeypatch):
 
 async def _parts(client):
     async with ServiceConnection(client.opened, "guide") as connection:
-        return [part async for part in stream_answer(connection, [Message("user", "hi")])]
+        return [part async for part in stream_answer(connection, [ChatMessage("user", "hi")])]
 
 
 @settings(max_examples=30)
@@ -42,7 +43,7 @@ async def test_text_before_an_error_is_yielded_before_it_is_raised():
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), ending=EngineError("died")))
     async with (
         ServiceConnection(client.opened, "guide") as connection,
-        aclosing(stream_answer(connection, [Message("user", "hi")])) as parts,
+        aclosing(stream_answer(connection, [ChatMessage("user", "hi")])) as parts,
     ):
         text = (await anext(parts)).text
         while text != "ab":
@@ -54,6 +55,35 @@ async def test_text_before_an_error_is_yielded_before_it_is_raised():
 async def test_closing_the_generator_aborts_the_stream():
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), pause_after=1))
     async with ServiceConnection(client.opened, "guide") as connection:
-        async with aclosing(stream_answer(connection, [Message("user", "hi")])) as parts:
+        async with aclosing(stream_answer(connection, [ChatMessage("user", "hi")])) as parts:
             assert (await anext(parts)).text == "a"
         assert client.n_aborted == 1
+
+
+def test_thoughts_are_timed_from_the_first_to_the_last_and_the_answer_is_not():
+    times_s = iter([9.0, 10.0, 13.2, 15.0])
+    timer = AnswerTimer(lambda: next(times_s))
+    for chunk in (StreamChunk("", 5, "hm", 5), StreamChunk("Yes", 12, " so", 10), StreamChunk(".", 13)):
+        timer.observe(chunk)
+    assert timer.stats == {"thought_s": pytest.approx(3.2), "n_thought_tokens": 10}
+
+
+def test_a_continued_answer_keeps_the_figures_of_its_thoughts():
+    former = {"thought_s": 1.5, "n_thought_tokens": 7, "finish_reason": "length"}
+    timer = AnswerTimer(lambda: 0.0, former)
+    timer.observe(StreamChunk("on", 1))
+    assert timer.stats == {"thought_s": 1.5, "n_thought_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("content", "stats", "is_running", "words"),
+    [
+        ("Yes.", {"thought_s": 3.21, "n_thought_tokens": 410}, False, "thought for 3.2 s, 410 tokens"),
+        ("", {"thought_s": 0.5, "n_thought_tokens": 1}, True, "thinking for 0.5 s, 1 token"),
+        ("Yes", {"thought_s": 0.5, "n_thought_tokens": 2}, True, "thought for 0.5 s, 2 tokens"),
+        ("Imported.", {}, False, "thought"),
+    ],
+)
+def test_the_line_contains_the_known_figures(content, stats, is_running, words):
+    message = Message(id=1, parent_id=None, role="assistant", content=content, reasoning="hm", stats=stats)
+    assert format_reasoning(message, is_running=is_running) == words

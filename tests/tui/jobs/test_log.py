@@ -1,9 +1,11 @@
-"""The log screen."""
+"""The log screen and its view."""
 
 from __future__ import annotations
 
+from textual.app import App, ComposeResult
+
 from app.client.fake import ScriptedClient
-from tui.jobs.log import read_end
+from tui.jobs.log import LogView, read_end
 
 
 async def test_the_log_follows_and_shows_only_lines_with_what_is_typed(open_app, tmp_path):
@@ -36,3 +38,42 @@ def test_the_end_of_a_file_is_whole_lines(tmp_path):
     assert read_end(path, 12) == "third\n"
     assert read_end(tmp_path / "none") == ""
     assert "cannot be read" in read_end(tmp_path)
+
+
+class _Reader(App[None]):
+    def compose(self) -> ComposeResult:
+        yield LogView()
+
+
+def _lines(n_lines: int) -> str:
+    return "".join(f"line {number}\n" for number in range(n_lines))
+
+
+async def test_the_end_is_in_view_until_the_user_scrolls_away_and_again_after_returning():
+    async with _Reader().run_test(size=(40, 10)) as pilot:
+        view = pilot.app.query_one(LogView)
+        view.show(_lines(30))
+        await pilot.pause()
+        assert view.scroll_y == view.max_scroll_y > 0
+        view.focus()
+        await pilot.press("pageup")
+        await pilot.wait_for_scheduled_animations()
+        place = view.scroll_y
+        view.show(_lines(50))
+        await pilot.pause()
+        assert view.scroll_y == place < view.max_scroll_y
+        await pilot.press("ctrl+end", "end")
+        await pilot.wait_for_scheduled_animations()
+        view.show(_lines(60))
+        await pilot.pause()
+        assert view.scroll_y == view.max_scroll_y
+
+
+async def test_its_end_stays_in_view_when_the_window_changes():
+    async with _Reader().run_test(size=(40, 20)) as pilot:
+        view = pilot.app.query_one(LogView)
+        view.show(_lines(30))
+        for size in ((40, 8), (30, 8), (30, 25)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert view.scroll_y == view.max_scroll_y > 0

@@ -1,10 +1,28 @@
+"""Attachments: pasted texts, files below a folder, and mentions of files."""
+
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.conversation import Attachment
-from tui.chat.composer.attachments import compose_prompt, is_long, pasted
+from quantizer.errors import StorageError, UsageError
+from tui.chat.composer.attachments import (
+    MAX_ATTACHED_BYTES,
+    complete_path,
+    compose_prompt,
+    files_below,
+    is_long,
+    mentioned_files,
+    mentions,
+    missing_mentions,
+    pasted,
+    read_text_file,
+)
 
 
 def test_a_paste_is_long_by_its_letters_or_its_lines() -> None:
@@ -34,3 +52,92 @@ def test_no_text_ends_its_own_fence(content: str) -> None:
     fence = lines[1]
     assert lines.count(fence) == 2
     assert fence not in content
+
+
+def test_files_are_found_nearest_first_and_noise_is_passed_over(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/deep/c.py", "a/d.py", ".git/config", "node_modules/x.js", ".env"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert files_below(tmp_path) == ["b.txt", "a/d.py", "a/deep/c.py"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "secret").symlink_to("/etc/passwd")
+    assert files_below(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_has_no_files(tmp_path: Path) -> None:
+    assert files_below(tmp_path / "nowhere") == []
+
+
+def test_a_text_is_read_without_its_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("\ufeffgrün\n".encode())
+    assert read_text_file(tmp_path / "a", "a").content == "grün\n"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x89PNG\r\n\x1a\n\x00", b"\xff\xfe", b"text\0with", b"x" * (MAX_ATTACHED_BYTES + 1)]
+)
+def test_what_is_no_text_or_too_large_is_refused_in_words(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(UsageError, match="a is"):
+        read_text_file(tmp_path / "a", "a")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"notes.md cannot be read"):
+        read_text_file(tmp_path / "notes.md", "notes.md")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "here"
+    (folder / "src").mkdir(parents=True)
+    for name in ("notes.txt", "my notes.txt", "src/main.py", ".hidden", "../outside.txt"):
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("What is in @notes.txt?", ["notes.txt"]),
+        ("@src/main.py: explain, and @notes.txt too, @notes.txt.", ["src/main.py", "notes.txt"]),
+        ('Sum up @"my notes.txt"!', ["my notes.txt"]),
+        ("Write to me@notes.txt or @property, @@notes.txt, @ src", []),
+        ("@src is a folder", []),
+        ("@" + "x" * 5000, []),
+        ("@nul\0.txt", []),
+    ],
+)
+def test_a_word_behind_an_at_sign_is_a_file_where_there_is_one(folder: Path, question: str, names: list[str]) -> None:
+    assert list(mentioned_files(question, folder, may_leave=True)) == names
+
+
+def test_a_file_elsewhere_is_named_by_its_path_where_that_is_allowed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.setenv("USERPROFILE", str(folder.parent))
+    question = f"@~/outside.txt @../outside.txt @{folder.parent}/outside.txt @src/../notes.txt @~nobody-here/x.txt"
+    everywhere = mentioned_files(question, folder, may_leave=True)
+    assert len(everywhere) == 4
+    assert {path.resolve().name for path in everywhere.values()} == {"outside.txt", "notes.txt"}
+    assert list(mentioned_files(question, folder, may_leave=False)) == ["src/../notes.txt"]
+
+
+def test_a_missing_file_is_distinguished_from_a_word(folder: Path) -> None:
+    question = "@notes.text, @src/nothing and @somebody see @notes.txt"
+    assert missing_mentions(question, folder) == ["notes.text", "src/nothing"]
+    assert mentions(question, folder)["somebody"] is None
+
+
+def test_an_unfinished_name_becomes_files_and_folders(folder: Path) -> None:
+    assert complete_path("", folder) == ["my notes.txt", "notes.txt", "src/"]
+    assert complete_path("no", folder) == ["notes.txt"]
+    assert complete_path("src/", folder) == ["src/main.py"]
+    assert complete_path(".h", folder) == [".hidden"]
+    assert complete_path("../o", folder) == ["../outside.txt"]
+    assert complete_path("nothing/", folder) == []
