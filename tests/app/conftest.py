@@ -74,7 +74,7 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
     def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
         own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
         process = subprocess.Popen(
-            python_command("app.cli.main", "serve", "--owned"),
+            python_command("tests.app.service_process", "serve", "--owned"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment, **(outside or {}), **own},
