@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import llama_cpp.llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library
+from llama_cpp._utils import errnull_file, outnull_file
 
 from app.engine.backend import MemoryShortError
 from quantizer.errors import EngineError, redact_paths
@@ -34,6 +35,10 @@ __all__ = [
     "native_log",
     "parse_buffer",
 ]
+
+# llama_cpp opens os.devnull twice at its import, for classes that are not used here, and never closes it.
+errnull_file.close()
+outnull_file.close()
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 EvalCallback = Any  # a ctypes function pointer, ggml_backend_sched_eval_callback
