@@ -97,7 +97,7 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
         with service.process:
             assert service.process.stdin is not None
             service.process.stdin.close()
-            assert was_killed or service.process.wait(timeout=20) == 0
+            assert was_killed or service.process.wait(timeout=60) == 0
 
 
 @pytest.fixture(scope="session")

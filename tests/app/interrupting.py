@@ -35,4 +35,4 @@ def interrupt(environment: Mapping[str, str], folder: Path, *arguments: str) -> 
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert b"Traceback" not in errors
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]

@@ -23,7 +23,7 @@ from tui.connection.connection import ServiceConnection
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

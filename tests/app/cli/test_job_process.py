@@ -83,7 +83,7 @@ def test_a_line_from_the_service_is_ctrl_c(environment: Mapping[str, str], tmp_p
         _, errors = _said(process)
     assert process.returncode == _INTERRUPTED
     assert b"Traceback" not in errors
-    assert not psutil.wait_procs([child], timeout=10)[1]
+    assert not psutil.wait_procs([child], timeout=60)[1]
 
 
 @pytest.mark.slow
@@ -92,8 +92,8 @@ def test_when_the_service_is_gone_the_job_and_its_child_go_too(environment: Mapp
     with process:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(timeout=10)
-    assert not psutil.wait_procs([child], timeout=10)[1]
+        process.wait(timeout=60)
+    assert not psutil.wait_procs([child], timeout=60)[1]
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ async def test_a_client_that_is_cancelled_while_its_service_starts_leaves_none_b
         initialise(process, *arguments)
         started.append(process)
         loop.call_soon_threadsafe(leave)
-        assert has_left.wait(10)
+        assert has_left.wait(60)
 
     def leave() -> None:
         entering.cancel()
@@ -176,7 +176,7 @@ async def test_a_killed_client_leaves_no_service_and_no_worker(environment: Mapp
     url, pid = (await face.stdout.readline()).decode().split()
     face.kill()
     await face.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while _lives(int(pid)) or await _listens(url):  # noqa: ASYNC110 - other processes send no events
             await asyncio.sleep(0.05)
 

@@ -128,7 +128,7 @@ def test_the_worker_ends_when_its_service_is_gone() -> None:
         child.send(request("a", 200))
         assert child.process.stdin
         child.process.stdin.close()
-        assert child.process.wait(timeout=10) == 0
+        assert child.process.wait(timeout=60) == 0
 
 
 def test_a_file_that_is_no_model_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

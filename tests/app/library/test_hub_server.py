@@ -27,7 +27,7 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture
 def http(hub: HubServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=hub.url, trust_env=False, timeout=2, headers={"Accept-Encoding": "identity"}) as client:
+    with httpx.Client(base_url=hub.url, trust_env=False, timeout=60, headers={"Accept-Encoding": "identity"}) as client:
         yield client
 
 

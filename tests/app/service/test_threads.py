@@ -13,7 +13,7 @@ async def test_work_in_a_thread_may_block_and_returns_its_result() -> None:
     is_seen = threading.Event()
 
     async def work() -> str:
-        assert is_seen.wait(10)
+        assert is_seen.wait(60)
         return threading.current_thread().name
 
     running = asyncio.create_task(run_in_thread(work))

@@ -123,7 +123,7 @@ async def test_bug_in_the_opener_is_raised_and_not_waited_for():
 
     connection = ServiceConnection(broken, "guide")
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(connection.client(), 5)
+        await asyncio.wait_for(connection.client(), 60)
 
 
 async def test_leaving_while_loading_closes_the_service():

@@ -84,6 +84,6 @@ def test_ctrl_c_ends_it_and_leaves_nothing_behind(
         assert process.stderr.readline().startswith(b"tiny (tiny)")
         assert list(tmp_path.iterdir()) != []
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=15) == 130
+        assert process.wait(timeout=60) == 130
         assert process.stderr.read().strip() == b""
     assert list(tmp_path.iterdir()) == []

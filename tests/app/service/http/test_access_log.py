@@ -66,7 +66,7 @@ async def _service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
         app=create_app(models, JobManager(models.settings), ShutdownPolicy(is_owned=False), GuardPolicy(), lines.append)
     )
     try:
-        async with asyncio.timeout(20), httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        async with asyncio.timeout(60), httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             yield Service(models, http, lines)
     finally:
         await models.close()

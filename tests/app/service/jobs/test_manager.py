@@ -53,7 +53,7 @@ def opened(tmp_path: Path) -> Callable[[], object]:
 
 
 async def end_of(jobs: JobManager, job: Job) -> Job:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for seen in jobs.watch_one(job.id):
             job = seen
     return job
@@ -61,7 +61,7 @@ async def end_of(jobs: JobManager, job: Job) -> Job:
 
 async def running(jobs: JobManager, job: Job) -> None:
     """Wait until the program of `job` has said something."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for seen in jobs.watch_one(job.id):
             if seen.message:
                 return

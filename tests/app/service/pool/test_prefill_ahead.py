@@ -38,7 +38,7 @@ async def seen(client: EngineClient) -> EngineMetrics:
 
 
 async def until_prefilled(client: EngineClient, n_tokens: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await seen(client)).counters.n_prefill_tokens < n_tokens:  # noqa: ASYNC110 - the worker counts
             await asyncio.sleep(0.01)
 
