@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -80,9 +79,7 @@ class BenchClient:
     async def __aenter__(self) -> BenchClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self._http.aclose()
 
     async def wait_ready(self, timeout_s: float) -> str:

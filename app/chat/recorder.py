@@ -6,7 +6,6 @@ Owns when to save. The caller appends the text.
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.store import ChatStore, StoreThread
@@ -51,9 +50,7 @@ class AnswerRecorder:
         self.message = message
         self._has_news.set()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         self._saving.cancel()
         await asyncio.shield(self._thread.do(self._end))
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms
@@ -129,9 +128,7 @@ class ChatStore:
     def __enter__(self) -> ChatStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def purge_deleted(self) -> int:
@@ -162,7 +159,5 @@ class StoreThread:
     async def __aenter__(self) -> StoreThread:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import psutil
@@ -121,9 +120,7 @@ class PartialFile:
             raise self._not_written(error) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         try:
             self._pool.shutdown()
             self._sync()

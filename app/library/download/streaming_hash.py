@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from app.library.download.remote_file import Hasher
 
@@ -33,9 +32,7 @@ class StreamingHash:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         with self._changed:
             self._is_closing = True
             self._changed.notify()

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
@@ -101,9 +100,7 @@ class Index:
     def __enter__(self) -> Index:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._connection.close()
 
     def records(self) -> dict[bytes, IndexRecord]:
