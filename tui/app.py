@@ -232,7 +232,7 @@ class LocalllmApp(App[None]):
         """Notify that a download ended."""
         name = printable_line(str(job.arguments["reference"]))
         if model_of(job):
-            self.notify(f"Ctrl+T starts a chat with the new model: {name}", timeout=_NOTICE_S, markup=False)
+            self.notify(f"Ctrl+T chats with the new model: {name}", timeout=_NOTICE_S, markup=False)
         elif job.state == "failed" and job.error is not None:
             text = printable_line(f"{name}: download failed. {job.error.cause} {job.error.remedy}")
             self.notify(text, severity="error", timeout=_NOTICE_S, markup=False)

@@ -188,8 +188,8 @@ def _said(rows: list[str]) -> str:
         return ""
     end = next((n for n, row in enumerate(rows) if row.startswith("╭")), len(rows))
     begin = max((n for n, row in enumerate(rows[:end]) if row.startswith("  ▌ ")), default=-1)
-    said = (letters_of(row) for row in reversed(rows[begin + 1 : end]) if row.startswith("    "))
-    return next((letters for letters in said if len(letters) >= _N_LETTERS and letters not in _MARKS), "")
+    answers = (letters_of(row) for row in reversed(rows[begin + 1 : end]) if row.startswith("    "))
+    return next((letters for letters in answers if len(letters) >= _N_LETTERS and letters not in _MARKS), "")
 
 
 def _data_dir_of(process: psutil.Process) -> str:

@@ -62,7 +62,7 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
             (job,) = await service.jobs()
             states = [each.state async for each in service.watch_job(job.id)]
             assert states[-1] == "done"
-            await user.sees("Ctrl+T starts a chat with the new model")
+            await user.sees("Ctrl+T chats with the new model")
             await presses("ctrl+t")
             await user.no_longer_sees("guide · ")
             await user.sees("ready")

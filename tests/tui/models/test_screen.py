@@ -88,7 +88,7 @@ async def test_a_finished_download_is_announced_everywhere_and_one_key_chats_wit
         await user.presses("escape")
         job = (await client.jobs())[0]
         client.change(replace(job, state="done", result={"path": "/data/models/new.gguf"}))
-        await user.sees("Ctrl+T starts a chat with the new model")
+        await user.sees("Ctrl+T chats with the new model")
         await user.presses("ctrl+t")
         await user.sees("ready")
     assert client.loads[-1] == "/data/models/new.gguf"
