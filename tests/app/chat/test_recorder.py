@@ -38,7 +38,7 @@ def _append(answer: AnswerRecorder, content: str, reasoning: str = "") -> None:
 
 async def _eventually(tmp_path: Path, chat_id: int, content: str) -> Message:
     """Look from another window until the last message has this content."""
-    for _ in range(500):
+    for _ in range(3000):
         if (seen := _last(tmp_path, chat_id)).content == content:
             return seen
         await asyncio.sleep(0.02)

@@ -76,7 +76,7 @@ def test_leaving_the_events_cancels_the_job_and_leaves_nothing(tmp_path: Path, s
 
 def running_job(output: Path) -> psutil.Process:
     """The job that is writing `output`, once it has written a tensor."""
-    for _ in range(1000):
+    for _ in range(3000):
         if partial_path(output, 0).exists() and len(journal_path(output).read_bytes().split()) > 1:
             return next(job for job in psutil.process_iter() if is_job(job, output))
         time.sleep(0.02)

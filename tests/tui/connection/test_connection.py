@@ -14,6 +14,13 @@ from tests.tui.plans import split_plan
 from tui.connection.connection import ServiceConnection
 
 
+async def _comes_to(phase: str, connection: ServiceConnection) -> None:
+    """Wait until `connection` is in `phase`."""
+    async with asyncio.timeout(60):
+        while connection.state.phase != phase:  # noqa: ASYNC110 - a few steps of this loop
+            await asyncio.sleep(0)
+
+
 async def test_nothing_is_opened_before_it_is_started():
     client = ScriptedClient()
     async with ServiceConnection(client.opened, "guide") as connection:
@@ -27,7 +34,7 @@ async def test_client_waits_for_the_model_and_reports_the_way_there():
         seen = []
         connection.watch(lambda: seen.append((connection.state.phase, connection.state.progress)))
         waiting = asyncio.create_task(connection.client())
-        await asyncio.sleep(0.02)
+        await _comes_to("loading", connection)
         assert not waiting.done()
         client.model = READY
         assert await waiting is client
@@ -76,8 +83,7 @@ async def test_a_service_that_is_lost_before_it_was_ready_waits_for_the_next_que
     async with ServiceConnection(client.opened, "guide") as connection:
         connection.start()
         await connection.service()
-        await asyncio.sleep(0.02)
-        assert connection.state.phase == "loading"
+        await _comes_to("loading", connection)
         await connection.report_failure(ServiceError("gone"))
         assert (connection.state.phase, client.n_opened, client.n_closed) == ("failed", 1, 1)
         client.model = READY
@@ -130,7 +136,7 @@ async def test_leaving_while_loading_closes_the_service():
     client = ScriptedClient(model=LOADING)
     async with ServiceConnection(client.opened, "guide") as connection:
         connection.start()
-        await asyncio.sleep(0.02)
+        await _comes_to("loading", connection)
     assert client.n_opened == client.n_closed == 1
 
 

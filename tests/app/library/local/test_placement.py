@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +30,7 @@ placement._BLOCK_BYTES = placement._PIECE_BYTES = 1 << 16
 source, models, cache = map(Path, sys.argv[1:4])
 planned = placement.plan_import(ModelRef("m", source), "", models)
 with Index(cache) as index:
-    placement.copy_model(planned, index, lambda n: (print(n, flush=True), time.sleep(0.01)))
+    placement.copy_model(planned, index, lambda n: (print(n, flush=True), time.sleep(float(sys.argv[4]))))
 """
 
 
@@ -188,7 +187,7 @@ def test_a_killed_copy_resumes(tmp_path: Path, models: Path) -> None:
     source = small_model(tmp_path / "m.gguf")
     with source.open("ab") as file:
         file.write(os.urandom(4 << 20))
-    command = [sys.executable, "-P", "-c", COPIES, *map(str, (source, models, tmp_path / "cache"))]
+    command = [sys.executable, "-P", "-c", COPIES, *map(str, (source, models, tmp_path / "cache", 0.03))]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as killed:
         assert killed.stdout is not None
         for _ in range(20):
@@ -209,11 +208,10 @@ def test_an_interrupted_copy_leaves_nothing(tmp_path: Path, models: Path) -> Non
     source = small_model(tmp_path / "m.gguf")
     with source.open("ab") as file:
         file.write(bytes(16 << 20))
-    command = [sys.executable, "-P", "-c", COPIES, *map(str, (source, models, tmp_path / "cache"))]
+    command = [sys.executable, "-P", "-c", COPIES, *map(str, (source, models, tmp_path / "cache", 60))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as interrupted:
         assert interrupted.stdout is not None
         interrupted.stdout.readline()
-        time.sleep(0.05)
         interrupted.send_signal(signal.SIGINT)
     assert interrupted.returncode != 0
     assert list(models.rglob("*")) == []
