@@ -1,1 +1,1 @@
-"""Model files: reading, validation, conversion, quantization; errors, atomic files, child processes for all rooms."""
+"""Model files: reading, validation, conversion, quantization; errors, files and child processes for all packages."""

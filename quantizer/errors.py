@@ -1,4 +1,4 @@
-"""The one error tree of localllm, in the lowest room so that every room can raise from it.
+"""The one error tree of localllm, in the lowest package so that every other can raise from it.
 
     LocalllmError
     └── UserError(cause, remedy)      something that the user can act on; exit status 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RETIRED = ROOT / "tests" / "retired_names.txt"
-ROOMS = ("app", "assets", "offload", "quantizer", "tests", "tui")
+FOLDERS = ("app", "assets", "offload", "quantizer", "tests", "tui")
 SUFFIXES = frozenset({".md", ".mjs", ".py", ".tcss", ".toml"})
 # A changelog speaks of the past, and the guide's corpus and text collections are data.
 EXEMPT = ("CHANGELOG.md", "assets/guide/corpus", "assets/text")
@@ -23,8 +23,8 @@ def retired_names() -> list[str]:
 def text_files() -> Iterator[Path]:
     """Yield every file whose words are checked."""
     yield from (path for path in ROOT.glob("*") if path.suffix in SUFFIXES and path.name not in EXEMPT)
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*")):
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
             name = path.relative_to(ROOT).as_posix()
             if path.suffix in SUFFIXES and path.is_file() and not name.startswith(EXEMPT):
                 yield path
