@@ -1,6 +1,6 @@
 """The user interface of the command line: the full screen, and the chat in the terminal's scrollback.
 
-Owns the interface between the verbs and `tui`, which nothing here may import: whoever starts the command line passes it.
+Owns the interface between the verbs and `tui`, which nothing here may import: the caller of the command line passes it.
 """
 
 from __future__ import annotations
