@@ -36,12 +36,12 @@ _PACKAGES = {"app", "offload", "quantizer", "tui"}
 _N_KEPT = 10
 
 
-def report_crash(error: BaseException, folder: Path, *, is_kept: bool) -> int:
+def report_crash(error: BaseException, folder: Path, *, is_saved: bool) -> int:
     """Report on standard error what ended the app and how to restart; return the exit status. Writes the report to
-    `folder`, or to standard error if that fails. `is_kept`: all messages are saved."""
+    `folder`, or to standard error if that fails. `is_saved`: all messages are saved."""
     _write_lines(
         f"localllm has crashed: {_summarize(error)}.",
-        "All messages are saved." if is_kept else "Messages of the last seconds may be lost.",
+        "All messages are saved." if is_saved else "Messages of the last seconds may be lost.",
         _save_report([error], folder),
         "Restart it with: localllm",
     )
@@ -137,13 +137,13 @@ def run(settings: Settings, flags: Mapping[str, object]) -> int:
     if isinstance(app_run.failure, UserError):
         raise app_run.failure
     if app_run.failure is not None:
-        return report_crash(app_run.failure, settings.cache_dir, is_kept=app_run.is_kept)
+        return report_crash(app_run.failure, settings.cache_dir, is_saved=app_run.is_saved)
     return app_run.status
 
 
 class _AppRun:
     """The app from start to end. `failure` is the error that ended it, `background_errors` those of background tasks;
-    `is_kept` is true once all messages are saved."""
+    `is_saved` is true once all messages are saved."""
 
     def __init__(self, settings: Settings, settings_controller: SettingsController) -> None:
         self._settings = settings
@@ -151,7 +151,7 @@ class _AppRun:
         self.status = 0
         self.failure: Exception | None = None
         self.background_errors: list[Exception] = []
-        self.is_kept = False
+        self.is_saved = False
 
     async def run(self) -> None:
         """Show the app until it ends."""
@@ -161,7 +161,7 @@ class _AppRun:
                 await self._show(repository)
             except Exception as error:  # reported once everything is saved
                 self.failure = self.failure or error
-        self.is_kept = True
+        self.is_saved = True
 
     async def _show(self, repository: SqliteChatRepository) -> None:
         settings = self._settings

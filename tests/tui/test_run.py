@@ -58,7 +58,7 @@ def test_an_error_of_the_system_is_named_by_its_number_and_not_by_the_file():
 
 
 def test_a_crash_message_has_a_few_lines_and_the_report_is_readable_by_its_owner_only(tmp_path, capsys):
-    assert report_crash(failure(), tmp_path / "cache", is_kept=True) == 1
+    assert report_crash(failure(), tmp_path / "cache", is_saved=True) == 1
     text = capsys.readouterr().err.splitlines()
     (report,) = (tmp_path / "cache").iterdir()
     assert len(text) == 4
@@ -70,13 +70,13 @@ def test_a_crash_message_has_a_few_lines_and_the_report_is_readable_by_its_owner
 
 
 def test_a_possible_loss_is_reported(tmp_path, capsys):
-    report_crash(failure(), tmp_path, is_kept=False)
+    report_crash(failure(), tmp_path, is_saved=False)
     assert "the last seconds may be lost" in capsys.readouterr().err
 
 
 def test_a_folder_that_takes_no_report_leaves_it_on_the_terminal(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    report_crash(failure(), tmp_path / "file", is_kept=True)
+    report_crash(failure(), tmp_path / "file", is_saved=True)
     text = capsys.readouterr().err
     assert "It follows" in text
     assert 'int(f"' in text

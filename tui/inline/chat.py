@@ -44,7 +44,7 @@ class InlineChat:
         presets: Presets,
         scrollback: Scrollback,
         *,
-        is_kept: bool,
+        is_saved: bool,
         shows_stats: bool,
         folder: Path | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class InlineChat:
         self._session = session
         self._settings_editor = SettingsEditor(session, presets)
         self._scrollback = scrollback
-        self._is_kept = is_kept
+        self._is_saved = is_saved
         self._shows_stats = shows_stats
         self._folder = folder or Path.cwd()
         self._titling: asyncio.Task[None] | None = None
@@ -155,7 +155,7 @@ class InlineChat:
         settings = self._session.conversation.settings
         self._session.new_chat()
         self._session.conversation.settings = settings
-        self._scrollback.print_line("New chat." if self._is_kept else "Chat discarded.")
+        self._scrollback.print_line("New chat." if self._is_saved else "Chat discarded.")
 
     def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or print it."""
@@ -198,7 +198,7 @@ class InlineChat:
 
     def show_help(self) -> None:
         """Print commands and keys."""
-        self._scrollback.print_line(help_text(is_kept=self._is_kept, breaks_lines=breaks_lines()))
+        self._scrollback.print_line(help_text(is_saved=self._is_saved, breaks_lines=breaks_lines()))
 
     def quit_app(self) -> None:
         """End the chat."""
@@ -250,7 +250,7 @@ class InlineChat:
         cost = self._session.status.last
         if self._shows_stats and cost is not None:
             self._scrollback.print_line(stats_line(cost))
-        if self._is_kept:
+        if self._is_saved:
             self._titling = asyncio.create_task(self._session.update_title())
 
     async def _show_progress(self) -> None:

@@ -47,14 +47,14 @@ def needs_full_screen(word: str) -> bool:
     return any(table.of_word(word) for table in _TABLES)
 
 
-def help_text(*, is_kept: bool, breaks_lines: bool) -> str:
+def help_text(*, is_saved: bool, breaks_lines: bool) -> str:
     """Return commands and keys, one per line; `breaks_lines` if Alt+Enter is available."""
-    rows = [*_rows(is_kept=is_kept), *_KEYS, *([_BREAK] if breaks_lines else [])]
+    rows = [*_rows(is_saved=is_saved), *_KEYS, *([_BREAK] if breaks_lines else [])]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {meaning}" for label, meaning in rows)
 
 
-def _rows(*, is_kept: bool) -> Iterator[tuple[str, str]]:
+def _rows(*, is_saved: bool) -> Iterator[tuple[str, str]]:
     for command in COMMANDS:
-        tooltip = command.tooltip if is_kept else _FORGETTING.get(command.id, command.tooltip)
+        tooltip = command.tooltip if is_saved else _FORGETTING.get(command.id, command.tooltip)
         yield f"/{command.slash} {command.argument}".rstrip(), tooltip

@@ -63,7 +63,7 @@ class InlineSession:
             session,
             Presets(options.settings.data_dir),
             self._scrollback,
-            is_kept=options.is_saved,
+            is_saved=options.is_saved,
             shows_stats=options.shows_stats,
         )
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["QuitFlow"]
 
-_ASK, _GO_ON, _STOP = "ask", "go-on", "stop"  # as the setting jobs_at_exit has them
+_ASK, _GO_ON, _STOP = "ask", "go-on", "stop"  # values of the setting jobs_at_exit
 _CHOICES: Mapping[str, str] = {
     _GO_ON: "Quit; the jobs continue until they finish",
     _STOP: "Cancel the jobs and quit; partial downloads are kept",
 }
-_QUIT_TIMEOUT_S = 3.0  # for the service, when the terminal has closed
+_QUIT_TIMEOUT_S = 3.0  # for the service, after the terminal closed
 
 
 class QuitFlow:
@@ -39,7 +39,7 @@ class QuitFlow:
         self._connection = connection
         self._settings_controller = settings_controller
         self._is_asking = False
-        self._is_quitting = False  # under way, since the terminal has closed
+        self._is_quitting = False  # started after the terminal closed
 
     def quit(self) -> None:
         """End the app; handle running jobs by the setting, or ask."""
@@ -70,7 +70,7 @@ class QuitFlow:
         from tui.widgets.dialogs import ChoiceDialog
 
         text = f"Running or queued jobs: {self._jobs.n_busy}."
-        choice = await self._app.push_screen_wait(ChoiceDialog("Leave", text, _CHOICES))
+        choice = await self._app.push_screen_wait(ChoiceDialog("Quit", text, _CHOICES))
         self._is_asking = False
         if choice is not None:
             self._start(choice)

@@ -32,18 +32,18 @@ def _terminal(monkeypatch):
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Opened:
-    """Open a chat with the given scripted client, kept in the test's folder unless `is_kept` is False."""
+    """Open a chat with the given scripted client, kept in the test's folder unless `is_saved` is False."""
 
     @asynccontextmanager
     async def opened(
-        client: ScriptedClient, *, is_kept: bool = True, shows_stats: bool = False
+        client: ScriptedClient, *, is_saved: bool = True, shows_stats: bool = False
     ) -> AsyncIterator[InlineChat]:
         async with SqliteChatRepository(tmp_path) as kept, ServiceConnection(client.opened, "guide") as connection:
-            repository: ChatRepository = kept if is_kept else InMemoryChatRepository()
+            repository: ChatRepository = kept if is_saved else InMemoryChatRepository()
             session = ChatSession(connection, repository, lambda: 0.0, lambda: None)
             folder = tmp_path / "work"
             chat = InlineChat(
-                session, Presets(tmp_path), Scrollback(), is_kept=is_kept, shows_stats=shows_stats, folder=folder
+                session, Presets(tmp_path), Scrollback(), is_saved=is_saved, shows_stats=shows_stats, folder=folder
             )
             await connection.client()
             yield chat
@@ -70,7 +70,7 @@ async def test_an_answer_is_printed_and_saved(opened, tmp_path, capsys):
 
 async def test_without_keeping_nothing_reaches_the_disk_and_the_conversation_goes_on(opened, tmp_path):
     client = ScriptedClient()
-    async with opened(client, is_kept=False) as chat:
+    async with opened(client, is_saved=False) as chat:
         await chat.submit("one")
         await chat.submit("two")
     assert [message.content for message in client.requests[1]] == ["one", "Hello.", "two"]

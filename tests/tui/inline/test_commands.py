@@ -37,7 +37,7 @@ def test_a_word_that_means_nothing_here_may_mean_something_in_the_full_screen():
 
 
 def test_help_lists_every_command_and_promises_no_saving_for_an_unsaved_chat():
-    kept, forgotten = (help_text(is_kept=is_kept, breaks_lines=is_kept) for is_kept in (True, False))
+    kept, forgotten = (help_text(is_saved=is_saved, breaks_lines=is_saved) for is_saved in (True, False))
     for command in COMMANDS:
         assert f"/{command.slash}" in kept
     assert "this one stays" in kept

@@ -21,7 +21,7 @@ class Shelf(InMemoryChatRepository):
         self.kept = kept
         self.n_attempts = 0
         self._n_failures = n_failures
-        self.is_kept = asyncio.Event()
+        self.is_saved = asyncio.Event()
 
     async def draft(self) -> Draft:
         return self.kept
@@ -31,7 +31,7 @@ class Shelf(InMemoryChatRepository):
         if self.n_attempts <= self._n_failures:
             raise DISK_FULL
         self.kept = draft
-        self.is_kept.set()
+        self.is_saved.set()
 
 
 async def _typed(pad: DraftAutosave, text: str) -> None:
@@ -46,7 +46,7 @@ async def test_a_draft_is_saved_within_a_second_and_once_for_many_letters():
     await pad.open()
     await _typed(pad, "many letters")
     async with asyncio.timeout(60.0):
-        await shelf.is_kept.wait()
+        await shelf.is_saved.wait()
     assert (shelf.kept, shelf.n_attempts) == (Draft("many letters"), 1)
     assert SAVE_AFTER_S < 1
 
@@ -78,5 +78,5 @@ async def test_a_full_disk_is_reported_once_and_the_draft_is_saved_when_there_is
     await pad.open()
     pad.write(Draft("kept in the end"))
     async with asyncio.timeout(60.0):
-        await shelf.is_kept.wait()
+        await shelf.is_saved.wait()
     assert (compose_prompt, shelf.kept, shelf.n_attempts) == ([DISK_FULL], Draft("kept in the end"), 3)
