@@ -42,9 +42,10 @@ def test_every_command_is_valid_and_no_value_is_an_option(
     command: Callable[..., JobCommand], kind: JobKind, arguments: dict[str, Any]
 ) -> None:
     verb, *words = command(kind, **arguments).argv
-    known = _cli.get_command(click.Context(_cli), verb)
+    group = click.Context(_cli, **_cli.context_settings)  # a command keeps the help option of its first context
+    known = _cli.get_command(group, verb)
     assert known is not None
-    with known.make_context(verb, words) as context:
+    with known.make_context(verb, words, parent=group) as context:
         assert context.params["wants_json"]
         taken = [str(value) for value in context.params.values()]
     assert all(any(str(value) in text for text in taken) for value in arguments.values() if isinstance(value, str))
