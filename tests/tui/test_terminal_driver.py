@@ -13,8 +13,6 @@ if sys.platform == "win32":
 
 from tests.tui.pseudo_terminal import PseudoTerminal
 
-pytestmark = pytest.mark.slow
-
 LONG_S = 60.0
 
 
@@ -35,6 +33,7 @@ def all_leave(terminal):
     return not psutil.wait_procs(started, LONG_S)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_told", [True, False], ids=["told by a signal", "not told"])
 def test_the_app_leaves_with_its_service_when_the_terminal_vanishes(environment, tmp_path, is_told):
     with PseudoTerminal.app(environment, tmp_path, is_told_of_its_end=is_told) as terminal:

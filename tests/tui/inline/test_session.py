@@ -20,8 +20,6 @@ from tests.quantizer.gguf_files import tiny_llama
 from tests.tui.far_engine import FarEngine
 from tests.tui.typist import CTRL_C, CTRL_D, PROMPT, Typist
 
-pytestmark = pytest.mark.slow
-
 CHAT = ("chat", "--inline")
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"
 
@@ -91,6 +89,7 @@ def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     assert _stored(environment) == []
 
 
+@pytest.mark.slow
 def test_each_question_carries_the_conversation_until_a_new_one_begins(environment):
     def n_prompt_tokens() -> int:
         shown = typist.sends("hello")
@@ -128,6 +127,7 @@ def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recal
         assert typist.leaves() == 0
 
 
+@pytest.mark.slow
 def test_a_paste_of_several_lines_is_one_question(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -141,6 +141,7 @@ def test_a_paste_of_several_lines_is_one_question(environment, far):
     assert [message["content"] for message in far.requests[0]["messages"]] == ["first line\nsecond line\nthe end"]
 
 
+@pytest.mark.slow
 def test_a_marked_paste_is_one_question_too_and_its_controls_are_nobodys(environment, far):
     with Typist({**environment, "TERM": "xterm"}, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -154,6 +155,7 @@ def test_a_marked_paste_is_one_question_too_and_its_controls_are_nobodys(environ
     assert "\x1b]0;evil" not in typist.shown
 
 
+@pytest.mark.slow
 def test_commands_are_completed(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -161,6 +163,7 @@ def test_commands_are_completed(environment, far):
         assert "System prompt: Be kind." in typist.read_until(PROMPT)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_an_answer_keeps_its_text_and_clears_a_line(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -185,6 +188,7 @@ def test_ctrl_c_stops_an_answer_keeps_its_text_and_clears_a_line(environment, fa
         assert typist.leaves() == 0
 
 
+@pytest.mark.slow
 def test_kill_9_in_mid_answer_leaves_what_was_shown_a_second_before(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -206,6 +210,7 @@ def test_kill_9_in_mid_answer_leaves_what_was_shown_a_second_before(environment,
     assert kept[3] == ("Half", MessageState.PARTIAL)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -217,6 +222,7 @@ def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
     assert _stored(environment)[-1].content == "Half"
 
 
+@pytest.mark.slow
 def test_a_dead_worker_costs_one_answer(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
@@ -232,6 +238,7 @@ def test_a_dead_worker_costs_one_answer(environment):
     assert _stored(environment)[-1].state is MessageState.FINISHED
 
 
+@pytest.mark.slow
 def test_a_lost_service_is_restarted_with_the_next_question(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
@@ -241,6 +248,7 @@ def test_a_lost_service_is_restarted_with_the_next_question(environment):
         assert typist.leaves() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_no_control_but_of_our_own_reaches_the_terminal(environment, far, plain):
     with Typist({**environment, "TERM": "xterm", **plain}, *CHAT, "--connect", far.url) as typist:
@@ -255,6 +263,7 @@ def test_no_control_but_of_our_own_reaches_the_terminal(environment, far, plain)
     assert "hm]52;c;x." in answer
 
 
+@pytest.mark.slow
 def test_thoughts_are_paler_where_there_are_colours(environment, far):
     with Typist({**environment, "TERM": "xterm"}, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -265,6 +274,7 @@ def test_thoughts_are_paler_where_there_are_colours(environment, far):
     assert "\x1b[2mHm.\x1b[0m" in typist.shown
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_has_its_rows_to_itself(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url, n_columns=20) as typist:
         typist.read_until(PROMPT)
@@ -278,12 +288,14 @@ def test_a_narrow_terminal_has_its_rows_to_itself(environment, far):
     assert max(len(row) for row in rows if "processing" in row) < 20
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_a_sentence_and_status_1(environment):
     with Typist(environment, *CHAT, "-m", "gone.gguf") as typist:
         assert "gone.gguf" in typist.read_until("Check the path.")
         assert typist.process.wait(timeout=30) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_d_in_the_middle_of_several_lines_leaves(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -310,6 +322,7 @@ def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(env
     assert len(far.requests[3]["messages"]) == 5
 
 
+@pytest.mark.slow
 def test_piped_text_that_cannot_be_answered_is_status_1_and_saved(environment, far):
     command = python_command("tui", *CHAT, "--connect", far.url, "-m", "other")
     done = subprocess.run(command, env=environment, input="hi", capture_output=True, text=True, timeout=60)
@@ -317,6 +330,7 @@ def test_piped_text_that_cannot_be_answered_is_status_1_and_saved(environment, f
     assert "has no model other" in done.stderr
 
 
+@pytest.mark.slow
 def test_alt_enter_begins_another_line_and_tab_finishes_the_name_of_a_file(environment, far, tmp_path):
     if not _has_gnu_readline():
         pytest.skip("this Python edits lines with another library")
@@ -338,6 +352,7 @@ def test_alt_enter_begins_another_line_and_tab_finishes_the_name_of_a_file(envir
     assert [each.content for each in asked.attachments] == ["The word is banana."]
 
 
+@pytest.mark.slow
 def test_what_is_typed_while_an_answer_runs_stays_out_of_it_and_waits_at_the_prompt(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -361,6 +376,7 @@ def _has_gnu_readline() -> bool:
     return "libedit" not in (readline.__doc__ or "")
 
 
+@pytest.mark.slow
 def test_a_terminal_echoes_again_after_the_chat_received_a_signal(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
