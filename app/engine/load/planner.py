@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from app.engine.backend import MemoryShortError
+from app.engine.load.sizing import requested_run
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.advice.warnings import fit_summary
 from offload.devices.machine import Machine
 from offload.footprint.context import MIN_N_CTX
-from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
 from offload.format import format_memory, format_tokens
 from offload.placement.actual_usage import ExcessUsage, with_reserved
 from offload.placement.allocation import Share
@@ -69,14 +68,7 @@ class LoadPlanner:
         Raises UsageError for a KV cache that the model cannot have.
         """
         machine = with_reserved(self.machine, self.excess)
-        requested = RunConfig(
-            n_ctx=config.n_ctx,
-            n_cells=config.n_cells,
-            kv_types=parse_kv_types(config.kv_type),
-            n_sequences=config.n_sequences,
-            is_fused=setting.flash_attention,
-            gpu_layers=config.gpu_layers,
-        )
+        requested = requested_run(config, is_fused=setting.flash_attention)
         rates = self.rates_of(machine)
         if not machine.gpus:
             return LoadAttempt(config, setting, plan(self.model, requested, machine, rates))

@@ -24,7 +24,7 @@ from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import kv_shape_of
 from quantizer.gguf.validation import shard_paths
 
-__all__ = ["check_fit", "requested_config", "size_context"]
+__all__ = ["check_fit", "requested_config", "requested_run", "size_context"]
 
 _MAX_REMEDIES = 3
 
@@ -83,9 +83,17 @@ def _remedies_text(remedies: tuple[Remedy, ...]) -> str:
 
 def requested_config(settings: Settings, machine: Machine) -> RunConfig:
     """Return the run configuration that `settings` request, with fused attention on GPUs. Raises UsageError."""
+    config = EngineConfig(n_ctx=settings.ctx, kv_type=settings.kv_type, n_sequences=settings.parallel)
+    return requested_run(config, is_fused=bool(machine.gpus))
+
+
+def requested_run(config: EngineConfig, *, is_fused: bool) -> RunConfig:
+    """Return the run configuration that `config` requests of the planner. Raises UsageError."""
     return RunConfig(
-        n_ctx=settings.ctx,
-        kv_types=parse_kv_types(settings.kv_type),
-        n_sequences=settings.parallel,
-        is_fused=bool(machine.gpus),
+        n_ctx=config.n_ctx,
+        n_cells=config.n_cells,
+        kv_types=parse_kv_types(config.kv_type),
+        n_sequences=config.n_sequences,
+        is_fused=is_fused,
+        gpu_layers=config.gpu_layers,
     )

@@ -28,7 +28,6 @@ __all__ = ["MachineMemory", "Memory", "private_bytes", "resident_bytes"]
 if TYPE_CHECKING:
     from offload.devices.gpus import ListedGpu
     from offload.footprint.model import PlannedModel
-    from offload.footprint.profile import RunConfig
     from offload.placement.assessment import Assessment
     from offload.speed.cost_model import Rates
 
@@ -101,11 +100,12 @@ class MachineMemory:
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
         """Raise UnfitError where the user has to confirm, EngineError where the model is too large."""
-        from app.engine.load.sizing import check_fit
+        from app.engine.load.sizing import check_fit, requested_run
         from offload.plan import plan
 
         model = _planned(path, config)
-        check_fit(plan(model, self._requested(config, machine), machine, self._rates(machine)), config.when_unfit)
+        requested = requested_run(config, is_fused=bool(machine.gpus))
+        check_fit(plan(model, requested, machine, self._rates(config, machine)), config.when_unfit)
         assessment = self._assess(model, config, machine)
         if self._max_bytes is not None and assessment.placement is None and config.when_unfit is not UnfitPolicy.LOAD:
             needed, allowed = format_memory(assessment.profile.total_bytes), format_memory(self._max_bytes)
@@ -114,25 +114,21 @@ class MachineMemory:
 
     def _assess(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> Assessment:
         """Assess `model` in the config that a worker would choose: without a GPU, one for unlimited memory."""
+        from app.engine.load.sizing import requested_run
         from offload.placement.assessment import assess
         from offload.plan import best_assessment
 
-        requested, rates = self._requested(config, machine), self._rates(machine)
+        requested, rates = requested_run(config, is_fused=bool(machine.gpus)), self._rates(config, machine)
         if machine.gpus:
             return best_assessment(model, requested, machine, rates)
         unlimited = replace(machine, host=replace(machine.host, free_bytes=_UNLIMITED_BYTES))
         run_config = best_assessment(model, requested, unlimited, rates).profile.run_config
         return assess(model.profile(run_config), machine, rates)
 
-    def _requested(self, config: EngineConfig, machine: Machine) -> RunConfig:
-        from app.engine.load.sizing import requested_config
-
-        return replace(requested_config(self._settings, machine), n_ctx=config.n_ctx)
-
-    def _rates(self, machine: Machine) -> Rates:
+    def _rates(self, config: EngineConfig, machine: Machine) -> Rates:
         from app.engine.load.run_history import calibrated_rates
 
-        return calibrated_rates(machine, self._settings.cache_dir, self._settings.threads)
+        return calibrated_rates(machine, self._settings.cache_dir, config.n_threads)
 
     def _gpus(self) -> list[ListedGpu]:
         """Return the GPUs that a child process lists; a machine without any is asked once."""
@@ -157,7 +153,9 @@ def _planned(path: Path, config: EngineConfig) -> PlannedModel:
 
 
 def _worth(assessment: Assessment) -> float:
-    if assessment.placement is None:
+    from offload.placement.assessment import FitLevel
+
+    if assessment.placement is None or assessment.verdict is FitLevel.WONT_RUN:  # the user's placement may not fit
         return 0.0
     tps = assessment.decode_tps
     return tps if tps is not None else 1.0 + assessment.placement.n_on_gpus

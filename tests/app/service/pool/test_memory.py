@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from app.service.pool.eviction import LoadedModel
 from app.service.pool.memory import MachineMemory, private_bytes, resident_bytes
 from app.service.pool.memory_fake import host_with
 from app.settings.settings import Settings
+from offload.devices.machine import Device, DeviceKind
 from offload.placement.search import margin_bytes
 from quantizer.errors import EngineError, ModelFileError, UnfitError, UsageError
 
@@ -74,6 +76,31 @@ def test_a_model_runs_only_where_there_is_memory_for_it(tmp_path: Path, guide: P
     demand = _memory(tmp_path).demand(guide, CONFIG)
     assert demand(host_with(4 * GIB)) > 0
     assert demand(host_with(0)) == demand(host_with(-GIB)) == 0
+
+
+def test_a_reload_with_a_smaller_kv_cache_needs_less_memory(tmp_path: Path, guide: Path) -> None:
+    def least_bytes(kv_type: str) -> int:
+        demand = _memory(tmp_path).demand(guide, replace(CONFIG, kv_type=kv_type))
+        return bisect_left(range(4 * GIB), True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
+
+    assert least_bytes("f16") < least_bytes("f32")
+
+
+def test_layers_that_the_user_chose_for_a_gpu_need_its_memory(tmp_path: Path, guide: Path) -> None:
+    memory = _memory(tmp_path)
+    gpu = Device(name="CUDA0", kind=DeviceKind.GPU, total_bytes=4 * GIB, free_bytes=4 * GIB)
+    free = replace(host_with(8 * GIB), gpus=(gpu,))
+    full = replace(free, gpus=(replace(gpu, free_bytes=0),))
+    chosen = replace(CONFIG, gpu_layers={"CUDA0": 1})
+    assert memory.demand(guide, CONFIG)(full) > 0
+    assert memory.demand(guide, chosen)(free) > 0
+    assert memory.demand(guide, chosen)(full) == 0
+
+
+def test_layers_for_a_gpu_that_is_not_here_are_refused(tmp_path: Path, guide: Path) -> None:
+    demand = _memory(tmp_path).demand(guide, replace(CONFIG, gpu_layers={"CUDA0": 1}))
+    with pytest.raises(UsageError, match="no GPU called CUDA0"):
+        demand(host_with(4 * GIB))
 
 
 def test_too_large_a_model_is_refused_by_the_planner_unless_the_user_confirms(tmp_path: Path, guide: Path) -> None:
