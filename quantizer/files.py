@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, syncing, and locks between processes.
+"""Files that are whole or not there: atomic writes, syncing, locks between processes, and the errors of disks.
 
 Knows no format. `filelock` is imported at the first lock only: it takes a tenth of a second.
 """
@@ -8,19 +8,30 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from quantizer.errors import StorageError, UserError
+
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["BackgroundSync", "remove_lock", "sync_folder", "try_lock", "write_atomically", "writer_of"]
+__all__ = ["BackgroundSync", "explained", "remove_lock", "sync_folder", "try_lock", "write_atomically", "writer_of"]
 
 _SYNC_BYTES = 128 << 20
 _SUFFIX = ".tmp"
 _counter = itertools.count()
+
+
+@contextlib.contextmanager
+def explained(what: str, remedy: str = "", kind: type[UserError] = StorageError) -> Iterator[None]:
+    """Turn an OSError of the block into a `kind` of error: `what` failed, such as "a.gguf cannot be read", and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}.", remedy) from error
 
 
 def write_atomically(

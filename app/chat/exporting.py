@@ -14,7 +14,7 @@ from app.chat.formats.html_page import page
 from app.chat.formats.localllm import localllm_json
 from app.chat.formats.markdown import markdown
 from quantizer.errors import StorageError, UsageError
-from quantizer.files import write_atomically
+from quantizer.files import explained, write_atomically
 
 __all__ = ["EXPORTS", "export_of", "export_to"]
 
@@ -34,7 +34,5 @@ def export_to(path: Path, pieces: Iterable[str]) -> None:
     """Write `pieces` to `path`. Raises StorageError if it exists already, or the disk fails."""
     if os.path.lexists(path):
         raise StorageError(f"{path} exists already.", "Name another file.")
-    try:
+    with explained(f"{path} could not be written", "Name another file."):
         write_atomically(path, pieces, sync=True)
-    except OSError as error:
-        raise StorageError(f"{path} could not be written: {error.strerror}.", "Name another file.") from error

@@ -19,6 +19,7 @@ from app.chat.formats.open_webui import is_open_webui, read_open_webui
 from app.chat.formats.plain_messages import is_plain_messages, read_plain_messages
 from app.chat.store import ChatStore
 from quantizer.errors import UserError
+from quantizer.files import explained
 
 __all__ = ["MAX_FILE_BYTES", "ImportResult", "import_file", "read_chats"]
 
@@ -81,11 +82,8 @@ def read_chats(path: Path) -> Iterator[ImportedChat | SkippedItem]:
 
 
 def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
+    with explained(f"{path} cannot be read", "Check the path.", UserError), path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES >> 20} MiB.", "Split it.")
     if data.startswith(b"PK\x03\x04"):

@@ -14,8 +14,8 @@ from typing import Any
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import SAMPLER_OPTIONS, valid_options
 from app.chat.text import storable
-from quantizer.errors import StorageError, UsageError
-from quantizer.files import write_atomically
+from quantizer.errors import UsageError
+from quantizer.files import explained, write_atomically
 
 __all__ = ["Presets"]
 
@@ -33,11 +33,8 @@ class Presets:
     def all(self) -> dict[str, ChatSettings]:
         """Return the presets by name, in the order of the file."""
         try:
-            tables = tomllib.loads(self._path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+            with explained(f"{self._path} cannot be read", "Check its permissions."):
+                tables = tomllib.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else {}
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UsageError(f"{self._path} is not valid TOML: {error}.", "Fix it, or move it away.") from error
         return {name: self._settings(name, table) for name, table in tables.items()}
@@ -56,7 +53,9 @@ class Presets:
         if not name:
             raise UsageError("A preset needs a name.", "Enter one.")
         presets = {**self.all(), name: settings}
-        _write(self._path, "\n".join(_toml(each, presets[each]) for each in presets))
+        with explained(f"{self._path} cannot be written", "Make room, or check the folder."):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, "\n".join(_toml(each, presets[each]) for each in presets), sync=True)
 
     def _settings(self, name: str, table: Any) -> ChatSettings:
         if not isinstance(table, dict):
@@ -91,11 +90,3 @@ def _value(value: object) -> str:
 def _quoted(text: str) -> str:
     """Quote a text for TOML, whose escapes are JSON's except for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text, sync=True)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.", "Make room, or check the folder.") from error

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.files import remove_lock, try_lock, write_atomically, writer_of
+from quantizer.errors import StorageError, UsageError
+from quantizer.files import explained, remove_lock, try_lock, write_atomically, writer_of
 
 HOLDER = """
 import sys
@@ -85,3 +86,14 @@ def test_permissions_hold_from_the_first_byte_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["file", ".file.12.tmp", "file.12.3.tmp", ".file.12.3.partial"])
 def test_other_files_have_no_writer(name: str) -> None:
     assert writer_of(Path(name)) == ""
+
+
+@pytest.mark.parametrize("kind", [StorageError, UsageError])
+def test_an_error_of_the_disk_is_explained_with_its_reason(
+    kind: type[StorageError | UsageError], tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(kind, match=r"^a\.gguf cannot be read: No such file or directory\. Look again\.$"),
+        explained("a.gguf cannot be read", "Look again.", kind),
+    ):
+        (tmp_path / "a.gguf").read_bytes()

@@ -13,7 +13,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +21,7 @@ import psutil
 
 from app.library.download.ranges import Range, Ranges
 from quantizer.errors import StorageError
+from quantizer.files import explained
 
 __all__ = ["DownloadJournal", "PartialFile", "SequentialWriter", "journal_of"]
 
@@ -114,10 +115,8 @@ class PartialFile:
         self._syncing: Future[None] | None = None
 
     def __enter__(self) -> PartialFile:
-        try:
+        with self._writing():
             self._open()
-        except OSError as error:
-            raise self._not_written(error) from error
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -135,19 +134,15 @@ class PartialFile:
     def write(self, at: int, data: bytes) -> None:
         """Write `data` at the offset `at`; it counts after `note`. Raises StorageError."""
         view = memoryview(data)
-        try:
+        with self._writing():
             self._file.seek(at)
             while view:
                 view = view[self._file.write(view) :]
-        except OSError as error:
-            raise self._not_written(error) from error
 
     def note(self, written: Range) -> None:
         """Record a range as complete. Raises StorageError."""
-        try:
+        with self._writing():
             self._journal.add(written)
-        except OSError as error:
-            raise self._not_written(error) from error
         self.done.add(written)
         self._n_unsynced += written.n_bytes
         if self._n_unsynced >= _SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
@@ -157,10 +152,8 @@ class PartialFile:
         """Discard everything: the content is wrong. Raises StorageError."""
         if self._syncing is not None:
             self._syncing.result()  # it would record lines that are deleted
-        try:
+        with self._writing():
             self._journal.restart(self._fingerprint)
-        except OSError as error:
-            raise self._not_written(error) from error
         self.done = Ranges()
 
     def _sync_in_background(self) -> None:
@@ -172,11 +165,9 @@ class PartialFile:
 
     def _sync(self) -> None:
         n_lines = self._journal.n_lines
-        try:
+        with self._writing():
             os.fsync(self._file.fileno())
             self._journal.synced(n_lines)
-        except OSError as error:
-            raise self._not_written(error) from error
 
     def _open(self) -> None:
         self._check_space()
@@ -209,9 +200,8 @@ class PartialFile:
             os.posix_fallocate(self._file.fileno(), 0, self.n_bytes)
         self._file.truncate(self.n_bytes)
 
-    def _not_written(self, error: OSError) -> StorageError:
-        reason = error.strerror or str(error)
-        return StorageError(f"{self.path.name} could not be written: {reason}.", "Free some space, then pull again.")
+    def _writing(self) -> AbstractContextManager[None]:
+        return explained(f"{self.path.name} could not be written", "Free some space, then pull again.")
 
 
 class SequentialWriter:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.errors import ModelFileError, StorageError
+from quantizer.files import explained
 
 __all__ = [
     "LIBRARY",
@@ -241,10 +242,8 @@ def index_key(path: bytes | str | Path) -> bytes:
 
 def _identity(path: Path) -> list[object]:
     """Return size and inode: a replaced file has another identity, one with rotten bytes the same."""
-    try:
+    with explained(f"{path} cannot be read", "Check the path."):
         status = path.stat()
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
     return [status.st_size, str(status.st_ino)]  # inodes of some file systems do not fit SQLite's integers
 
 

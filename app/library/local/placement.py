@@ -22,6 +22,7 @@ from app.library.local.removal import remove_empty_folders
 from app.library.local.verification import expected_sha256
 from app.protocol.library import ImportWay
 from quantizer.errors import ModelFileError, StorageError
+from quantizer.files import explained
 from quantizer.gguf.shards import shard_path
 from quantizer.write.blocks import OutputFile
 from quantizer.write.partial_output import PartialOutput, partial_path
@@ -154,19 +155,16 @@ def _copy_file(
 ) -> str:
     """Append a file to `output`, except for its `done_blocks`, and return its hash."""
     digest = hashlib.sha256()
-    try:
-        with source.open("rb", buffering=0) as file:
-            for n_bytes in _blocks(source.stat().st_size):
-                is_missing = next(done_blocks, None) is None
-                for data in _pieces(file.read, n_bytes):
-                    digest.update(data)
-                    on_bytes(len(data))
-                    if is_missing:
-                        output.write(data)
+    with explained(f"{source} cannot be read", "Check the disk."), source.open("rb", buffering=0) as file:
+        for n_bytes in _blocks(source.stat().st_size):
+            is_missing = next(done_blocks, None) is None
+            for data in _pieces(file.read, n_bytes):
+                digest.update(data)
+                on_bytes(len(data))
                 if is_missing:
-                    output.end_block()
-    except OSError as error:
-        raise StorageError(f"{source} cannot be read: {error.strerror}.", "Check the disk.") from error
+                    output.write(data)
+            if is_missing:
+                output.end_block()
     return digest.hexdigest()
 
 
@@ -188,10 +186,8 @@ def _blocks(n_bytes: int) -> tuple[int, ...]:
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
     """Create a repo's folder, and remove it again if it stays empty. Raises StorageError."""
-    try:
+    with explained(f"{folder} cannot be created", "Check its permissions."):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be created: {error.strerror}.", "Check its permissions.") from error
     try:
         yield
     finally:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quantizer.errors import ModelFileError, StorageError
-from quantizer.files import write_atomically
+from quantizer.errors import ModelFileError
+from quantizer.files import explained, write_atomically
 
 __all__ = ["MAX_RECIPE_BYTES", "NO_RECIPE", "Recipe", "encode_recipe", "read_recipe", "recipe_path", "write_recipe"]
 
@@ -81,11 +81,8 @@ def encode_recipe(recipe: Recipe) -> bytes:
 def write_recipe(path: Path, recipe: Recipe) -> None:
     """Write `recipe` beside the model at `path`, whole or not at all. Raises StorageError."""
     target = recipe_path(path)
-    try:
+    with explained(f"{target} cannot be written", "Check the disk and its permissions."):
         write_atomically(target, encode_recipe(recipe), sync=True)
-    except OSError as error:
-        cause = f"{target} cannot be written: {error.strerror}."
-        raise StorageError(cause, "Check the disk and its permissions.") from error
 
 
 def _validated(fields: Any) -> Recipe:

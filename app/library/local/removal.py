@@ -14,7 +14,8 @@ from app.library.local.model_files import ModelRef, parts_of
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
-from quantizer.errors import StorageError, UsageError
+from quantizer.errors import UsageError
+from quantizer.files import explained
 
 __all__ = ["plan_removal", "remove", "remove_empty_folders"]
 
@@ -34,11 +35,8 @@ def plan_removal(ref: ModelRef, models_dir: Path) -> RemovalResult:
 def remove(removal: RemovalResult) -> None:
     """Remove the paths, and folders that become empty. Raises StorageError."""
     for path in map(Path, removal.paths):
-        try:
+        with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            cause = f"{path} cannot be removed: {error.strerror}."
-            raise StorageError(cause, "Check its permissions, and that no program uses it.") from error
         remove_empty_folders(path.parent)
 
 

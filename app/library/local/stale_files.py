@@ -15,8 +15,7 @@ from pathlib import Path
 
 from app.library.local.removal import remove_empty_folders
 from app.settings.settings import Settings
-from quantizer.errors import StorageError
-from quantizer.files import try_lock, writer_of
+from quantizer.files import explained, try_lock, writer_of
 from quantizer.gguf.shards import shard_index, shard_path
 from quantizer.process import is_process_alive
 from quantizer.write.partial_output import lock_path
@@ -70,13 +69,11 @@ def delete_stale_files(stale: StaleFiles) -> bool:
     if stale.lock is not None and _is_locked(stale.lock):
         return False
     for path in stale.paths:
-        try:
+        with explained(f"{path} cannot be removed", "Check its permissions."):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be removed: {error.strerror}.", "Check its permissions.") from error
     if stale.lock is not None:
         _remove_empty(stale.lock.parent)
     return True

@@ -14,7 +14,8 @@ from typing import Literal
 
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef, parts_of
-from quantizer.errors import StorageError, UserError
+from quantizer.errors import UserError
+from quantizer.files import explained
 
 __all__ = ["VerificationResult", "expected_sha256", "sha256_of", "verify"]
 
@@ -34,13 +35,10 @@ def sha256_of(path: Path, on_bytes: Callable[[int], object]) -> str:
     """Hash a whole file, calling `on_bytes` with the size of each piece read. Raises StorageError."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_READ_BYTES))
-    try:
-        with path.open("rb", buffering=0) as file:
-            while n_bytes := file.readinto(buffer):
-                digest.update(buffer[:n_bytes])
-                on_bytes(n_bytes)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}.", "Check the disk.") from error
+    with explained(f"{path} cannot be read", "Check the disk."), path.open("rb", buffering=0) as file:
+        while n_bytes := file.readinto(buffer):
+            digest.update(buffer[:n_bytes])
+            on_bytes(n_bytes)
     return digest.hexdigest()
 
 

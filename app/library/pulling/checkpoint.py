@@ -23,7 +23,7 @@ from app.library.pulling.shard_stream import ShardStream
 from app.library.pulling.staging import Staging, staged
 from quantizer.checkpoint.pending_shards import PendingShard
 from quantizer.errors import CheckpointError, StorageError
-from quantizer.files import write_atomically
+from quantizer.files import explained, write_atomically
 from quantizer.gguf.byte_source import open_local
 from quantizer.write.events import Event
 from quantizer.write.job import JobRequest
@@ -98,7 +98,9 @@ async def fetch_shard_headers(
         async with limit:
             path, whole = staging.prepared_path(f"{file.name}.{file.digest.hex[:16]}.head"), staging.target(file.name)
             if not path.exists():
-                _write(path, _read(whole) if whole.exists() else await _fetch_header(session, file, policy))
+                header = _read(whole) if whole.exists() else await _fetch_header(session, file, policy)
+                with explained(f"{path.name} could not be written", "Free some space."):
+                    write_atomically(path, header, sync=False)
             return PendingShard(file.name, file.n_bytes, file.fingerprint, str(path))
 
     return tuple(await asyncio.gather(*map(shard, files)))
@@ -122,10 +124,3 @@ def _header_bytes(length: bytes, file_bytes: int, name: str) -> int:
     if n_bytes > min(_MOST_BYTES, file_bytes):
         raise CheckpointError(f"{name} is not a valid safetensors file.", "Look for another checkpoint.")
     return n_bytes
-
-
-def _write(path: Path, header: bytes) -> None:
-    try:
-        write_atomically(path, header, sync=False)
-    except OSError as error:
-        raise StorageError(f"{path.name} could not be written: {error.strerror}.", "Free some space.") from error

@@ -6,8 +6,7 @@ Owns the mark that identifies a run killed during its clean-up. Does not convert
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from app.library.download.remote_file import RemoteFile
 from app.library.local.removal import remove_empty_folders
 from app.library.pulling.puller import Puller, PullPlan
 from app.library.pulling.staging import FETCHING, Staging
-from quantizer.errors import StorageError
+from quantizer.files import explained
 
 __all__ = ["CheckpointStore", "was_converted"]
 
@@ -57,7 +56,8 @@ class CheckpointStore:
 
     def remove(self, name: str) -> None:
         """Remove a file. Raises StorageError."""
-        with _storage_errors(self.staging.target(name)) as path:
+        path = self.staging.target(name)
+        with _changing(path):
             path.unlink(missing_ok=True)
 
     def hashes(self) -> tuple[str, ...]:
@@ -66,7 +66,8 @@ class CheckpointStore:
 
     def begin(self, output: Path) -> None:
         """Write the mark of the conversion to `output`, unless an earlier run did. Raises StorageError."""
-        with _storage_errors(_mark(self.plan.folder, output)) as mark:
+        mark = _mark(self.plan.folder, output)
+        with _changing(mark):
             if not mark.exists():
                 mark.write_text(_stamp(output), encoding="utf-8")
 
@@ -76,7 +77,8 @@ class CheckpointStore:
             self.remove(file.name)
             remove_empty_folders(self.staging.target(file.name).parent)
         self.staging.discard()
-        with _storage_errors(_mark(self.plan.folder, output)) as mark:
+        mark = _mark(self.plan.folder, output)
+        with _changing(mark):
             for path in (*mark.parent.glob("*.head"), mark):
                 path.unlink(missing_ok=True)
 
@@ -102,11 +104,5 @@ def _stamp(path: Path) -> str:
     return f"{status.st_size} {status.st_ino} {status.st_mtime_ns}"
 
 
-@contextmanager
-def _storage_errors(path: Path) -> Iterator[Path]:
-    """Turn OSErrors of the block into StorageErrors."""
-    try:
-        yield path
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(f"{path} cannot be written or removed: {reason}.", "Check its permissions.") from error
+def _changing(path: Path) -> AbstractContextManager[None]:
+    return explained(f"{path} cannot be written or removed", "Check its permissions.")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.library.download.events import Report, Waiting
 from app.library.download.partial_file import journal_of
-from quantizer.errors import StorageError, UserError
-from quantizer.files import remove_lock, sync_folder, try_lock
+from quantizer.errors import UserError
+from quantizer.files import explained, remove_lock, sync_folder, try_lock
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -40,10 +40,8 @@ class Staging:
 
     def prepared_path(self, name: str) -> Path:
         """Create the folder of `path(name)` and return that. Raises StorageError."""
-        try:
+        with _placing_in(self.folder):
             self.path(name).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _not_placed(self.folder, error) from error
         return self.path(name)
 
     def target(self, name: str) -> Path:
@@ -60,34 +58,28 @@ class Staging:
         except UserError:
             self.discard()
             raise
-        try:
+        with _placing_in(self.folder):
             for name in reversed(self.names):
                 self.target(name).parent.mkdir(exist_ok=True)
                 self.path(name).replace(self.target(name))
             sync_folder(self.folder)
-        except OSError as error:
-            raise _not_placed(self.folder, error) from error
         self.discard()
 
     def publish_file(self, name: str) -> None:
         """Move one complete file to its final path, before the others. Raises StorageError."""
-        try:
+        with _placing_in(self.folder):
             self.target(name).parent.mkdir(exist_ok=True)
             self.path(name).replace(self.target(name))
             journal_of(self.path(name)).unlink(missing_ok=True)
             sync_folder(self.target(name).parent)
-        except OSError as error:
-            raise _not_placed(self.folder, error) from error
 
     def discard(self) -> None:
         """Delete everything in the staging folder. Raises StorageError."""
-        try:
+        with _placing_in(self.folder):
             for name in self.names:
                 self.path(name).unlink(missing_ok=True)
                 journal_of(self.path(name)).unlink(missing_ok=True)
                 _remove_if_empty(self.path(name).parent)
-        except OSError as error:
-            raise _not_placed(self.folder, error) from error
 
 
 @asynccontextmanager
@@ -110,13 +102,10 @@ async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIte
 
 
 def _locked(path: Path) -> BaseFileLock | None:
-    try:
+    with _placing_in(path.parent), suppress(FileNotFoundError):  # whoever has just finished removed the empty folder
         path.parent.mkdir(parents=True, exist_ok=True)
         return try_lock(path)
-    except FileNotFoundError:  # the process that has just finished removed the empty folder
-        return None
-    except OSError as error:
-        raise _not_placed(path.parent, error) from error
+    return None
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -124,6 +113,5 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _not_placed(folder: Path, error: OSError) -> StorageError:
-    reason = error.strerror or str(error)
-    return StorageError(f"Models cannot be placed in {folder}: {reason}.", "Check its permissions and its disk.")
+def _placing_in(folder: Path) -> AbstractContextManager[None]:
+    return explained(f"Models cannot be placed in {folder}", "Check its permissions and its disk.")
