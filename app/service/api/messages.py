@@ -1,20 +1,109 @@
-"""Chat messages in OpenAI's form, which other dialects share, and their conversion for chat templates.
+"""Chat messages and tools in OpenAI's form, which other dialects share, and what chat templates are given of them.
 
-Owns roles, forms of content, and the order that strict templates demand. Knows nothing of what a request wants.
+Owns roles, forms of content, calls, and the order that strict templates demand. Knows nothing of how a model writes a
+call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import StrictStr
 
 from app.service.api.fields import Body
-from app.service.api.function_tools import ToolCallBody
+from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
-__all__ = ["PARAGRAPH_BREAK", "ChatMessage", "ContentPart", "alternate_roles"]
+__all__ = [
+    "PARAGRAPH_BREAK",
+    "ChatMessage",
+    "ContentPart",
+    "FunctionToolBody",
+    "ToolCallBody",
+    "ToolChoiceBody",
+    "alternate_roles",
+    "tool_options_of",
+]
+
+
+class _FunctionBody(Body):
+    name: StrictStr
+    description: StrictStr | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class FunctionToolBody(Body):
+    """A tool; only functions are supported."""
+
+    type: str = "function"
+    function: _FunctionBody | None = None
+
+    def tool(self) -> Tool:
+        if self.type != "function" or self.function is None:
+            raise RequestError(f"A tool has the type {self.type[:40]!r} or no function.", "Send functions.")
+        return Tool(self.function.name, self.function.description or "", self.function.parameters or {})
+
+
+class _NamedFunction(Body):
+    name: StrictStr
+
+
+class ToolChoiceBody(Body):
+    """A `tool_choice` that names the function to call."""
+
+    type: str = "function"
+    function: _NamedFunction | None = None
+
+
+class _CalledFunction(Body):
+    name: StrictStr
+    arguments: StrictStr | dict[str, Any] | None = None
+
+
+class ToolCallBody(Body):
+    """A tool call in an earlier message."""
+
+    id: StrictStr = ""
+    function: _CalledFunction
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the call with its arguments as an object. Raises RequestError for other arguments."""
+        function = {"name": self.function.name, "arguments": _object(self.function.arguments or "{}")}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+def tool_options_of(
+    tools: Sequence[FunctionToolBody], choice: str | ToolChoiceBody | None, is_parallel: bool | None
+) -> ToolOptions:
+    """Return the tool options of a request; none with the choice "none". Raises RequestError for unknown choices."""
+    if choice == "none":
+        return NO_TOOLS
+    only = ""
+    if isinstance(choice, ToolChoiceBody):
+        if choice.function is None:
+            raise RequestError(f"tool_choice of type {choice.type[:40]!r} is not supported.", "Name a function.")
+        only = choice.function.name
+    elif choice not in (None, "auto", "required"):
+        raise RequestError(f"tool_choice is {choice[:40]!r}.", "Use auto, none, required or name a function.")
+    return ToolOptions(
+        tools=tuple(tool.tool() for tool in tools),
+        must_call=bool(only) or choice == "required",
+        only=only,
+        is_parallel=is_parallel is not False,
+    )
+
+
+def _object(arguments: str | dict[str, Any]) -> dict[str, Any]:
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RequestError("The arguments of a call in the messages are not a JSON object.", "Send them whole.")
+    return value
+
 
 PARAGRAPH_BREAK = "\n\n"
 

@@ -12,7 +12,7 @@ from pydantic import Field, StrictInt, ValidationError
 
 from app.library.local.recipe import Recipe
 from app.service.api.fields import Body
-from app.service.api.sampling import SamplingBody
+from app.service.api.text_request import SamplingBody
 from quantizer.errors import RequestError
 
 __all__ = ["NO_LIMITS", "OptionsBody", "parse_parameters", "with_recipe_defaults"]

@@ -14,7 +14,7 @@ from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.request import Request
 from app.service.api.fields import Body
 from app.service.api.messages import PARAGRAPH_BREAK, alternate_roles
-from app.service.api.sampling import SamplingBody
+from app.service.api.text_request import SamplingBody
 from app.service.generation.chat import ChatTurn
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError

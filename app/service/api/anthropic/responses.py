@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
 from app.service.api.anthropic.requests import CALL_ID_PREFIX
-from app.service.api.anthropic.schemas import AnyBlock, MessageResponse, MessageUsage, StopReason
 from app.service.api.fields import WithWarnings
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = ["Event", "MessageFormatter", "MessageStreamEvents"]
+__all__ = ["Event", "MessageFormatter", "MessageResponse", "MessageStreamEvents"]
 
 Event = dict[str, Any]
 BlockKind = Literal["thinking", "text", "tool_use"]
@@ -33,6 +35,58 @@ _DELTAS: dict[BlockKind, tuple[str, str]] = {
     "text": ("text_delta", "text"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
+
+
+class ThinkingBlock(TypedDict):
+    """A thought."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Literal[""]
+
+
+class TextBlock(TypedDict):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ToolUseBlock(TypedDict):
+    """A tool call."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+AnyBlock: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock
+
+
+class MessageUsage(TypedDict):
+    """The cost of an answer in tokens; `input_tokens` counts the computed ones."""
+
+    input_tokens: NonNegativeInt
+    cache_creation_input_tokens: Literal[0]
+    cache_read_input_tokens: NonNegativeInt
+    output_tokens: NonNegativeInt
+
+
+class MessageResponse(WithWarnings):
+    """The next message of a conversation."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[AnyBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
 
 
 @dataclass(frozen=True, slots=True)

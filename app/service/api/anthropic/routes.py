@@ -7,10 +7,11 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.service.api.anthropic.requests import MessagesBody
-from app.service.api.anthropic.responses import Event, MessageFormatter, MessageStreamEvents
-from app.service.api.anthropic.schemas import MessageResponse, TokenCount
+from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
 from app.service.api.app_state import model_of, planner_warnings
 from app.service.api.recipe_defaults import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
@@ -23,6 +24,12 @@ from app.service.models.served_model import ServedModel
 __all__ = ["router"]
 
 router = Router(prefix="/v1/messages")
+
+
+class TokenCount(TypedDict):
+    """The number of tokens of a prompt."""
+
+    input_tokens: NonNegativeInt
 
 
 @router.post("", openapi_extra=errors(404))

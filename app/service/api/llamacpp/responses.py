@@ -7,25 +7,71 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+
+from annotated_types import MinLen
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.engine.request import FinishReason, Request
 from app.protocol.codec import encode
 from app.protocol.sampling import SamplingOptions
 from app.service.api.fields import WithWarnings
-from app.service.api.llamacpp.schemas import (
-    Completion,
-    CompletionChunk,
-    GenerationSettings,
-    SelectedFields,
-    StopType,
-)
-from app.service.api.openai.responses import chat_logprobs, timings_of
+from app.service.api.openai.usage import ChatTokenLogprob, Timings, chat_logprobs, timings_of
 from app.service.generation.generation import Answer, Delta
 
-__all__ = ["LlamaCppFormatter"]
+__all__ = ["Completion", "CompletionChunk", "LlamaCppFormatter", "SelectedFields", "SeveralCompletions"]
 
 _NO_LIMIT = -1
+
+
+StopType: TypeAlias = Literal["eos", "limit", "word"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings(SamplingOptions):
+    """The options of a request: how tokens were sampled (but for biases), and where the answer was to end."""
+
+    n_predict: int
+    stop: tuple[str, ...]
+
+
+class CompletionChunk(TypedDict):
+    """The new part of an answer."""
+
+    index: NonNegativeInt
+    content: str
+    tokens: list[None]
+    stop: Literal[False]
+    tokens_predicted: NonNegativeInt
+    completion_probabilities: NotRequired[list[ChatTokenLogprob]]
+
+
+class Completion(WithWarnings):
+    """An answer in one object; also the last event of a stream, without its text."""
+
+    index: NonNegativeInt
+    content: str
+    tokens: list[None]
+    stop: Literal[True]
+    model: str
+    tokens_predicted: NonNegativeInt
+    tokens_evaluated: NonNegativeInt
+    tokens_cached: NonNegativeInt
+    generation_settings: GenerationSettings
+    prompt: str
+    has_new_line: bool
+    truncated: bool
+    stop_type: StopType
+    stopping_word: str
+    timings: Timings
+    completion_probabilities: NotRequired[list[ChatTokenLogprob]]
+
+
+SelectedFields: TypeAlias = dict[str, Any]  # the fields of a Completion that `response_fields` names
+
+
+SeveralCompletions: TypeAlias = Annotated[list[Completion | SelectedFields], MinLen(2)]
 
 
 @dataclass(frozen=True, slots=True)

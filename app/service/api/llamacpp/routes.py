@@ -7,14 +7,14 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from fastapi import Request
+from typing_extensions import TypedDict
 
 from app.service.api.app_state import model_of, planner_warnings
 from app.service.api.llamacpp.requests import InfillBody, LlamaCppTextBody, PromptBody
-from app.service.api.llamacpp.responses import LlamaCppFormatter
-from app.service.api.llamacpp.schemas import (
-    ApplyTemplateResponse,
+from app.service.api.llamacpp.responses import (
     Completion,
     CompletionChunk,
+    LlamaCppFormatter,
     SelectedFields,
     SeveralCompletions,
 )
@@ -32,6 +32,13 @@ from app.service.models.served_model import ServedModel
 __all__ = ["router"]
 
 router = Router()
+
+
+class ApplyTemplateResponse(TypedDict):
+    """Messages as the prompt that a chat would make of them."""
+
+    prompt: str
+
 
 TextResponse: TypeAlias = (
     JsonResponse[Completion | SelectedFields | SeveralCompletions] | EventStream[CompletionChunk | Completion]

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fastapi import Request, Response
-from pydantic import StrictInt
+from pydantic import NonNegativeInt, StrictInt
+from typing_extensions import TypedDict
 
 from app import __version__
 from app.engine.request import SamplingParams
 from app.service.api.app_state import app_state, model_of
-from app.service.api.fields import Body
-from app.service.api.llamacpp.schemas import (
-    DetokenizeResponse,
-    HealthResponse,
-    LoadingError,
-    LoraAdapter,
-    Props,
-    SlotState,
-    TokenizePiecesResponse,
-    TokenizeResponse,
-)
+from app.service.api.fields import Body, Byte
 from app.service.http.errors import LlamaCppError, llamacpp_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -28,6 +21,94 @@ from quantizer.errors import ServiceError
 __all__ = ["router"]
 
 router = Router()
+
+
+class HealthResponse(TypedDict):
+    """The default model can answer."""
+
+    status: Literal["ok"]
+
+
+class _LoadingFields(TypedDict):
+    code: Literal[503]
+    message: Literal["Loading model"]
+    type: Literal["unavailable_error"]
+
+
+class LoadingError(TypedDict):
+    """The default model is not loaded yet."""
+
+    error: _LoadingFields
+
+
+class LoraAdapter(TypedDict):
+    """An adapter of the default model, and its scale in requests that name none."""
+
+    id: NonNegativeInt
+    name: str
+    scale: float
+
+
+class DefaultSettings(TypedDict):
+    """The context of a request, and the default sampling options."""
+
+    n_ctx: NonNegativeInt
+    params: SamplingParams
+
+
+class Modalities(TypedDict):
+    """The inputs of a model besides text."""
+
+    vision: Literal[False]
+    audio: Literal[False]
+
+
+class Props(TypedDict):
+    """The facts that clients read before they send work."""
+
+    default_generation_settings: DefaultSettings
+    total_slots: NonNegativeInt
+    model_alias: str
+    model_path: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    modalities: Modalities
+    build_info: str
+
+
+class SlotState(TypedDict):
+    """A slot of the engine."""
+
+    id: NonNegativeInt
+    n_ctx: NonNegativeInt
+    is_processing: bool
+
+
+class TokenizeResponse(TypedDict):
+    """A text as token ids."""
+
+    tokens: list[int]
+
+
+class Piece(TypedDict):
+    """A token with its text, or with its bytes where they are part of a character."""
+
+    id: int
+    piece: str | list[Byte]
+
+
+class TokenizePiecesResponse(TypedDict):
+    """A text as token ids with the text of each."""
+
+    tokens: list[Piece]
+
+
+class DetokenizeResponse(TypedDict):
+    """Token ids as a text."""
+
+    content: str
+
 
 _LOADING: LoadingError = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 _HEALTH_ERRORS = errors(503, kind=LoadingError | LlamaCppError)

@@ -9,11 +9,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from fastapi import Request
 from pydantic import Field, RootModel
+from typing_extensions import TypedDict
 
 from app.protocol.job import Job
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
-from app.service.api.native.schemas import JobList, Log
 from app.service.api.native.status import error_body
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -67,6 +67,18 @@ _AnyBody: TypeAlias = Annotated[
 
 class JobBody(RootModel[_AnyBody]):
     """A kind of job with its arguments."""
+
+
+class JobList(TypedDict):
+    """Every job, oldest first."""
+
+    jobs: list[Job]
+
+
+class Log(TypedDict):
+    """The log of a job."""
+
+    log: str
 
 
 @router.post("", status_code=201, openapi_extra=errors(404, 429))

@@ -11,13 +11,22 @@ from typing import Annotated
 
 from fastapi import Request
 from pydantic import Field, StrictStr
+from typing_extensions import TypedDict
 
 from app.library.local.model_files import ModelRef
 from app.library.local.model_record import ModelDescription
-from app.protocol.library import LoadState, LocalModels, MachineReport, PlacementResult, RemovalResult
+from app.protocol.library import (
+    HubRepository,
+    LoadState,
+    LocalModels,
+    MachineReport,
+    PlacementResult,
+    Recommendation,
+    RemovalResult,
+    TypeChoice,
+)
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
-from app.service.api.native import schemas
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
@@ -64,6 +73,24 @@ class KeepAliveBody(Body):
     keep_alive: StrictStr | int | float
 
 
+class Recommendations(TypedDict):
+    """A recommendation for each role."""
+
+    recommendations: list[Recommendation]
+
+
+class Repositories(TypedDict):
+    """Repositories of the hub."""
+
+    repositories: list[HubRepository]
+
+
+class Types(TypedDict):
+    """Every type that the model could be quantized to."""
+
+    types: list[TypeChoice]
+
+
 @router.get("/library")
 async def listing(request: Request, external: str = "", fresh: str = "") -> JsonResponse[LocalModels]:
     """The models of this machine, each with its verdict and whether it is loaded.
@@ -77,19 +104,19 @@ async def listing(request: Request, external: str = "", fresh: str = "") -> Json
 
 
 @router.get("/recommend")
-async def recommend(request: Request) -> JsonResponse[schemas.Recommendations]:
+async def recommend(request: Request) -> JsonResponse[Recommendations]:
     """A model of the catalogue for each role, chosen for this machine without the network."""
     return JsonResponse({"recommendations": await app_state(request).library.recommendations()})
 
 
 @router.get("/search", openapi_extra=errors(400, 502))
-async def search(request: Request, words: str = "", limit: str = "") -> JsonResponse[schemas.Repositories]:
+async def search(request: Request, words: str = "", limit: str = "") -> JsonResponse[Repositories]:
     """Models of the hub whose names have all the words, each quant with its verdict for this machine."""
     if not words.strip() or len(words) > _MAX_WORDS:
         raise RequestError("There are no words to search for.", f"Give words=, at most {_MAX_WORDS} characters.")
     n_most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 4 else _N_USUAL
 
-    async def find() -> JsonResponse[schemas.Repositories]:
+    async def find() -> JsonResponse[Repositories]:
         return JsonResponse(
             {"repositories": await app_state(request).library.search(words, min(max(1, n_most), _N_MOST))}
         )
@@ -104,7 +131,7 @@ async def show(request: Request, model: str = "") -> JsonResponse[ModelDescripti
 
 
 @router.get("/types", openapi_extra=errors(400, 404))
-async def types(request: Request, model: str = "") -> JsonResponse[schemas.Types]:
+async def types(request: Request, model: str = "") -> JsonResponse[Types]:
     """Size, loss, verdict and speed of a model in each quantization type; empty is the default model."""
     return JsonResponse({"types": await app_state(request).library.types(_name_or_default(request, model))})
 

@@ -17,7 +17,7 @@ from app.engine.protocol.messages import EngineConfig
 from app.protocol.plan import PlanReport, PlanRequest
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
-from app.service.api.native.schemas import ModelId
+from app.service.api.native.status import ModelId
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal
 
 from fastapi import Request
+from typing_extensions import TypedDict
 
 from app import __version__
 from app.engine.loop.counters import Counters, Histogram
@@ -18,7 +19,6 @@ from app.engine.protocol.messages import UnfitPolicy
 from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, ServiceStatus
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
-from app.service.api.native.schemas import ModelId, StaysUntil
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -28,7 +28,7 @@ from app.service.models.served_model import ServedModel
 from app.service.pool.memory import resident_bytes
 from quantizer.errors import ErrorInfo
 
-__all__ = ["error_body", "router", "summarize"]
+__all__ = ["ModelId", "error_body", "router", "summarize"]
 
 router = Router(prefix="/api/localllm")
 error_body = partial(openai_error, hide_paths=False)
@@ -45,6 +45,18 @@ class StayBody(Body):
     """The event until which the service outlives the program that started it."""
 
     until: Literal["jobs-end"]
+
+
+class ModelId(TypedDict):
+    """A model that is being loaded."""
+
+    id: str
+
+
+class StaysUntil(TypedDict):
+    """The event until which the service outlives the program that started it, empty for none."""
+
+    stays_until: Literal["", "jobs-end"]
 
 
 @router.get("/status")

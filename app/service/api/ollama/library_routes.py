@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Literal, NoReturn, NotRequired, TypeAlias
 
 from fastapi import Request, Response
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.library.hub.access import hub_access_from_environment
 from app.library.local.index import Index
@@ -33,7 +35,6 @@ from app.library.local.resolve import UnknownModelError
 from app.protocol.job import Job
 from app.service.api.app_state import app_state
 from app.service.api.ollama.requests import CopyBody, CreateBody, ModelBody, PullBody
-from app.service.api.ollama.schemas import ProgressResponse, StatusResponse
 from app.service.http.errors import RefusedError, ollama_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -47,6 +48,22 @@ from quantizer.errors import RequestError, UsageError, UserError, redact_paths
 __all__ = ["find_model", "model_not_found", "router"]
 
 router = Router()
+
+
+class StatusResponse(TypedDict):
+    """The end of fetching or creating a model."""
+
+    status: Literal["success"]
+
+
+class ProgressResponse(TypedDict):
+    """The progress of fetching or creating a model."""
+
+    status: str
+    digest: NotRequired[str]
+    total: NotRequired[NonNegativeInt]
+    completed: NotRequired[NonNegativeInt]
+
 
 _SHOWN_DIGITS = 12  # of a digest, in a status
 _SUCCESS: StatusResponse = {"status": "success"}

@@ -8,21 +8,92 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NotRequired, TypeAlias
+
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.library.local.recipe import Recipe
 from app.library.local.resolve import ModelRef
 from app.service.api.ollama.responses import rfc3339_time
-from app.service.api.ollama.schemas import Capability, ModelDetails, ModelEntry, RunningEntry, ShowResponse
 from app.service.generation.reasoning import NO_REASONING, reasoning_tags_of
 from app.service.models.model_catalog import FileFacts
 from app.service.models.served_model import ServedModel
 
-__all__ = ["format_modelfile", "format_parameters", "list_entry", "running_entry", "show_response"]
+__all__ = [
+    "ModelEntry",
+    "RunningEntry",
+    "ShowResponse",
+    "format_modelfile",
+    "format_parameters",
+    "list_entry",
+    "running_entry",
+    "show_response",
+]
 
 _NAME_WIDTH = 30  # source: Ollama's ShowHandler
 _FOREVER = "9999-12-31T23:59:59Z"
 _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
+
+
+Capability: TypeAlias = Literal["completion", "embedding", "insert", "thinking", "tools"]
+
+
+class ModelDetails(TypedDict):
+    """The short facts; the family is the architecture."""
+
+    parent_model: str
+    format: Literal["gguf"]
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class ModelEntry(TypedDict):
+    """A model in a list. `digest` identifies the file; it is not the hash of its bytes."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: NonNegativeInt
+    digest: str
+    details: ModelDetails
+
+
+class RunningEntry(TypedDict):
+    """A loaded model. The part of it on a GPU is not reported."""
+
+    name: str
+    model: str
+    size: NonNegativeInt
+    digest: str
+    details: ModelDetails
+    expires_at: str
+    size_vram: Literal[0]
+    context_length: NonNegativeInt
+
+
+class RecipeMessage(TypedDict):
+    """A message that every conversation of a model begins with."""
+
+    role: str
+    content: str
+
+
+class ShowResponse(TypedDict):
+    """The description of one model; the last three fields only of one that was created with them."""
+
+    modelfile: str
+    parameters: str
+    template: str
+    details: ModelDetails
+    model_info: dict[str, Any]
+    capabilities: list[Capability]
+    modified_at: str
+    system: NotRequired[str]
+    license: NotRequired[str]
+    messages: NotRequired[list[RecipeMessage]]
 
 
 def list_entry(ref: ModelRef, facts: FileFacts) -> ModelEntry:

@@ -16,8 +16,7 @@ from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.service.api.fields import Body
-from app.service.api.function_tools import FunctionToolBody, tool_options_of
-from app.service.api.messages import ChatMessage
+from app.service.api.messages import ChatMessage, FunctionToolBody, tool_options_of
 from app.service.api.recipe_defaults import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest

@@ -9,25 +9,88 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypeVar
+
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.engine.request import FinishReason
 from app.service.api.fields import WithWarnings
-from app.service.api.ollama.schemas import (
-    ChatResponse,
-    DoneReason,
-    GenerateResponse,
-    ResponseMessage,
-    ToolCall,
-    Usage,
-)
-from app.service.api.openai.responses import chat_logprobs
+from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = ["ChatFormatter", "GenerateFormatter", "Object", "OllamaFormatter", "rfc3339_time"]
+__all__ = [
+    "ChatFormatter",
+    "ChatResponse",
+    "DoneReason",
+    "GenerateFormatter",
+    "GenerateResponse",
+    "Object",
+    "OllamaFormatter",
+    "rfc3339_time",
+]
 
 _NS = 1_000_000_000
+
+DoneReason: TypeAlias = Literal["stop", "length", "load", "unload"]
+
+
+class CalledFunction(TypedDict):
+    """A function with its arguments."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolCall(TypedDict):
+    """A tool call, which has no id in Ollama's dialect."""
+
+    function: CalledFunction
+
+
+class ResponseMessage(TypedDict):
+    """A message of a model."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class Usage(TypedDict, total=False):
+    """The cost of an answer."""
+
+    total_duration: NonNegativeInt
+    load_duration: Literal[0]
+    prompt_eval_count: NonNegativeInt
+    prompt_eval_duration: NonNegativeInt
+    eval_count: NonNegativeInt
+    eval_duration: NonNegativeInt
+
+
+class _Response(WithWarnings, Usage):
+    """The fields of a whole answer and of a line of a stream; the cost and the reason only when it is `done`."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: NotRequired[DoneReason]
+    logprobs: NotRequired[list[ChatTokenLogprob]]
+
+
+class ChatResponse(_Response):
+    """The next message of a conversation, or the new part of it."""
+
+    message: ResponseMessage
+
+
+class GenerateResponse(_Response):
+    """The answer to a prompt, or the new part of it."""
+
+    response: str
+    thinking: NotRequired[str]
+
 
 Object = TypeVar("Object", ChatResponse, GenerateResponse)
 

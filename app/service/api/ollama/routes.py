@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import NotRequired
 
 from fastapi import Request
+from pydantic import NonNegativeInt
 from starlette.responses import PlainTextResponse
+from typing_extensions import TypedDict
 
 from app.library.local.recipe import read_recipe
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings
-from app.service.api.ollama import schemas
 from app.service.api.ollama.library_routes import find_model, model_not_found
-from app.service.api.ollama.model_info import list_entry, running_entry, show_response
+from app.service.api.ollama.model_info import (
+    ModelEntry,
+    RunningEntry,
+    ShowResponse,
+    list_entry,
+    running_entry,
+    show_response,
+)
 from app.service.api.ollama.requests import (
     EmbedBody,
     KeepAliveBody,
@@ -23,7 +32,15 @@ from app.service.api.ollama.requests import (
     OllamaGenerateBody,
     OllamaTextBody,
 )
-from app.service.api.ollama.responses import ChatFormatter, GenerateFormatter, Object, OllamaFormatter
+from app.service.api.ollama.responses import (
+    ChatFormatter,
+    ChatResponse,
+    DoneReason,
+    GenerateFormatter,
+    GenerateResponse,
+    Object,
+    OllamaFormatter,
+)
 from app.service.api.openai.embeddings import as_floats, check_dimensions
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
@@ -39,6 +56,39 @@ __all__ = ["router"]
 
 router = Router()
 
+
+class Version(TypedDict):
+    """The version of the API."""
+
+    version: str
+
+
+class ListResponse(TypedDict):
+    """Every model that a request may name."""
+
+    models: list[ModelEntry]
+
+
+class ProcessResponse(TypedDict):
+    """The loaded models."""
+
+    models: list[RunningEntry]
+
+
+class EmbedResponse(TypedDict):
+    """A vector for each input."""
+
+    model: str
+    embeddings: list[list[float]]
+    prompt_eval_count: NotRequired[NonNegativeInt]
+
+
+class EmbeddingsResponse(TypedDict):
+    """The vector of one prompt, empty for an empty one."""
+
+    embedding: list[float]
+
+
 API_VERSION = "0.13.5"  # of the Ollama whose API this is; clients ask for 0.13.4 at least
 
 
@@ -49,20 +99,20 @@ async def root() -> PlainTextResponse:
 
 
 @router.api_route("/api/version", methods=["GET", "HEAD"])
-async def version() -> JsonResponse[schemas.Version]:
+async def version() -> JsonResponse[Version]:
     """The version of the API."""
     return JsonResponse({"version": API_VERSION})
 
 
 @router.api_route("/api/tags", methods=["GET", "HEAD"])
-async def tags(request: Request) -> JsonResponse[schemas.ListResponse]:
+async def tags(request: Request) -> JsonResponse[ListResponse]:
     """Every model that a request may name, without files that fail validation."""
     described = await app_state(request).models.catalog.list_with_facts()
     return JsonResponse({"models": [list_entry(ref, facts) for ref, facts in described]})
 
 
 @router.get("/api/ps")
-async def running(request: Request) -> JsonResponse[schemas.ProcessResponse]:
+async def running(request: Request) -> JsonResponse[ProcessResponse]:
     """The loaded models, each under every name that holds it."""
     models = app_state(request).models
     loaded = {model.ref: model for model in models.opened if model.is_loaded}
@@ -71,7 +121,7 @@ async def running(request: Request) -> JsonResponse[schemas.ProcessResponse]:
 
 
 @router.post("/api/show", openapi_extra=errors(404))
-async def show(request: Request, body: ModelBody) -> JsonResponse[schemas.ShowResponse]:
+async def show(request: Request, body: ModelBody) -> JsonResponse[ShowResponse]:
     """The description of one model."""
     models = app_state(request).models
     ref = await find_model(models, body.model_name)
@@ -80,9 +130,7 @@ async def show(request: Request, body: ModelBody) -> JsonResponse[schemas.ShowRe
 
 
 @router.post("/api/chat", openapi_extra=errors(404))
-async def chat(
-    request: Request, body: OllamaChatBody
-) -> JsonResponse[schemas.ChatResponse] | LineStream[schemas.ChatResponse]:
+async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatResponse] | LineStream[ChatResponse]:
     """The next message of a conversation; without messages the model is loaded or unloaded."""
     model = await _model(request, body)
     formatter = ChatFormatter(model.ref.id)
@@ -95,7 +143,7 @@ async def chat(
 @router.post("/api/generate", openapi_extra=errors(404, 501))
 async def generate(
     request: Request, body: OllamaGenerateBody
-) -> JsonResponse[schemas.GenerateResponse] | LineStream[schemas.GenerateResponse]:
+) -> JsonResponse[GenerateResponse] | LineStream[GenerateResponse]:
     """The answer to a prompt, or its continuation; without a prompt the model is loaded or unloaded."""
     body.check()
     model = await _model(request, body)
@@ -115,11 +163,11 @@ async def generate(
 
 
 @router.post("/api/embed", openapi_extra=errors(404))
-async def embed(request: Request, body: EmbedBody) -> JsonResponse[schemas.EmbedResponse]:
+async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse]:
     """A vector of length 1 for each input."""
     model = await _model(request, body)
 
-    async def answer() -> JsonResponse[schemas.EmbedResponse]:
+    async def answer() -> JsonResponse[EmbedResponse]:
         if not body.inputs():
             return JsonResponse({"model": model.ref.id, "embeddings": []})
         embedded = await model.embed(body.inputs())
@@ -131,11 +179,11 @@ async def embed(request: Request, body: EmbedBody) -> JsonResponse[schemas.Embed
 
 
 @router.post("/api/embeddings", openapi_extra=errors(404))
-async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[schemas.EmbeddingsResponse]:
+async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[EmbeddingsResponse]:
     """The vector of one prompt."""
     model = await _model(request, body)
 
-    async def answer() -> JsonResponse[schemas.EmbeddingsResponse]:
+    async def answer() -> JsonResponse[EmbeddingsResponse]:
         if not body.prompt:
             return JsonResponse({"embedding": []})
         embedded = await model.embed([body.prompt])
@@ -163,7 +211,7 @@ async def _load(
         if not body.unloads:
             await model.ready()
         model.keep_alive.restart_timer()
-        reason: schemas.DoneReason = "unload" if body.unloads else "load"
+        reason: DoneReason = "unload" if body.unloads else "load"
         return JsonResponse(formatter.without_text(reason, planner_warnings(model)))
 
     return await while_connected(request, answer())

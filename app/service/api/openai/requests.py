@@ -14,8 +14,7 @@ from pydantic import Field, StrictBool, StrictStr
 from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
 from app.service.api.fields import Body, IdleSeconds
-from app.service.api.function_tools import FunctionToolBody, ToolChoiceBody, tool_options_of
-from app.service.api.messages import ChatMessage
+from app.service.api.messages import ChatMessage, FunctionToolBody, ToolChoiceBody, tool_options_of
 from app.service.api.text_request import GenerationBody, PromptField
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest

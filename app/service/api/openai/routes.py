@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TypeAlias, TypeVar
+from typing import Literal, NotRequired, TypeAlias, TypeVar
 
 from fastapi import Request
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.library.local.model_files import ModelRef
 from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
-from app.service.api.openai.responses import ChatFormatter, CompletionFormatter, TextFormatter
-from app.service.api.openai.schemas import (
+from app.service.api.openai.responses import (
     ChatChunk,
     ChatCompletion,
+    ChatFormatter,
     Chunk,
     Completion,
-    Model,
-    ModelList,
-    ModelMeta,
+    CompletionFormatter,
     TextChunk,
     TextCompletion,
+    TextFormatter,
 )
 from app.service.api.recipe_defaults import with_recipe_defaults
 from app.service.generation.chat import chat_generation
@@ -40,6 +41,34 @@ router = Router(prefix="/v1")
 
 Choice = TypeVar("Choice")
 ChunkChoice = TypeVar("ChunkChoice")
+
+
+class ModelMeta(TypedDict):
+    """The facts that llama.cpp's clients read; the last three only of a model that is ready."""
+
+    n_ctx_train: NonNegativeInt
+    size: NonNegativeInt
+    n_vocab: NotRequired[NonNegativeInt]
+    n_params: NotRequired[NonNegativeInt]
+    n_ctx: NotRequired[NonNegativeInt]
+
+
+class Model(TypedDict):
+    """A model that a request may name; `meta` only of one that has an engine."""
+
+    id: str
+    object: Literal["model"]
+    created: NonNegativeInt
+    owned_by: Literal["localllm"]
+    meta: NotRequired[ModelMeta]
+
+
+class ModelList(TypedDict):
+    """Every model that a request may name."""
+
+    object: Literal["list"]
+    data: list[Model]
+
 
 ChatResponse: TypeAlias = JsonResponse[ChatCompletion] | EventStream[ChatChunk]
 TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]

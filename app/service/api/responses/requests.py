@@ -12,10 +12,17 @@ from pydantic import StrictStr
 
 from app.engine.request import Request
 from app.service.api.fields import Body
-from app.service.api.function_tools import FunctionToolBody, ToolCallBody, ToolChoiceBody, tool_options_of
-from app.service.api.messages import ChatMessage, ContentPart, alternate_roles
+from app.service.api.messages import (
+    ChatMessage,
+    ContentPart,
+    FunctionToolBody,
+    ToolCallBody,
+    ToolChoiceBody,
+    alternate_roles,
+    tool_options_of,
+)
 from app.service.api.openai.requests import ResponseFormat
-from app.service.api.sampling import SamplingBody
+from app.service.api.text_request import SamplingBody
 from app.service.generation.chat import ChatTurn
 from quantizer.errors import RequestError
 

@@ -1,0 +1,195 @@
+"""The cost of answers and the probabilities of their tokens, in OpenAI's and llama.cpp's objects, for several dialects.
+
+Owns `usage`, `timings` and log probabilities. Knows nothing of choices and texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import NonNegativeFloat, NonNegativeInt
+from typing_extensions import TypedDict
+
+from app.engine import request
+from app.engine.protocol.messages import Finished
+from app.service.api.fields import Byte
+
+__all__ = [
+    "ChatTokenLogprob",
+    "PromptTokensDetails",
+    "TextLogprobs",
+    "Timings",
+    "Usage",
+    "chat_logprobs",
+    "text_logprobs",
+    "timings_of",
+    "total_of",
+    "usage_of",
+]
+
+
+class PromptTokensDetails(TypedDict):
+    """The cached part of a prompt."""
+
+    cached_tokens: NonNegativeInt
+
+
+class Usage(TypedDict):
+    """The cost of answers in tokens."""
+
+    prompt_tokens: NonNegativeInt
+    completion_tokens: NonNegativeInt
+    total_tokens: NonNegativeInt
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Timings(TypedDict):
+    """llama-server's `timings`, and more. `draft_saved_ms` is an estimate."""
+
+    cache_n: NonNegativeInt
+    prompt_n: NonNegativeInt
+    prompt_ms: NonNegativeFloat
+    prompt_per_token_ms: NonNegativeFloat
+    prompt_per_second: NonNegativeFloat
+    predicted_n: NonNegativeInt
+    predicted_ms: NonNegativeFloat
+    predicted_per_token_ms: NonNegativeFloat
+    predicted_per_second: NonNegativeFloat
+    dropped_n: NonNegativeInt
+    draft_n: NonNegativeInt
+    draft_n_accepted: NonNegativeInt
+    draft_saved_ms: float
+    tokens_per_pass: NonNegativeFloat
+    queue_ms: NonNegativeFloat
+    time_to_first_token_ms: NonNegativeFloat
+
+
+class TokenLogprob(TypedDict):
+    """A token; `bytes` has what `token` cannot where a character is split over several."""
+
+    token: str
+    logprob: float
+    bytes: list[Byte]
+
+
+class ChatTokenLogprob(TokenLogprob):
+    """A token with its alternatives, best first."""
+
+    top_logprobs: list[TokenLogprob]
+
+
+class TextLogprobs(TypedDict):
+    """The probabilities of a text, in four lists of the same length; the first token of a prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[NonNegativeInt]
+
+
+def chat_logprobs(entries: Sequence[request.TokenLogprob]) -> list[ChatTokenLogprob]:
+    """Return tokens with their alternatives, as chat has them."""
+    return [_chat_logprob(entry) for entry in entries]
+
+
+def _chat_logprob(entry: request.TokenLogprob) -> ChatTokenLogprob:
+    assert entry.logprob is not None, "only a prompt's first token has none, and chats do not report prompts"
+    alternatives = [_token(piece, logprob) for piece, logprob in entry.top]
+    return {**_token(entry.piece, entry.logprob), "top_logprobs": alternatives}
+
+
+def _token(piece: bytes, logprob: float) -> TokenLogprob:
+    """Return one token; `bytes` has what `token` cannot where a character is split over several."""
+    return {"token": _text(piece), "logprob": logprob, "bytes": list(piece)}
+
+
+def text_logprobs(entries: Sequence[request.TokenLogprob]) -> TextLogprobs:
+    """Return tokens with their alternatives, as text completions have them."""
+    return {
+        "tokens": [_text(entry.piece) for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [None if entry.logprob is None else _alternatives(entry) for entry in entries],
+        "text_offset": [entry.offset for entry in entries],
+    }
+
+
+def _alternatives(entry: request.TokenLogprob) -> dict[str, float]:
+    """Return alternatives by text, best first; of parts of characters, which read the same, only the best."""
+    alternatives: dict[str, float] = {}
+    for piece, logprob in entry.top:
+        alternatives.setdefault(_text(piece), logprob)
+    return alternatives
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
+
+
+def total_of(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
+    """Return the cost of several answers: each prompt counts once, and they ran side by side."""
+    firsts = [min(ends, key=lambda item: item.usage.n_cached_tokens) for ends in by_prompt]  # it computed the prompt
+    finished = [item for ends in by_prompt for item in ends]
+    usages = [item.usage for item in finished]
+    usage = request.Usage(
+        n_prompt_tokens=sum(first.usage.n_prompt_tokens for first in firsts),
+        n_cached_tokens=sum(first.usage.n_cached_tokens for first in firsts),
+        n_output_tokens=sum(usage.n_output_tokens for usage in usages),
+        n_drafted_tokens=sum(usage.n_drafted_tokens for usage in usages),
+        n_accepted_tokens=sum(usage.n_accepted_tokens for usage in usages),
+        n_passes=sum(usage.n_passes for usage in usages),
+        n_dropped_tokens=sum(usage.n_dropped_tokens for usage in usages),
+    )
+    timings = replace(
+        firsts[0].timings,
+        prefill_s=max(first.timings.prefill_s for first in firsts),
+        decode_s=max(item.timings.decode_s for item in finished),
+        saved_s=sum(item.timings.saved_s for item in finished),
+    )
+    return replace(firsts[0], usage=usage, timings=timings)
+
+
+def usage_of(finished: Finished) -> Usage:
+    """Return `usage` as OpenAI has it."""
+    usage = finished.usage
+    return {
+        "prompt_tokens": usage.n_prompt_tokens,
+        "completion_tokens": usage.n_output_tokens,
+        "total_tokens": usage.n_prompt_tokens + usage.n_output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.n_cached_tokens},
+    }
+
+
+def timings_of(finished: Finished) -> Timings:
+    """Return `timings` with llama-server's names, and more. The decode rate leaves out the first token.
+
+    `draft_saved_ms` is an estimate: one step saved for each accepted draft token, less the cost of verification.
+    """
+    usage, timings = finished.usage, finished.timings
+    n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
+    return {
+        "cache_n": usage.n_cached_tokens,
+        "prompt_n": n_computed,
+        "prompt_ms": timings.prefill_s * 1000,
+        "prompt_per_token_ms": _each_ms(n_computed, timings.prefill_s),
+        "prompt_per_second": _rate(n_computed, timings.prefill_s),
+        "predicted_n": usage.n_output_tokens,
+        "predicted_ms": timings.decode_s * 1000,
+        "predicted_per_token_ms": _each_ms(usage.n_output_tokens - 1, timings.decode_s),
+        "predicted_per_second": _rate(usage.n_output_tokens - 1, timings.decode_s),
+        "dropped_n": usage.n_dropped_tokens,
+        "draft_n": usage.n_drafted_tokens,
+        "draft_n_accepted": usage.n_accepted_tokens,
+        "draft_saved_ms": timings.saved_s * 1000,
+        "tokens_per_pass": usage.n_output_tokens / usage.n_passes if usage.n_passes else 0.0,
+        "queue_ms": timings.queue_s * 1000,
+        "time_to_first_token_ms": timings.time_to_first_token_s * 1000,
+    }
+
+
+def _rate(n_tokens: int, seconds: float) -> float:
+    return n_tokens / seconds if seconds > 0 and n_tokens > 0 else 0.0
+
+
+def _each_ms(n_tokens: int, seconds: float) -> float:
+    return 1000 * seconds / n_tokens if n_tokens > 0 else 0.0
