@@ -57,8 +57,8 @@ def _wait_for(port: int) -> None:
 
 
 def serve(port: int, most_bytes: int) -> None:
+    from app.engine.llama.devices import rpc_function
     from app.engine.llama.native import ggml_function, lib
-    from app.engine.llama.rpc import rpc_function
 
     lib.llama_backend_init()
     by_type = ggml_function("ggml_backend_dev_by_type")

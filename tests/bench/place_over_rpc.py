@@ -17,12 +17,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus
-from app.engine.llama.model import dry_compute_bytes, dry_context_params
+from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
+from app.engine.llama.model import PlacementParams, dry_compute_bytes, dry_context_params
 from app.engine.llama.native import lib, native_log
-from app.engine.llama.placement_params import PlacementParams
-from app.engine.llama.rpc import add_rpc_servers
-from app.engine.load.dry_run import DryRunRequest
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import PlannedModel
@@ -82,7 +79,7 @@ def load(path: Path, wanted: LoadParameters, setting: RunConfig) -> Held:
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         sys.exit(log.last_lines())
-    context = lib.llama_init_from_model(model, dry_context_params(model, DryRunRequest(path, setting, wanted)))
+    context = lib.llama_init_from_model(model, dry_context_params(model, setting, wanted))
     if not context:
         sys.exit(log.last_lines())
     lib.llama_free(context)
@@ -132,7 +129,7 @@ def run_all(n_runs: int, seed: int, names: Sequence[str]) -> int:
 
 
 def dry_run(path: Path, setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
-    return dry_compute_bytes(DryRunRequest(path, setting, parameters))
+    return dry_compute_bytes(path, setting, parameters)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import sys
 
 import llama_cpp
 
-from app.engine.llama.tokenizer import tokenize
+from app.engine.llama.native import tokenize
 
 
 def main() -> None:

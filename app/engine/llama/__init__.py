@@ -7,12 +7,11 @@ One thread makes all calls except `interrupt`. Independent of requests, except f
 from __future__ import annotations
 
 from app.engine.llama.context import LlamaBackend
-from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus
+from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.eval_callback import ActivationRecorder, WritableWeights
 from app.engine.llama.model import LlamaModel, dry_compute_bytes
 from app.engine.llama.mtp import MtpBackend
 from app.engine.llama.native import EvalObserver, native_log
-from app.engine.llama.rpc import add_rpc_servers
 
 __all__ = [
     "ActivationRecorder",

@@ -18,10 +18,8 @@ from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch, Interrupt
-from app.engine.llama.grammar import Grammar, GrammarSampler
-from app.engine.llama.native import lib, native_log
-from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
-from app.engine.llama.tokenizer import tokenize
+from app.engine.llama.native import lib, native_log, tokenize
+from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LlamaSampler
 from app.engine.loop.sampling import check_biases
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams

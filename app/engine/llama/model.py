@@ -1,6 +1,7 @@
 """Loaded weights, and the contexts created over them; and the dry run, which loads a model without its weights.
 
-Owns loading and the parameters of contexts. Independent of what is computed and of how sizes are chosen.
+Owns loading, the native arrays of a placement and the parameters of contexts. Independent of what is computed and of
+how sizes and placements are chosen.
 """
 
 from __future__ import annotations
@@ -18,23 +19,28 @@ from numpy.typing import NDArray
 from app.engine.embedding.embedder import Pooling
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
-from app.engine.llama.devices import buffer_bytes_by_device
+from app.engine.llama.devices import buffer_bytes_by_device, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.mtp import MtpBackend, MtpContext
-from app.engine.llama.native import EvalObserver, lib, load_error, native_log
-from app.engine.llama.placement_params import PlacementParams
-from app.engine.load.dry_run import DryRunRequest
+from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.vocabulary import Vocabulary
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.kv_cache import DRAFT_CELLS, n_seq_max, parse_kv_types
-from offload.placement.load_parameters import LoadParameters
+from offload.footprint.profile import RunConfig
+from offload.placement.load_parameters import LoadMode, LoadParameters
 from quantizer.errors import EngineError
 
-__all__ = ["LlamaModel", "dry_compute_bytes", "dry_context_params"]
+__all__ = ["LlamaModel", "PlacementParams", "dry_compute_bytes", "dry_context_params"]
 
 N_BATCH = 512
+_NOTHING = b"^$"  # matches the name of no tensor
+_LOAD_MODES = {
+    LoadMode.AUTO: lib.LLAMA_LOAD_MODE_AUTO,
+    LoadMode.NONE: lib.LLAMA_LOAD_MODE_NONE,
+    LoadMode.MMAP_MLOCK: lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
+}
 
 
 class LlamaModel:
@@ -75,7 +81,7 @@ class LlamaModel:
         self._owned.callback(lib.llama_model_free, self._model)
         self._adapters: tuple[Adapter, ...] = ()
         self._llama_adapters = LlamaAdapters(self._model, {})
-        if not self._has_vocabulary():
+        if not lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)):
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
@@ -158,9 +164,6 @@ class LlamaModel:
         params.flash_attn_type = _flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
         return params
 
-    def _has_vocabulary(self) -> bool:
-        return bool(lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)))
-
 
 def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> BackendFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
@@ -179,23 +182,21 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         n_batch=config.n_batch or N_BATCH,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
-        layout=_layout(setting),
+        # values are transposed without fused attention
+        layout=f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}",
     )
 
 
-def _layout(setting: RuntimeSettings) -> str:
-    """Return the layout of saved states: values are transposed without fused attention."""
-    return f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}"
-
-
-def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
+def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters) -> dict[str, int]:
     """Return the bytes of each device's compute buffers by its name, the processor's included, by llama.cpp itself.
+
+    The validated model at `path` is placed by `parameters`; answers and cached sequences share the cells of `config`.
 
     Raises EngineError if llama.cpp cannot run the model, or a device no longer exists.
     """
-    path, log = request.path, native_log()
+    log = native_log()
     lib.llama_backend_init()
-    placement = PlacementParams(request.parameters)
+    placement = PlacementParams(parameters)
     params = lib.llama_model_default_params()
     placement.fill(params)
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
@@ -205,7 +206,7 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
         raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_lines()}", "See `localllm show`.")
     try:
         log.take_buffers()
-        context = lib.llama_init_from_model(model, dry_context_params(model, request))
+        context = lib.llama_init_from_model(model, dry_context_params(model, config, parameters))
         if not context:
             raise EngineError(f"llama.cpp cannot make this context: {log.last_lines()}", "Use a smaller --ctx.")
         lib.llama_free(context)
@@ -214,16 +215,16 @@ def dry_compute_bytes(request: DryRunRequest) -> dict[str, int]:
     return {name: held.compute_bytes for name, held in buffer_bytes_by_device(log.take_buffers()).items()}
 
 
-def dry_context_params(model: int, request: DryRunRequest) -> lib.llama_context_params:
+def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters) -> lib.llama_context_params:
     """Return the parameters of the requested context over a loaded `model`."""
-    params, config = lib.llama_context_default_params(), request.config
+    params = lib.llama_context_default_params()
     params.n_ctx = config.n_cells
     params.n_seq_max = n_seq_max(config.n_sequences, supports_truncation=_supports_truncation(model))
     params.n_batch = params.n_ubatch = config.n_ubatch
     params.type_k, params.type_v = config.kv_types.ids
     params.kv_unified = True
-    params.offload_kqv = request.parameters.offload_kqv
-    params.flash_attn_type = _flash_attention(is_fused=config.is_fused, parameters=request.parameters)
+    params.offload_kqv = parameters.offload_kqv
+    params.flash_attn_type = _flash_attention(is_fused=config.is_fused, parameters=parameters)
     return params
 
 
@@ -238,3 +239,42 @@ def _supports_truncation(model: int) -> bool:
     """Return whether a loaded model's cache can be truncated; `offload.footprint.kv_cache` decides it from a header."""
     is_stateful = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
     return not is_stateful and lib.llama_model_n_swa(model) <= 0
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override@0.3.36."""
+
+    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+
+
+class PlacementParams:
+    """The arrays of `parameters`; must exist as long as the model loaded with them.
+
+    Raises EngineError if a device no longer exists.
+    """
+
+    def __init__(self, parameters: LoadParameters) -> None:
+        self._parameters = parameters
+        devices = [gpu_address(name) for name in parameters.devices]
+        self._devices = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
+        self._split = (ctypes.c_float * lib.llama_max_devices())(*parameters.tensor_split)
+        host_memory = ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+        self._overrides = (_Override * 2)(_Override(self._pattern(), host_memory), _Override(None, None))
+
+    def fill(self, params: lib.llama_model_params) -> None:
+        """Set the placement in `params`."""
+        params.n_gpu_layers = self._parameters.n_gpu_layers
+        params.devices = ctypes.addressof(self._devices)
+        params.tensor_split = self._split
+        params.load_mode = _LOAD_MODES[self._parameters.load_mode]
+        if self._overrides[0].pattern:
+            params.tensor_buft_overrides = ctypes.addressof(self._overrides)
+
+    def _pattern(self) -> bytes | None:
+        """Return the pattern of tensors that stay with the processor.
+
+        With any pattern llama.cpp does not pipeline: pipelining keeps four copies of all that passes between GPUs, for
+        batches of several ubatches, which the engine never uses.
+        """
+        pattern = self._parameters.host_pattern.encode()
+        return pattern or (_NOTHING if len(self._parameters.devices) > 1 else None)

@@ -1,4 +1,4 @@
-"""The native library: `lib`, its log, and functions that llama_cpp does not bind.
+"""The native library: `lib`, its log, tokenization, and functions that llama_cpp does not bind.
 
 The only module that imports llama_cpp. The sizes of llama.cpp's buffers are parsed from its log, since no function
 returns them (source: `load_tensors` in src/llama-model.cpp, `sched_reserve` in src/llama-context.cpp and the caches'
@@ -21,7 +21,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._utils import errnull_file, outnull_file
 
 from app.engine.backend import MemoryShortError
-from quantizer.errors import EngineError, redact_paths
+from quantizer.errors import EngineError, RequestError, redact_paths
 
 __all__ = [
     "Buffer",
@@ -34,6 +34,7 @@ __all__ = [
     "load_error",
     "native_log",
     "parse_buffer",
+    "tokenize",
 ]
 
 # llama_cpp opens os.devnull twice at its import, for classes that are not used here, and never closes it.
@@ -42,6 +43,7 @@ outnull_file.close()
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 EvalCallback = Any  # a ctypes function pointer, ggml_backend_sched_eval_callback
+MAX_PROMPT_BYTES = 16 << 20
 _N_LOG_LINES = 50
 _MIB = 1 << 20
 _BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
@@ -134,3 +136,19 @@ def parse_buffer(line: str) -> Buffer | None:
     """Return the buffer that a line of llama.cpp's log reports, None for any other line."""
     match = _BUFFER_SIZE.search(line)
     return Buffer(match[1], match[2], round(float(match[3]) * _MIB)) if match else None
+
+
+def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    """Return the tokens of `text`. Raises RequestError for text that is not Unicode or above 16 MiB."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError("The text contains a lone surrogate.", "Send valid Unicode.") from error
+    if len(data) > MAX_PROMPT_BYTES:
+        raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
+    size = len(data) + 8  # each token has at least a byte, except special ones at both ends
+    tokens = (lib.llama_token * size)()
+    n_tokens = lib.llama_tokenize(vocab, data, len(data), tokens, size, add_special, parse_special)
+    if n_tokens < 0:
+        raise EngineError("The text could not be tokenized.", "Send it in smaller parts.")
+    return list(tokens[:n_tokens])

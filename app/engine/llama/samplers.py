@@ -1,11 +1,12 @@
-"""Native sampler chains: built from the stages of `app.engine.loop.sampling`, applied to rows of logits.
+"""Native samplers: chains of the stages of `app.engine.loop.sampling`, alone or under a grammar.
 
-Owns native chains and the candidates that they choose from. Independent of grammars.
+Owns native chains, the candidates that they choose from and native grammars. Independent of how grammars are generated.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -13,15 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.llama.native import NativeSampler, lib
-from app.engine.loop.sampling import Stage, n_history_tokens, stages
+from app.engine.grammar.first_characters import FirstCharacters
+from app.engine.llama.native import NativeSampler, lib, native_log, tokenize
+from app.engine.loop.sampling import Stage, check_grammar, n_history_tokens, stages
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import SamplingParams
+from quantizer.errors import RequestError
 
-__all__ = ["Candidates", "ChainBuilder", "LlamaSampler", "allowed_by"]
+__all__ = ["Candidates", "ChainBuilder", "Grammar", "GrammarSampler", "LlamaSampler", "allowed_by"]
 
 MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+_TOKEN_BY_ID, _TOKEN_BY_NAME = re.compile(r"<\[(\d+)\]>"), re.compile(r"(?=(<[^>]*>))")  # in a grammar
 
 
 class LlamaSampler:
@@ -136,14 +140,12 @@ class ChainBuilder:
         # Looking for its breakers in the whole vocabulary takes 130 ms where that has 128k tokens; a clone takes none.
         if self._dry is None or self._dry[0] != stage:
             self.close()
-            self._dry = stage, self._new_dry_prototype(stage)
+            *numbers, last_n = stage.arguments[:4]
+            texts = stage.arguments[4:]
+            breakers = (ctypes.c_char_p * len(texts))(*(str(text).encode("utf-8", "replace") for text in texts))
+            n_back = self._n_back(last_n)
+            self._dry = stage, lib.llama_sampler_init_dry(self._vocab, *numbers, n_back, breakers, len(texts))
         return lib.llama_sampler_clone(self._dry[1])
-
-    def _new_dry_prototype(self, stage: Stage) -> NativeSampler:
-        multiplier, base, allowed_length, last_n, *texts = stage.arguments
-        breakers = (ctypes.c_char_p * len(texts))(*(str(text).encode("utf-8", "replace") for text in texts))
-        n_back = self._n_back(last_n)
-        return lib.llama_sampler_init_dry(self._vocab, multiplier, base, allowed_length, n_back, breakers, len(texts))
 
     def _new_mirostat(self, stage: Stage) -> NativeSampler:
         return lib.llama_sampler_init_mirostat(self._facts.n_vocab, *stage.arguments, MIROSTAT_M)
@@ -151,3 +153,89 @@ class ChainBuilder:
     def _n_back(self, last_n: Any) -> int:
         """Return a number of tokens to look back, limited since llama.cpp allocates memory for it at once."""
         return self._facts.n_ctx if last_n < 0 else min(last_n, self._facts.n_ctx)
+
+
+class Grammar:
+    """Parser state of a GBNF text over one vocabulary, whose tokens `characters` groups.
+
+    Raises RequestError for a text that is invalid or too complex.
+    """
+
+    def __init__(self, vocab: int, text: str, characters: Callable[[], FirstCharacters]) -> None:
+        check_grammar(text)
+        self._native = lib.llama_sampler_init_grammar(vocab, text.encode(), b"root")
+        if not self._native:
+            cause = f"The grammar is not valid GBNF: {native_log().last_lines(1)}"
+            raise RequestError(cause, "It needs a rule named root.")
+        self._characters = characters
+        self._named = _named_tokens(vocab, text)
+        self._excludes_tokens = "!<" in text  # then it allows tokens whatever they begin with
+        self._last: int | None = None
+
+    def allows(self, token: int) -> bool:
+        """Return whether `token` may come next."""
+        return bool(allowed_by(self._native, np.array([token], np.int32))[0])
+
+    def allowed(self) -> NDArray[np.int32]:
+        """Return all tokens that may come next, ascending."""
+        characters = self._characters()
+        is_in_character = self._last is not None and not characters.is_whole(self._last)
+        if self._excludes_tokens or is_in_character:
+            possible = characters.all
+        else:
+            possible = characters.possible(allowed_by(self._native, characters.probes), self._named)
+        return possible[allowed_by(self._native, possible)]
+
+    def accept(self, token: int) -> None:
+        """Advance by `token`; one that is not allowed would abort the process."""
+        lib.llama_sampler_accept(self._native, token)
+        self._last = token
+
+    def close(self) -> None:
+        lib.llama_sampler_free(self._native)
+
+
+class GrammarSampler:
+    """A sampler chain and a grammar, both owned.
+
+    The chain's choice is accepted if the grammar allows it; otherwise the vocabulary is filtered and the chain chooses
+    from the rest (source: common_sampler_sample, common/sampling.cpp@0.3.36). If no stage removes candidates, both
+    draws together equal one from the allowed tokens: p + (1 - allowed) * p / allowed = p / allowed.
+    With `is_filtered_first` the first draw is omitted: mirostat adapts to a draw even if its token is rejected.
+    """
+
+    def __init__(
+        self, candidates: Candidates, chain: NativeSampler, grammar: Grammar, *, is_filtered_first: bool
+    ) -> None:
+        self._candidates = candidates
+        self._chain = chain
+        self._grammar = grammar
+        self._owned = ExitStack()
+        self._owned.callback(grammar.close)
+        self._owned.callback(lib.llama_sampler_free, chain)
+        self._is_filtered_first = is_filtered_first
+
+    def sample(self, row: int) -> int:
+        """Return the token for `row`. Raises RequestError if the grammar allows no token of this vocabulary."""
+        token = None if self._is_filtered_first else self._candidates.choose(self._chain, row)
+        if token is None or not self._grammar.allows(token):
+            allowed = self._grammar.allowed()
+            token = self._candidates.choose_from(self._chain, row, allowed) if len(allowed) else None
+        if token is None:
+            raise RequestError("The grammar allows no token of this model here.", "Change the grammar or logit_bias.")
+        self._grammar.accept(token)
+        lib.llama_sampler_accept(self._chain, token)
+        return token
+
+    def close(self) -> None:
+        self._owned.close()
+
+
+def _named_tokens(vocab: int, text: str) -> NDArray[np.int32]:
+    """Return a superset of the tokens that `text` names, by id or by text."""
+    n_vocab = lib.llama_vocab_n_tokens(vocab)
+    named = {int(token) for token in _TOKEN_BY_ID.findall(text) if int(token) < n_vocab}
+    for name in set(_TOKEN_BY_NAME.findall(text)):
+        tokens = tokenize(vocab, name, add_special=False, parse_special=True)
+        named.update(tokens if len(tokens) == 1 else ())
+    return np.array(sorted(named), np.int32)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from app.engine.load.dry_run import DryRunRequest
 from app.engine.load.machine import check_reachable, detect_machine
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.planner import LoadAttempt, LoadPlanner
@@ -21,7 +20,6 @@ from app.protocol.codec import decode, encode
 from offload.devices.gpus import ListedGpu
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels
 from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
 from offload.placement.actual_usage import DeviceUsage, ExcessUsage, excess_usage, missing_gpus
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from quantizer.errors import EngineError
@@ -57,10 +55,12 @@ class LoadDevices:
 
         It reserves memory for the `auxiliary` models, which are loaded later.
         """
+        from app.engine import llama
+
         machine = detect_machine(self._gpus(with_links=True), self._cache_dir)
         model = PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
         excess = decode(ExcessUsage, self._excess.entry(key))
-        return LoadPlanner(model, machine, partial(_dry_run, path), excess, self._rates_of)
+        return LoadPlanner(model, machine, partial(llama.dry_compute_bytes, path), excess, self._rates_of)
 
     def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
         """Return where the layers of the model at `path` go."""
@@ -85,9 +85,3 @@ class LoadDevices:
         from app.engine import llama
 
         return list(llama.ggml_gpus(with_links=with_links)) if self._uses_gpu else []
-
-
-def _dry_run(path: Path, setting: RunConfig, parameters: LoadParameters) -> dict[str, int]:
-    from app.engine import llama
-
-    return llama.dry_compute_bytes(DryRunRequest(path, setting, parameters))

@@ -44,11 +44,11 @@ def compute_by_device(request: DryRunRequest) -> dict[str, int]:
 
 
 def _dry_run(request: DryRunRequest) -> Iterator[_ComputeBuffers]:
+    from app.engine.llama.devices import add_rpc_servers
     from app.engine.llama.model import dry_compute_bytes
-    from app.engine.llama.rpc import add_rpc_servers
 
     add_rpc_servers(request.rpc)
-    yield _ComputeBuffers(dry_compute_bytes(request))
+    yield _ComputeBuffers(dry_compute_bytes(request.path, request.config, request.parameters))
 
 
 if __name__ == "__main__":

@@ -158,8 +158,7 @@ def exposure_warning(endpoints: Sequence[str]) -> str:
 
 
 def _listed_gpus(request: _GpuRequest) -> Iterator[ListedGpu]:
-    from app.engine.llama.devices import ggml_gpus
-    from app.engine.llama.rpc import add_rpc_servers
+    from app.engine.llama.devices import add_rpc_servers, ggml_gpus
 
     add_rpc_servers(request.rpc)
     yield from ggml_gpus(with_links=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.backend import Sampler
-from app.engine.llama import LlamaBackend, LlamaModel, grammar, model
+from app.engine.llama import LlamaBackend, LlamaModel, model, samplers
 from app.engine.loop.core import Engine
 from app.engine.offline import scoring_model
 from app.engine.offline.eval_statistics import log_softmax
@@ -37,7 +37,7 @@ class Recording(LlamaBackend):
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         sampler = super().new_sampler(params, ignore_eos, history)
         if self.is_filtered_first:
-            assert isinstance(sampler, grammar.GrammarSampler)
+            assert isinstance(sampler, samplers.GrammarSampler)
             sampler._is_filtered_first = True
         return RecordingSampler(sampler, self.chosen)
 
