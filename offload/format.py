@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bandwidth", "format_memory", "format_speed", "format_tokens"]
+__all__ = ["format_bandwidth", "format_memory", "format_speed"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -21,8 +21,3 @@ def format_speed(tps: float) -> str:
     """Return tokens per second with two significant digits: 106, 32, 8.4, 0.52."""
     digits = 0 if tps >= 10 else 1 if tps >= 1 else 2
     return f"{tps:,.{digits}f}"
-
-
-def format_tokens(count: int) -> str:
-    """Return a count of tokens: 32,768."""
-    return f"{count:,}"

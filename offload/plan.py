@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from offload.advice.remedies import Remedy, find_remedies
-from offload.advice.warnings import beyond_training, plan_warnings
+from offload.advice.warnings import plan_warnings
 from offload.devices.machine import Machine
 from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import DEFAULT_DEPTH, RunConfig
-from offload.placement.allocation import is_held, with_compute
-from offload.placement.assessment import Assessment, FitLevel, choose, choose_manual
+from offload.placement.allocation import is_held
+from offload.placement.assessment import Assessment, FitLevel, choose
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.speed.cost_model import Rates
 
@@ -47,25 +47,16 @@ def plan(
     Raises UsageError for a cache that the model cannot have, and for layers on GPUs that are not there.
     """
     found = best_assessment(model, requested, machine, rates)
-    return _complete_plan(found, model, requested, machine, rates, wants_remedies=wants_remedies)
+    return _complete_plan(found, model, requested, rates, wants_remedies=wants_remedies)
 
 
 def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates) -> Assessment:
     """Return the best assessment of `model`, without warnings and remedies. Raises as `plan` does."""
-    wanted = _resolved(model, requested)
-    if requested.gpu_layers is not None:
-        return choose_manual(model, wanted, machine, rates, requested.gpu_layers)
-    return choose(model, wanted, machine, rates)
+    return choose(model, _resolved(model, requested), machine, rates, requested.gpu_layers)
 
 
 def _complete_plan(
-    found: Assessment,
-    model: PlannedModel,
-    requested: RunConfig,
-    machine: Machine,
-    rates: Rates,
-    *,
-    wants_remedies: bool = True,
+    found: Assessment, model: PlannedModel, requested: RunConfig, rates: Rates, *, wants_remedies: bool = True
 ) -> PlacementPlan:
     """Return the plan of an assessment with its warnings and remedies. Remedies take the longest: interactive callers
     leave them out.
@@ -74,8 +65,8 @@ def _complete_plan(
         run_config=found.profile.run_config,
         assessment=found,
         uncertainty=rates.uncertainty,
-        warnings=(*plan_warnings(found, rates), *beyond_training(found.profile.run_config.n_ctx, model.n_ctx_train)),
-        remedies=find_remedies(model, _resolved(model, requested), machine, rates, found) if wants_remedies else (),
+        warnings=tuple(plan_warnings(found, rates, model.n_ctx_train)),
+        remedies=find_remedies(model, _resolved(model, requested), rates, found) if wants_remedies else (),
     )
 
 
@@ -109,14 +100,14 @@ def dry_plan(
     for _ in range(_MAX_ROUNDS):
         measured = dry_run(found.profile.run_config, parameters_of(found))
         if found.placement is not None:
-            shares = with_compute(found.shares, measured)
+            shares = tuple(replace(share, compute_bytes=measured.get(share.device.name, 0)) for share in found.shares)
             is_well = is_held(shares, machine)
             if is_well or requested.gpu_layers is not None:  # manual placements stay
                 verdict = found.verdict if is_well else FitLevel.WONT_RUN
-                return _complete_plan(replace(found, shares=shares, verdict=verdict), model, requested, machine, rates)
+                return _complete_plan(replace(found, shares=shares, verdict=verdict), model, requested, rates)
         model = _scaled(model, found, measured)
         found = best_assessment(model, requested, machine, rates)
-    return _complete_plan(found, model, requested, machine, rates)
+    return _complete_plan(found, model, requested, rates)
 
 
 def parameters_of(found: Assessment) -> LoadParameters:

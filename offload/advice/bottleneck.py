@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from offload.format import format_bandwidth, format_speed, format_tokens
+from offload.format import format_bandwidth, format_speed
 from offload.placement.assessment import FitLevel
 
 __all__ = ["Bottleneck", "Constraint", "Symptoms", "bottleneck"]
@@ -80,8 +80,8 @@ def _queue(symptoms: Symptoms) -> Bottleneck:
 
 def _prefill(symptoms: Symptoms, prefill_s: float, decode_s: float) -> Bottleneck:
     reason = (
-        f"Of a turn with {format_tokens(symptoms.n_prefill)} tokens of prompt, {prefill_s:.1f} s go into computing them"
-        f" and {decode_s:.1f} s into {format_tokens(symptoms.n_decode)} of answer."
+        f"Of a turn with {symptoms.n_prefill:,} tokens of prompt, {prefill_s:.1f} s go into computing them"
+        f" and {decode_s:.1f} s into {symptoms.n_decode:,} of answer."
     )
     first_step = "Start prompts alike: common prefixes are cached. `localllm tune` finds the fastest batch."
     return Bottleneck(Constraint.PREFILL, reason, first_step)
@@ -97,7 +97,7 @@ def _others(symptoms: Symptoms, predicted_tps: float) -> Bottleneck:
 
 
 def _bandwidth(symptoms: Symptoms, prefill_s: float, decode_s: float) -> Bottleneck:
-    answers = f"{decode_s:.1f} s go into {format_tokens(symptoms.n_decode)} tokens of answer"
+    answers = f"{decode_s:.1f} s go into {symptoms.n_decode:,} tokens of answer"
     pace = format_bandwidth(symptoms.read_bytes * symptoms.decode_tps)
     reason = f"Of a turn, {answers} and {prefill_s:.1f} s into the prompt; answering reads {pace} GB/s."
     if symptoms.smaller is None:

@@ -14,7 +14,7 @@ from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes, supports_kv_types
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
-from offload.format import format_bandwidth, format_memory, format_tokens
+from offload.format import format_bandwidth, format_memory
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.file_types import FILE_TYPES
@@ -74,13 +74,11 @@ class _Case:
         return sum(gpu.free_bytes for gpu in self.machine.gpus) or self.machine.host.free_bytes
 
 
-def find_remedies(
-    model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, found: Assessment
-) -> tuple[Remedy, ...]:
+def find_remedies(model: PlannedModel, wanted: RunConfig, rates: Rates, found: Assessment) -> tuple[Remedy, ...]:
     """Return the remedies for `found`, the best assessment of `model` as `wanted`; none where everything fits."""
     if found.verdict is FitLevel.FITS:
         return ()
-    case = _Case(model, wanted, machine, rates, found)
+    case = _Case(model, wanted, found.machine, rates, found)
     ways = [remedy for way in _REMEDIES for remedy in way(case)]
     if all((remedy.decode_tps or 0.0) < _READING_TPS for remedy in ways) and (found.decode_tps or 0.0) < _READING_TPS:
         ways += _several_machines(case)
@@ -91,9 +89,8 @@ def find_remedies(
 def _smaller_file(case: _Case) -> Iterator[Remedy]:
     """Yield the best type that fits whole; where none does, the best and the smallest that help."""
     helping: list[Remedy] = []
-    n_weights = sum(tensor.n_elements for tensor in case.model.tensors)
     for name in _FILE_TYPES:
-        least_bytes = FILE_TYPES[name].bits_per_weight * n_weights / 8
+        least_bytes = FILE_TYPES[name].bits_per_weight * case.model.n_parameters / 8
         if least_bytes > min(_SMALLER_FILE * case.model.n_bytes, case.machine.free_bytes):
             continue
         if helping and least_bytes > case.fast_bytes and name != _FILE_TYPES[-1]:
@@ -133,7 +130,7 @@ def _shorter_context(case: _Case) -> Iterator[Remedy]:
         wanted = replace(case.wanted, n_ctx=n_ctx, n_cells=n_ctx, depth=min(n_ctx, case.wanted.depth))
         found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.assessment):
-            yield _remedy(f"--ctx {n_ctx}", found, f"context of {format_tokens(n_ctx)} tokens", Change(n_ctx=n_ctx))
+            yield _remedy(f"--ctx {n_ctx}", found, f"context of {n_ctx:,} tokens", Change(n_ctx=n_ctx))
             return
         n_ctx //= 2
 

@@ -100,5 +100,5 @@ def _usable(gpu_bytes: int) -> int:
 
 def _weight_bytes(model: PlannedModel) -> int:
     if checkpoint_of(model):
-        return _BYTES_PER_WEIGHT * sum(tensor.n_elements for tensor in model.tensors)
+        return _BYTES_PER_WEIGHT * model.n_parameters
     return model.n_bytes

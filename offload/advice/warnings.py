@@ -7,27 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from offload.devices.machine import Device
-from offload.format import format_bandwidth, format_memory, format_speed, format_tokens
+from offload.format import format_bandwidth, format_memory, format_speed
 from offload.placement.allocation import overfull
 from offload.placement.assessment import Assessment, FitLevel
 from offload.speed.cost_model import Rates
 
-__all__ = ["beyond_training", "fit_summary", "plan_warnings"]
+__all__ = ["fit_summary", "plan_warnings"]
 
 
-def plan_warnings(found: Assessment, rates: Rates) -> tuple[str, ...]:
-    """Return the warnings of an assessment, the most important first."""
-    return tuple(_sentences(found, rates))
-
-
-def beyond_training(n_ctx: int, n_ctx_train: int) -> Iterator[str]:
-    """Yield the warning about a context longer than that of training; `n_ctx_train` 0 is unknown."""
-    if 0 < n_ctx_train < n_ctx:
-        yield f"It was trained on {format_tokens(n_ctx_train)} tokens of context: text beyond them may make no sense."
-
-
-def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
+def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator[str]:
+    """Yield the warnings of an assessment, the most important first; `n_ctx_train` 0 is unknown."""
     if found.verdict is FitLevel.WONT_RUN:
         yield _too_large(found)
     if found.verdict is FitLevel.PARTIAL:
@@ -37,10 +26,14 @@ def _sentences(found: Assessment, rates: Rates) -> Iterator[str]:
     for gpu in found.machine.gpus:
         if not gpu.total_bytes:
             yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; set it with --vram."
-    for device in _unknown(found, rates):
-        yield f"How fast {device.name} reads its memory is unknown, so no speed is predicted; set it with @GB/s."
+    for share in found.shares:
+        if share.read_bytes and share.device.name not in rates.known:
+            unknown = f"How fast {share.device.name} reads its memory is unknown"
+            yield f"{unknown}, so no speed is predicted; set it with @GB/s."
     if not found.profile.is_exact:
         yield "This architecture keeps an index beside its cache, which is not counted: it needs more memory."
+    if 0 < n_ctx_train < found.profile.run_config.n_ctx:
+        yield f"It was trained on {n_ctx_train:,} tokens of context: text beyond them may make no sense."
 
 
 def _too_large(found: Assessment) -> str:
@@ -89,8 +82,3 @@ def _what_it_costs(found: Assessment) -> str:
     if not host.read_bytes:
         return f": {pace}, because part of it is on a slower GPU"
     return f": {pace}, because {share:.0%} of the bytes are read at {slow} GB/s instead of {fast}"
-
-
-def _unknown(found: Assessment, rates: Rates) -> list[Device]:
-    in_use = [share.device for share in found.shares if share.read_bytes]
-    return [device for device in in_use if device.name not in rates.known]

@@ -156,17 +156,14 @@ class ListedGpu:
         return self.is_integrated or _APPLE.match(self.description) is not None
 
 
-def distinct_gpus(listed: Iterable[ListedGpu]) -> tuple[ListedGpu, ...]:
+def distinct_gpus(listed: Iterable[ListedGpu]) -> list[ListedGpu]:
     """Return one GPU per PCI address, and integrated GPUs of one backend only.
 
     ggml lists the backend made for a maker's GPUs before the general ones. An integrated GPU often has no address.
     """
-    return tuple(_distinct(listed))
-
-
-def _distinct(listed: Iterable[ListedGpu]) -> Iterator[ListedGpu]:
     addresses: set[str] = set()
     unified_backend: str | None = None
+    distinct: list[ListedGpu] = []
     for gpu in listed:
         address, backend = gpu.address.lower(), _NUMBER.sub("", gpu.name)
         if address and address in addresses:
@@ -176,4 +173,5 @@ def _distinct(listed: Iterable[ListedGpu]) -> Iterator[ListedGpu]:
             if backend != unified_backend:
                 continue
         addresses.add(address)
-        yield gpu
+        distinct.append(gpu)
+    return distinct

@@ -7,7 +7,7 @@ converted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,7 +23,7 @@ from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import tensor_type
 from quantizer.mix.recipe import MixTensor, assign
 
-__all__ = ["KvRow", "PlannedModel", "kv_table", "quantize_tensors"]
+__all__ = ["KvRow", "PlannedModel", "kv_table"]
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,26 @@ class PlannedModel:
             compute_bytes=int(profile.compute_bytes * self.compute_scale),
             inner_compute_bytes=int(profile.inner_compute_bytes * self.compute_scale),
         )
-        extras = _auxiliary_usage_of(self.auxiliary, profile)
+        extras = tuple(_auxiliary_usage_of(self.auxiliary, profile))
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
         return replace(profile, extras=extras, tied_bytes=tied_bytes)
 
     def quantized(self, file_type: FileType) -> PlannedModel:
-        """Return the same model as `localllm quantize` would make it."""
-        return replace(self, tensors=quantize_tensors(self.header, self.tensors, file_type))
+        """Return the same model as `localllm quantize` would make it; the offsets of tensors stay unchanged."""
+        mix = [MixTensor(tensor.name, tensor.shape or (1,), tensor_type(tensor.type_id)) for tensor in self.tensors]
+        targets = {name: verdict.target for name, verdict in assign(mix, file_type, model_shape(self.header)).items()}
+        quantized = (
+            replace(tensor, type_id=target.type_id, n_bytes=target.tensor_bytes(tensor.shape))
+            for tensor in self.tensors
+            for target in (targets[tensor.name],)
+        )
+        return replace(self, tensors=tuple(quantized))
 
     def resized(self, n_bytes: int) -> PlannedModel:
-        """Return the same model with tensors of `n_bytes` in unknown types."""
-        return replace(self, tensors=_resize_tensors(self.tensors, n_bytes))
+        """Return the same model with tensors of `n_bytes` together, each its share, in unknown types."""
+        scale = n_bytes / self.n_bytes
+        resized = (replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in self.tensors)
+        return replace(self, tensors=tuple(resized))
 
     def measured(self, run_config: RunConfig, compute_bytes: int) -> PlannedModel:
         """Return the same model when a dry run under `run_config` took `compute_bytes`."""
@@ -117,36 +126,12 @@ def _contexts(n_ctx_train: int) -> list[int]:
     return [*(n_ctx for n_ctx in doublings if n_ctx < n_ctx_train), n_ctx_train or _MIN_N_CTX]
 
 
-def quantize_tensors(header: Header, tensors: Sequence[TensorInfo], file_type: FileType) -> tuple[TensorInfo, ...]:
-    """Return `tensors` in the types that `localllm quantize` would store them in under `file_type`; offsets stay
-    unchanged.
-    """
-    mix = [MixTensor(tensor.name, tensor.shape or (1,), tensor_type(tensor.type_id)) for tensor in tensors]
-    verdicts = assign(mix, file_type, model_shape(header))
-    return tuple(
-        replace(tensor, type_id=target.type_id, n_bytes=target.tensor_bytes(tensor.shape))
-        for tensor in tensors
-        for target in (verdicts[tensor.name].target,)
-    )
-
-
-def _resize_tensors(tensors: Sequence[TensorInfo], n_bytes: int) -> tuple[TensorInfo, ...]:
-    """Return `tensors` as if all of them together took `n_bytes`, each its share."""
-    scale = n_bytes / sum(tensor.n_bytes for tensor in tensors)
-    return tuple(replace(tensor, n_bytes=max(1, round(tensor.n_bytes * scale))) for tensor in tensors)
-
-
-def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> tuple[AuxiliaryUsage, ...]:
-    """Return the memory of `auxiliary` models beside the model of `profile`, which includes their layers.
+def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
+    """Yield the memory of each of the `auxiliary` models beside the model of `profile`, which includes their layers.
 
     Raises UsageError for a draft model that cannot have the model's kind of cache.
     """
-    return tuple(extra for source in _SOURCES for extra in source(auxiliary, profile))
-
-
-def _draft(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    """Yield the engine makes it a context of the same size."""
-    if auxiliary.draft is not None:
+    if auxiliary.draft is not None:  # the engine makes it a context of the same size
         weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
         draft = profile_of(auxiliary.draft.header, weights, profile.run_config)
         yield AuxiliaryUsage(
@@ -157,11 +142,7 @@ def _draft(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[Auxili
             host_bytes=draft.input_bytes + draft.host_bytes - ENGINE_BYTES,
             tied_bytes=draft.tied_bytes,
         )
-
-
-def _head(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    """Yield its context has a layer of its own and buffers of its own."""
-    if auxiliary.has_mtp_layer:
+    if auxiliary.has_mtp_layer:  # its context has a layer and buffers of its own
         layer = profile.layers[-2]
         yield AuxiliaryUsage(
             what="prediction layer",
@@ -171,21 +152,7 @@ def _head(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[Auxilia
             host_bytes=profile.host_bytes - ENGINE_BYTES,
             is_in_layers=True,
         )
-
-
-def _adapters(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
     for adapter in auxiliary.adapters:
         yield AuxiliaryUsage(what=f"adapter {adapter.name}", weight_bytes=adapter.n_bytes, is_in_layers=True)
-
-
-def _projector(auxiliary: AuxiliaryModels, _profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
     if auxiliary.projector is not None:
         yield AuxiliaryUsage(what=f"projector {auxiliary.projector.name}", weight_bytes=auxiliary.projector.n_bytes)
-
-
-_SOURCES: tuple[Callable[[AuxiliaryModels, ModelProfile], Iterator[AuxiliaryUsage]], ...] = (
-    _draft,
-    _head,
-    _adapters,
-    _projector,
-)

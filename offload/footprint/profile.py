@@ -6,8 +6,9 @@ Owns the sum of weights, cache and compute buffers. Independent of devices.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, repeat
 
 from offload.footprint.auxiliary_models import AuxiliaryUsage
 from offload.footprint.compute_buffers import compute_bytes, graph_shape_of, output_bytes
@@ -22,18 +23,17 @@ from offload.footprint.kv_cache import (
     prediction_cache_bytes,
     supports_truncation,
 )
-from offload.footprint.weights import WeightGroup, WeightTable
+from offload.footprint.weights import Layer, WeightTable
 from offload.speed.host_work import attention_bytes
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import kv_shape_of, layer_caches_of
 
-__all__ = ["DEFAULT_DEPTH", "DEFAULT_N_UBATCH", "ENGINE_BYTES", "Layer", "ModelProfile", "RunConfig", "profile_of"]
+__all__ = ["DEFAULT_DEPTH", "DEFAULT_N_UBATCH", "ENGINE_BYTES", "ModelProfile", "RunConfig", "profile_of"]
 
 ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
 _FLOAT_BYTES = 4
 DEFAULT_N_UBATCH = 512  # tokens computed at once
 DEFAULT_DEPTH = 512  # tokens before the one whose speed is predicted
-_OPERATIONS_PER_WEIGHT = 2
 _F16 = KvTypes()
 
 
@@ -54,37 +54,6 @@ class RunConfig:
     depth: int = DEFAULT_DEPTH
     is_fused: bool = True
     gpu_layers: Mapping[str, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """Bytes of a layer, or of the output behind the last one.
-
-    `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
-    GPU. `read_bytes` are weights, `cache_read_bytes` what attention reads at the run_config's depth. `unpacking_bytes`
-    and `attention_bytes` are what a processor could read meanwhile, see `host_work`.
-    """
-
-    weight_bytes: int
-    read_bytes: int
-    movable_bytes: int = 0
-    movable_read_bytes: int = 0
-    cache_bytes: int = 0
-    cache_read_bytes: int = 0
-    operations: int = 0
-    unpacking_bytes: float = 0.0
-    movable_unpacking_bytes: float = 0.0
-    attention_bytes: float = 0.0
-
-    @property
-    def work_bytes(self) -> float:
-        """The time that its weights keep a processor busy for one token, in bytes read."""
-        return self.read_bytes + self.unpacking_bytes
-
-    @property
-    def movable_work_bytes(self) -> float:
-        """Those of the movable part."""
-        return self.movable_read_bytes + self.movable_unpacking_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +120,16 @@ def profile_of(
     seen = CacheCells(run_config.depth, min(run_config.depth, caches.n_window or run_config.depth), 1)
     read = cache_layers(caches, run_config.kv_types, seen, is_fused=run_config.is_fused)
     attending = attention_bytes(header, caches, run_config.depth, is_fused=run_config.is_fused)
-    attending = (*attending, *[0.0] * caches.n_predicting)
-    layers = [_layer(*parts) for parts in zip(weights.layers, kept, read, attending, strict=True)]
-    output = _layer(weights.output, 0, 0, 0.0)
+    attending = chain(attending, repeat(0.0, caches.n_predicting))
+    layers = [
+        replace(layer, cache_bytes=n_kept, cache_read_bytes=n_read, attention_bytes=n_attending)
+        for layer, n_kept, n_read, n_attending in zip(weights.layers, kept, read, attending, strict=True)
+    ]
     computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=run_config.n_ubatch, is_fused=run_config.is_fused)
     inputs_bytes = shape.n_embd * run_config.n_ubatch * _FLOAT_BYTES
     return ModelProfile(
-        layers=(*layers, output),
-        input_bytes=weights.input.n_bytes,
+        layers=(*layers, weights.output),
+        input_bytes=weights.input.weight_bytes,
         tied_bytes=weights.tied_bytes,
         compute_bytes=computing(),
         inner_compute_bytes=computing(has_output=False),
@@ -166,19 +137,4 @@ def profile_of(
         has_experts=weights.has_experts,
         is_exact=caches.is_complete,
         run_config=run_config,
-    )
-
-
-def _layer(group: WeightGroup, cache_bytes: int, cache_read_bytes: int, attending: float) -> Layer:
-    return Layer(
-        weight_bytes=group.n_bytes,
-        read_bytes=group.read_bytes,
-        movable_bytes=group.movable_bytes,
-        movable_read_bytes=group.movable_read_bytes,
-        cache_bytes=cache_bytes,
-        cache_read_bytes=cache_read_bytes,
-        operations=_OPERATIONS_PER_WEIGHT * group.n_active,
-        unpacking_bytes=group.unpacking_bytes,
-        movable_unpacking_bytes=group.movable_unpacking_bytes,
-        attention_bytes=attending,
     )

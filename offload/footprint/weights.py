@@ -1,7 +1,8 @@
 """Weights by input, layers and output, as llama.cpp groups them: bytes stored, and bytes read for a token. Pure.
 
-Owns the grouping, and which tensors a token reads. Independent of devices, caches and speed. Source: `load_tensors` in
-src/llama-model.cpp and the tensor table of src/llama-arch.cpp, as vendored in llama-cpp-python 0.3.36.
+Owns the grouping, and which tensors a token reads; `profile` adds the cache of each layer. Independent of devices.
+Source: `load_tensors` in src/llama-model.cpp and the tensor table of src/llama-arch.cpp, as vendored in
+llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from offload.speed.host_work import unpacking_bytes
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
 
-__all__ = ["EMBEDDING", "OUTPUT", "WeightGroup", "WeightTable", "weight_bytes_per_token", "weights_of"]
+__all__ = ["EMBEDDING", "OUTPUT", "Layer", "WeightTable", "weight_bytes_per_token", "weights_of"]
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+_OPERATIONS_PER_WEIGHT = 2
 _EXPERTS = "_exps."  # tensors that hold all experts of a layer, one behind the other
 
 
@@ -54,21 +56,35 @@ _FEED_FORWARD = re.compile(r"\.ffn_(gate|up|down|gate_up)\.weight$")
 _INPUTS = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 
 
-@dataclass(frozen=True, slots=True)
-class WeightGroup:
-    """Bytes of some tensors, those that one token reads of them, and how many weights it is multiplied with.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A layer, a part of one, the inputs, or the output behind the last layer: bytes stored, and the work of a token.
 
-    `movable` is the part that can stay with the CPU when the rest goes to a device: experts, or a dense feed-forward.
-    `unpacking_bytes` are what a processor takes beyond the reading, see `host_work`.
+    `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
+    GPU: experts, or a dense feed-forward. `read_bytes` are weights, `cache_read_bytes` what attention reads behind so
+    many tokens. `unpacking_bytes` and `attention_bytes` are what a processor could read meanwhile, see `host_work`.
     """
 
-    n_bytes: int = 0
+    weight_bytes: int = 0
     read_bytes: int = 0
     movable_bytes: int = 0
     movable_read_bytes: int = 0
-    n_active: int = 0
+    cache_bytes: int = 0
+    cache_read_bytes: int = 0
+    operations: float = 0
     unpacking_bytes: float = 0.0
     movable_unpacking_bytes: float = 0.0
+    attention_bytes: float = 0.0
+
+    @property
+    def work_bytes(self) -> float:
+        """The time that its weights keep a processor busy for one token, in bytes read."""
+        return self.read_bytes + self.unpacking_bytes
+
+    @property
+    def movable_work_bytes(self) -> float:
+        """Those of the movable part."""
+        return self.movable_read_bytes + self.movable_unpacking_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +95,11 @@ class WeightTable:
     that has the output holds once more.
     """
 
-    input: WeightGroup
-    layers: tuple[WeightGroup, ...]
-    output: WeightGroup
+    input: Layer
+    layers: tuple[Layer, ...]
+    output: Layer
     tied_bytes: int
     has_experts: bool
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all weights where one device has them."""
-        return self.input.n_bytes + sum(layer.n_bytes for layer in self.layers) + self.output.n_bytes
 
 
 def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: bool = False) -> WeightTable:
@@ -117,26 +128,34 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
         output = replace(
             output,
             read_bytes=output.read_bytes + tied_bytes,
-            n_active=output.n_active + sum(tensor.n_elements for tensor in embeddings),
+            operations=output.operations + _OPERATIONS_PER_WEIGHT * sum(tensor.n_elements for tensor in embeddings),
             unpacking_bytes=output.unpacking_bytes + sum(unpacking_bytes(tensor) for tensor in embeddings),
         )
     groups = tuple(_group(layer, header, has_experts) for layer in layers)
     return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
 
 
-def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> WeightGroup:
-    n_bytes = read = movable = movable_read = n_active = 0
+def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> Layer:
+    weight_bytes = read = movable = movable_read = n_active = 0
     unpacking = movable_unpacking = 0.0
     for tensor in tensors:
         size, n_read = _padded(tensor.n_bytes), _bytes_read(tensor, header)
-        n_bytes, read = n_bytes + size, read + n_read
+        weight_bytes, read = weight_bytes + size, read + n_read
         n_active += tensor.n_elements * n_read // tensor.n_bytes
         unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
         unpacking += unpacked
         if _is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
             movable, movable_read = movable + size, movable_read + n_read
             movable_unpacking += unpacked
-    return WeightGroup(n_bytes, read, movable, movable_read, n_active, unpacking, movable_unpacking)
+    return Layer(
+        weight_bytes=weight_bytes,
+        read_bytes=read,
+        movable_bytes=movable,
+        movable_read_bytes=movable_read,
+        operations=_OPERATIONS_PER_WEIGHT * n_active,
+        unpacking_bytes=unpacking,
+        movable_unpacking_bytes=movable_unpacking,
+    )
 
 
 def _padded(n_bytes: int) -> int:

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from offload.devices.machine import Device, DeviceKind, Machine
-from offload.footprint.profile import Layer, ModelProfile
+from offload.footprint.profile import ModelProfile
+from offload.footprint.weights import Layer
 from offload.placement.search import Placement, margin_bytes
 from offload.speed.cost_model import Work
 
-__all__ = ["Share", "allocate", "decode_work", "is_held", "overfull", "prefill_work", "with_compute"]
+__all__ = ["Share", "allocate", "decode_work", "is_held", "overfull", "prefill_work"]
 
 _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are shared by four heads
 
@@ -45,28 +46,11 @@ class Share:
         return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes + self.beside_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A layer, or what stays or is left of one; `attending` are operations that no weight accounts for."""
-
-    weight_bytes: int = 0
-    cache_bytes: int = 0
-    read_bytes: int = 0
-    cache_read_bytes: int = 0
-    operations: float = 0.0
-    unpacking_bytes: float = 0.0
-    attention_bytes: float = 0.0
-    attending: float = 0.0
-
-
-_NOTHING = _Part()
-
-
 def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> tuple[Share, ...]:
     """Return the share of each GPU, in the machine's order, and then the processor's."""
     counts = dict(zip(placement.gpus, placement.gpu_layers, strict=True))
     host = machine.host.name
-    parts: dict[str, list[_Part]] = {device.name: [] for device in (*machine.gpus, machine.host)}
+    parts: dict[str, list[Layer]] = {device.name: [] for device in (*machine.gpus, machine.host)}
     end = len(profile.layers)
     for name, count in counts.items():
         for index in range(end - count, end):
@@ -74,22 +58,18 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
             left = _left(layer, is_split=index < placement.n_split, has_cache_on_host=placement.has_cache_on_host)
             parts[name].append(_rest(layer, left))
             if left.weight_bytes or left.cache_bytes:
-                parts[host].append(left)
+                attending = _OPERATIONS_PER_CACHED_BYTE * left.cache_read_bytes
+                parts[host].append(replace(left, operations=left.operations + attending))
         end -= count
-    parts[host] += [_rest(layer, _NOTHING) for layer in profile.layers[:end]]
+    parts[host] += profile.layers[:end]
     last = next((name for name, count in counts.items() if count), host)
     if last != host:
-        parts[last].append(_Part(profile.tied_bytes))
+        parts[last].append(Layer(weight_bytes=profile.tied_bytes))
 
     def share(device: Device, n_layers: int) -> Share:
         return _share(profile, device, n_layers, parts[device.name], has_output=device.name == last)
 
     return (*(share(gpu, counts.get(gpu.name, 0)) for gpu in machine.gpus), share(machine.host, end))
-
-
-def with_compute(shares: Sequence[Share], compute_bytes: Mapping[str, int]) -> tuple[Share, ...]:
-    """Return `shares` with measured compute buffers, by device name."""
-    return tuple(replace(share, compute_bytes=compute_bytes.get(share.device.name, 0)) for share in shares)
 
 
 def is_held(shares: Sequence[Share], machine: Machine) -> bool:
@@ -133,7 +113,7 @@ def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str
     )
 
 
-def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence[_Part], *, has_output: bool) -> Share:
+def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence[Layer], *, has_output: bool) -> Share:
     is_host = device.kind is DeviceKind.CPU
     weight_bytes = sum(part.weight_bytes for part in parts)
     weights_read, cache_read = sum(part.read_bytes for part in parts), sum(part.cache_read_bytes for part in parts)
@@ -148,18 +128,18 @@ def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence
         host_bytes=profile.host_bytes if is_host else 0,
         beside_bytes=(profile.beside_host_bytes if is_host else 0) + (profile.beside_bytes if has_output else 0),
         read_bytes=weights_read + cache_read,
-        operations=sum(part.operations + part.attending for part in parts),
+        operations=sum(part.operations for part in parts),
         work_bytes=weights_read + beside,
         attention_bytes=sum(part.attention_bytes for part in parts) if is_host else 0.0,
     )
 
 
-def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> _Part:
+def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> Layer:
     """Return the part of a layer on a GPU that stays with the processor."""
-    left = _NOTHING
+    left = Layer()
     if is_split:
         share = layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0
-        left = _Part(
+        left = Layer(
             weight_bytes=layer.movable_bytes,
             read_bytes=layer.movable_read_bytes,
             operations=layer.operations * share,
@@ -167,18 +147,13 @@ def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> _Part:
         )
     if not (has_cache_on_host and layer.cache_bytes):
         return left
-    return replace(
-        left,
-        cache_bytes=layer.cache_bytes,
-        cache_read_bytes=layer.cache_read_bytes,
-        attention_bytes=layer.attention_bytes,
-        attending=_OPERATIONS_PER_CACHED_BYTE * layer.cache_read_bytes,
-    )
+    cached, n_read = layer.cache_bytes, layer.cache_read_bytes
+    return replace(left, cache_bytes=cached, cache_read_bytes=n_read, attention_bytes=layer.attention_bytes)
 
 
-def _rest(layer: Layer, left: _Part) -> _Part:
+def _rest(layer: Layer, left: Layer) -> Layer:
     """Return the part of a layer beside the part that is `left` elsewhere."""
-    return _Part(
+    return Layer(
         weight_bytes=layer.weight_bytes - left.weight_bytes,
         cache_bytes=layer.cache_bytes - left.cache_bytes,
         read_bytes=layer.read_bytes - left.read_bytes,

@@ -1,8 +1,9 @@
 """The assessment of a model on a machine: does it fit, how fast is it, and how fast would it be with enough memory.
 Pure.
 
-Owns the fit level, and the choice between the requested run configuration and smaller ones: what is reduced, in which
-order, and for what gain. Independent of words, and of remedies that cost the user something.
+Owns the fit level, a placement that the user chose, and the choice between the requested run configuration and smaller
+ones: what is reduced, in which order, and for what gain. Independent of words, and of remedies that cost the user
+something.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import ModelProfile, RunConfig
 from offload.placement.allocation import Share, allocate, decode_work, is_held, prefill_work
-from offload.placement.manual_placement import place_manually
 from offload.placement.search import Placement, curve, margin_bytes, place
 from offload.speed.cost_model import Rates, decode_s, prefill_s
+from quantizer.errors import UsageError
 
-__all__ = ["Assessment", "FitLevel", "Speed", "assess", "choose", "choose_manual"]
+__all__ = ["Assessment", "FitLevel", "Speed", "assess", "choose"]
 
 _SAME_SPEED = 0.97  # a plan this near to the best is not called partial
 _PROMPT_TOKENS = 2048
@@ -94,7 +95,7 @@ def assess(
     """
     is_manual = gpu_layers is not None
     placement = (
-        place(profile, machine, rates) if gpu_layers is None else place_manually(profile, machine, rates, gpu_layers)
+        place(profile, machine, rates) if gpu_layers is None else _place_manually(profile, machine, rates, gpu_layers)
     )
     if placement is None:
         return Assessment(verdict=FitLevel.WONT_RUN, profile=profile, machine=machine, placement=None)
@@ -120,6 +121,40 @@ def assess(
         return found
     steps_s = curve(profile, machine, rates)
     return replace(found, best_tps=1 / best.token_s, curve=tuple(1 / step_s for step_s in steps_s))
+
+
+def _place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]) -> Placement:
+    """Return the placement with `gpu_layers` by GPU name, the output counted as one and the fastest GPU last.
+
+    Raises UsageError where the machine has no such GPU, or the model not so many layers.
+    """
+    _check_gpu_layers(gpu_layers, machine, len(profile.layers))
+    wanted = [gpu for gpu in machine.gpus if gpu_layers.get(gpu.name)]
+    used = sorted(wanted, key=lambda gpu: (rates.seconds_per_byte[gpu.name], -gpu.free_bytes))
+    counts = tuple(gpu_layers[gpu.name] for gpu in used)
+    n_devices = len(used) + (sum(counts) < len(profile.layers))
+    placement = Placement(
+        gpus=tuple(gpu.name for gpu in used),
+        gpu_layers=counts,
+        n_split=0,
+        n_crossings=n_devices - 1,
+        token_s=0.0,
+    )
+    return replace(placement, token_s=decode_s(decode_work(allocate(profile, machine, placement), placement), rates))
+
+
+def _check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers: int) -> None:
+    """Raise UsageError where `machine` has no such GPU, or a model of `n_layers`, with the output, not so many
+    layers."""
+    names = [gpu.name for gpu in machine.gpus]
+    for name, count in gpu_layers.items():
+        if name not in names:
+            remedy = f"Its GPUs are {', '.join(names)}." if names else "It has no GPU that can be used."
+            raise UsageError(f"This machine has no GPU called {name}.", remedy)
+        if count < 0:
+            raise UsageError(f"{count} layers on {name} make no sense.", "Give 0 or more.")
+    if sum(gpu_layers.values()) > n_layers:
+        raise UsageError(f"{sum(gpu_layers.values())} layers are to go to GPUs.", f"This model has {n_layers}.")
 
 
 def _is_known(best: Placement, rates: Rates) -> bool:
@@ -157,39 +192,29 @@ _SMALLER_UBATCHES = (256, 128)
 _EQUAL = 1 + 1e-9
 
 
-def choose(model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates) -> Assessment:
+def choose(
+    model: PlannedModel,
+    wanted: RunConfig,
+    machine: Machine,
+    rates: Rates,
+    gpu_layers: Mapping[str, int] | None = None,
+) -> Assessment:
     """Return the assessment of `model` under the `wanted` configuration, or under the first that helps more.
 
     Cells beyond one context, which only save computing prefixes again, are dropped first, for any gain. Attention is
     not fused where that is faster, as on processors. Smaller micro-batches, which slow prompts down, and fused
     attention where it was not wanted, only count where the model then lies in the fastest memory, or runs at all: with
     more memory a plan is never slower.
-    """
-    found = assess(model.profile(wanted), machine, rates)
-    for run_config in _smaller(wanted):
-        if _is_best(found):
-            break
-        other = assess(model.profile(run_config), machine, rates, found.best)
-        is_free = run_config == replace(
-            wanted, n_cells=run_config.n_cells, is_fused=wanted.is_fused and run_config.is_fused
-        )
-        if (is_free or found.placement is None or _is_fastest(other)) and _rank(other) < _rank(found):
-            found = other
-    return found
 
-
-def choose_manual(
-    model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]
-) -> Assessment:
-    """Return the assessment of `model` with `gpu_layers` on GPUs, under the `wanted` configuration or the first smaller
-    one that fits; the smallest where none does. Raises UsageError for impossible layers.
+    With `gpu_layers` on GPUs the first that fits is taken; the smallest where none does. Raises UsageError for
+    impossible layers.
     """
     found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
     for run_config in _smaller(wanted):
-        if found.verdict is not FitLevel.WONT_RUN:
+        if _is_enough(found):
             break
         other = assess(model.profile(run_config), machine, rates, found.best, gpu_layers)
-        if other.verdict is not FitLevel.WONT_RUN or other.profile.total_bytes < found.profile.total_bytes:
+        if _is_better(other, found, wanted):
             found = other
     return found
 
@@ -207,8 +232,19 @@ def _smaller(wanted: RunConfig) -> Iterator[RunConfig]:
         yield replace(smaller, is_fused=True)
 
 
-def _is_best(found: Assessment) -> bool:
+def _is_enough(found: Assessment) -> bool:
+    if found.is_manual:
+        return found.verdict is not FitLevel.WONT_RUN
     return found.verdict is FitLevel.FITS and _is_fastest(found)
+
+
+def _is_better(other: Assessment, found: Assessment, wanted: RunConfig) -> bool:
+    run_config = other.profile.run_config
+    if found.is_manual:
+        return other.verdict is not FitLevel.WONT_RUN or other.profile.total_bytes < found.profile.total_bytes
+    is_fused = wanted.is_fused and run_config.is_fused
+    is_free = run_config == replace(wanted, n_cells=run_config.n_cells, is_fused=is_fused)
+    return (is_free or found.placement is None or _is_fastest(other)) and _rank(other) < _rank(found)
 
 
 def _is_fastest(found: Assessment) -> bool:

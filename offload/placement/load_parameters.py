@@ -42,28 +42,18 @@ class LoadParameters:
     is computed by the processor.
     """
 
-    n_gpu_layers: int
-    devices: tuple[str, ...]
-    tensor_split: tuple[int, ...]
-    host_pattern: str
-    offload_kqv: bool
-    n_ubatch: int
-    flash_attention: bool
-    load_mode: LoadMode
-    n_threads: int
+    n_gpu_layers: int = 0
+    devices: tuple[str, ...] = ()
+    tensor_split: tuple[int, ...] = ()
+    host_pattern: str = ""
+    offload_kqv: bool = True
+    n_ubatch: int = 512
+    flash_attention: bool = False
+    load_mode: LoadMode = LoadMode.AUTO
+    n_threads: int = 0
 
 
-ON_HOST = LoadParameters(
-    n_gpu_layers=0,
-    devices=(),
-    tensor_split=(),
-    host_pattern="",
-    offload_kqv=True,
-    n_ubatch=512,
-    flash_attention=False,
-    load_mode=LoadMode.AUTO,
-    n_threads=0,
-)
+ON_HOST = LoadParameters()
 """Nothing on a GPU, and defaults for the processor."""
 
 
@@ -94,7 +84,7 @@ def _host_pattern(profile: ModelProfile, placement: Placement) -> str:
 
 
 def _mapped(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadMode:
-    """Return MMAP unless memory is short: pages of a mapped file are the first that the system drops, and then reads
+    """Return AUTO unless memory is short: pages of a mapped file are the first that the system drops, and then reads
     again for every token.
     """
     on_host = sum(share.n_bytes for share in allocate(profile, machine, placement) if share.device.shares_host)

@@ -14,7 +14,7 @@ import numpy as np
 
 from offload.speed.cost_model import Rates, Work, decode_s
 
-__all__ = ["PromptRun", "Run", "calibrate"]
+__all__ = ["Run", "calibrate"]
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
@@ -23,29 +23,21 @@ _BEST_UNCERTAINTY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured decode: the work of a token, and tokens per second."""
+    """One measured decode, or a prefill in micro-batches of `n_ubatch`: the work of a token, and tokens per second."""
 
     work: Work
     tokens_per_s: float
+    n_ubatch: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class PromptRun:
-    """One measured prefill, in micro-batches of `n_ubatch`."""
-
-    work: Work
-    n_ubatch: int
-    tokens_per_s: float
-
-
-def calibrate(rates: Rates, runs: Sequence[Run], prompts: Sequence[PromptRun] = ()) -> Rates:
+def calibrate(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) -> Rates:
     """Return `rates` fitted to the measured answers and, for operations, prompts.
 
     Seconds per byte of each device, those of attention and the fixed cost are least squares of relative errors, in
     which each expected rate counts as a weak measurement: what no run touched stays as it was. Raises ValueError for a
     run of no speed.
     """
-    if not all(speed > 0 for speed in [*(run.tokens_per_s for run in runs), *(run.tokens_per_s for run in prompts)]):
+    if not all(speed > 0 for speed in (run.tokens_per_s for run in (*runs, *prompts))):
         raise ValueError("a run has no speed")
     fitted = _fitted(rates, runs) if runs else rates
     return _with_operations(fitted, prompts)
@@ -82,7 +74,7 @@ def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
     return max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(runs)))
 
 
-def _with_operations(rates: Rates, prompts: Iterable[PromptRun]) -> Rates:
+def _with_operations(rates: Rates, prompts: Iterable[Run]) -> Rates:
     """Return `rates` with the seconds per operation of each device that computed whole prompts alone."""
     measured: dict[str, list[float]] = {}
     for prompt in prompts:

@@ -48,12 +48,8 @@ def _row_bytes(type_: TensorType) -> float:
     return _REPACKED_ROW_BYTES if type_.name in _REPACKED else _ROW_BYTES
 
 
-def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> tuple[float, ...]:
-    """Return the work of each main layer after `depth` tokens; fused attention skips masked cells."""
-    return tuple(_by_layer(header, caches, depth, is_fused=is_fused))
-
-
-def _by_layer(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> Iterator[float]:
+def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> Iterator[float]:
+    """Yield the work of each main layer after `depth` tokens; fused attention skips masked cells."""
     layers = caches.main_layers
     heads = layer_values(header, "attention.head_count", len(layers))
     kv_heads = layer_values(header, "attention.head_count_kv", len(layers))

@@ -50,7 +50,9 @@ class Figures:
 def predicted(header: Header, logged: Figures) -> Figures:
     """The figures of `logged` as they follow from `header`."""
     tensor_bytes = sum(tensor.n_bytes for tensor in header.tensors)
-    mapped_mib = weights_of(header, header.tensors).n_bytes / _MIB if logged.mapped_mib else 0.0
+    weights = weights_of(header, header.tensors)
+    mapped_bytes = sum(layer.weight_bytes for layer in (weights.input, *weights.layers, weights.output))
+    mapped_mib = mapped_bytes / _MIB if logged.mapped_mib else 0.0
     return Figures(tensor_bytes, mapped_mib, tuple(_run(header, run) for run in logged.runs))
 
 

@@ -12,7 +12,7 @@ from app.engine.speculative.acceptance import DraftGain
 from app.protocol.library import ModelFit
 from offload.footprint.model import KvRow
 from offload.footprint.profile import DEFAULT_N_UBATCH
-from offload.format import format_memory, format_speed, format_tokens
+from offload.format import format_memory, format_speed
 from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan
@@ -32,8 +32,8 @@ def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str
     """Yield the lines of a plan."""
     found, setting = plan.assessment, plan.run_config
     yield _VERDICTS[found.verdict]
-    cells = f"{format_tokens(setting.n_cells)} cells of {setting.kv_types}"
-    yield f"Context {format_tokens(setting.n_ctx)} tokens, {cells}{_batches(plan)}."
+    cells = f"{setting.n_cells:,} cells of {setting.kv_types}"
+    yield f"Context {setting.n_ctx:,} tokens, {cells}{_batches(plan)}."
     if found.shares:
         yield ""
         yield from _table(plan)
@@ -41,7 +41,7 @@ def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str
     if found.speed:
         answers, prompts = format_speed(found.speed.decode_tps), format_speed(found.speed.prefill_tps)
         yield ""
-        behind = f"behind {format_tokens(setting.depth)} tokens"
+        behind = f"behind {setting.depth:,} tokens"
         yield f"Answers {answers} tok/s {behind} (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
         yield f"First token of a 2,048-token prompt after {found.speed.first_token_s:.1f} s."
     yield from (f"! {warning}" for warning in plan.warnings)
@@ -64,7 +64,7 @@ def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
     yield from align_columns(
         [
             ["context", *rows[0].n_bytes],
-            *([format_tokens(row.n_ctx), *map(format_memory, row.n_bytes.values())] for row in rows),
+            *([f"{row.n_ctx:,}", *map(format_memory, row.n_bytes.values())] for row in rows),
         ]
     )
 

@@ -18,7 +18,7 @@ from offload.advice.warnings import fit_summary
 from offload.devices.machine import Machine
 from offload.footprint.context import MIN_N_CTX
 from offload.footprint.model import PlannedModel
-from offload.format import format_memory, format_tokens
+from offload.format import format_memory
 from offload.placement.actual_usage import ExcessUsage, with_reserved
 from offload.placement.allocation import Share
 from offload.placement.load_parameters import LoadParameters
@@ -125,7 +125,7 @@ def load_within_memory(
 
 def _summary(attempt: LoadAttempt) -> str:
     """Return the sizes of `attempt` as text: 30 of 33 layers fit, a context of 8,192 tokens."""
-    context = f"a context of {format_tokens(attempt.config.n_ctx)} tokens"
+    context = f"a context of {attempt.config.n_ctx:,} tokens"
     return f"{fit_summary(attempt.plan.assessment)}, {context}" if attempt.parameters.devices else context
 
 

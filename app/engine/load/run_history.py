@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 from app.protocol.codec import decode, encode
 from offload.devices.cpu import cpu_name, default_threads
 from offload.devices.machine import Machine
-from offload.speed.calibration import PromptRun, Run, calibrate
+from offload.speed.calibration import Run, calibrate
 from offload.speed.cost_model import Rates, Work, expected_rates
 from quantizer.files import try_lock
 
@@ -84,7 +84,7 @@ class RunHistory:
         return [record for record in _parsed(lines) if machine in ("", record.machine)]
 
 
-def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[PromptRun]]:
+def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[Run]]:
     """Return one decode run or prompt run for each model and depth with `n_threads`. Pure.
 
     Each is the median of the newest: single runs vary with the load of the machine.
@@ -94,13 +94,13 @@ def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Ru
         if record.n_threads == n_threads:
             groups.setdefault((record.kind, record.model, record.depth // _DEPTH_STEP), []).append(record)
     runs: list[Run] = []
-    prompts: list[PromptRun] = []
+    prompts: list[Run] = []
     for (kind, _, _), group in groups.items():
         newest, speed = group[-1], median(record.tokens_per_s for record in group[-_N_NEWEST:])
         if kind == "decode":
             runs.append(Run(newest.work, speed))
         else:
-            prompts.append(PromptRun(newest.work, newest.n_ubatch, speed))
+            prompts.append(Run(newest.work, speed, newest.n_ubatch))
     return runs, prompts
 
 

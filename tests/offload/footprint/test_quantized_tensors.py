@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from offload.footprint.model import quantize_tensors
+from offload.footprint.model import PlannedModel
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.write.quantize_plan import plan
@@ -15,6 +15,7 @@ from tests.quantizer.gguf_files import Skeleton
 def test_another_quantization_has_the_sizes_that_the_quantizer_would_write(tmp_path: Path, name: str) -> None:
     path = Skeleton(n_layers=4).write(tmp_path / "model.gguf")
     header = read_header(path)
-    ours = {tensor.name: tensor.n_bytes for tensor in quantize_tensors(header, header.tensors, file_type_named(name))}
+    quantized = PlannedModel(header, header.tensors).quantized(file_type_named(name))
+    ours = {tensor.name: tensor.n_bytes for tensor in quantized.tensors}
     written = plan(path, file_type_named(name), tmp_path / "out.gguf").tensors
     assert ours == {tensor.output.name: tensor.output.n_bytes for tensor in written}

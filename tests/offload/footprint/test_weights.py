@@ -47,14 +47,14 @@ def test_the_output_of_a_tied_model_reads_the_embedding_and_a_device_holds_it_ag
     weights = weights_of(header, header.tensors)
     embedding = next(tensor.n_bytes for tensor in header.tensors if tensor.name == "token_embd.weight")
     assert weights.tied_bytes == embedding
-    assert weights.output.read_bytes - weights.output.n_bytes == embedding
+    assert weights.output.read_bytes - weights.output.weight_bytes == embedding
 
 
 def test_an_output_of_its_own_is_no_embedding() -> None:
     header = header_of("llama-3.1-8b")
     weights = weights_of(header, header.tensors)
     assert weights.tied_bytes == 0
-    assert weights.output.n_bytes == weights.output.read_bytes > 500 << 20
+    assert weights.output.weight_bytes == weights.output.read_bytes > 500 << 20
 
 
 def test_of_experts_a_token_reads_its_share_and_all_of_them_can_move() -> None:
@@ -62,7 +62,7 @@ def test_of_experts_a_token_reads_its_share_and_all_of_them_can_move() -> None:
     weights = weights_of(header, header.tensors)
     layer = weights.layers[0]
     assert weights.has_experts
-    assert layer.movable_bytes > 0.9 * layer.n_bytes
+    assert layer.movable_bytes > 0.9 * layer.weight_bytes
     assert layer.movable_read_bytes * 16 == layer.movable_bytes
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.profile import Layer, ModelProfile, RunConfig
+from offload.footprint.profile import ModelProfile, RunConfig
+from offload.footprint.weights import Layer
 from offload.placement import search
 from offload.placement.allocation import Share, allocate, decode_work
 from offload.placement.search import Placement, curve, margin_bytes, place

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from offload.devices.machine import Device, DeviceKind, Machine
-from offload.speed.calibration import PromptRun, Run, calibrate
+from offload.speed.calibration import Run, calibrate
 from offload.speed.cost_model import Rates, Work, decode_s, expected_rates, prefill_s
 
 GB = 10**9
@@ -65,7 +65,7 @@ def test_few_runs_do_not_make_a_prediction_sure() -> None:
 def test_prompts_on_one_device_say_how_fast_it_computes() -> None:
     before = expected_rates(Machine(MACHINE.host))
     work = Work(read_bytes={"CPU": 1.0 * GB}, operations={"CPU": 2e9}, n_layers=16)
-    after = calibrate(before, [], [PromptRun(work, 512, 100.0)])
+    after = calibrate(before, [], [Run(work, 100.0, 512)])
     assert 1 / prefill_s(work, after, "CPU", 512) == pytest.approx(100.0, rel=0.01)
 
 
@@ -73,7 +73,7 @@ def test_prompts_on_one_device_say_how_fast_it_computes() -> None:
 def test_prompts_that_two_devices_may_have_computed_say_it_of_neither(on_gpu: float) -> None:
     before = expected_rates(MACHINE)
     work = Work(read_bytes={}, operations={"CPU": 2e9, "GPU0": on_gpu})
-    assert calibrate(before, [], [PromptRun(work, 512, 100.0)]) == before
+    assert calibrate(before, [], [Run(work, 100.0, 512)]) == before
 
 
 def test_a_device_that_no_run_touched_keeps_its_rate() -> None:

@@ -11,7 +11,7 @@ from tests.offload.model_outlines import header_of
 
 def attending(name: str, depth: int, *, is_fused: bool = False) -> tuple[float, ...]:
     header = header_of(name)
-    return attention_bytes(header, layer_caches_of(header), depth, is_fused=is_fused)
+    return tuple(attention_bytes(header, layer_caches_of(header), depth, is_fused=is_fused))
 
 
 def matrix(type_name: str, n_columns: int = 1024, n_rows: int = 8) -> TensorInfo:
