@@ -38,7 +38,7 @@ from tui.settings.themes import HIGH_CONTRAST, theme_choices
 from tui.widgets.command_screen import CommandScreen
 
 if TYPE_CHECKING:
-    from app.client import Job
+    from app.protocol.job import Job
 
 __all__ = ["LocalllmApp"]
 

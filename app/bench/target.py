@@ -15,9 +15,9 @@ from pathlib import Path
 
 from app.bench.client import BenchClient, TimedAnswer
 from app.bench.random_text import calibrated_text
-from app.client import ModelStatus
 from app.client.launcher import load_model, open_service
 from app.keys import own_key
+from app.protocol.status import ModelStatus
 from app.settings.settings import Settings
 from quantizer.errors import ServiceError
 

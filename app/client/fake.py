@@ -11,17 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.client import (
-    Completed,
-    GenerationOptions,
-    Job,
-    JobKind,
-    JobState,
-    Message,
-    ModelStatus,
-    ServiceStatus,
-    TextDelta,
-)
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.job import Job, JobKind, JobState
 from app.protocol.library import (
     HubRepository,
     LocalModel,
@@ -32,6 +23,7 @@ from app.protocol.library import (
     TypeChoice,
 )
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
+from app.protocol.status import ModelStatus, ServiceStatus
 from quantizer.errors import ModelFileError, RequestError, UserError
 
 __all__ = [

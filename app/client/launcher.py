@@ -14,10 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from app.client import ModelStatus, RemoteEngine, ServiceClient, error_of
-from app.client.remote_engine import parse_address
+from app.client.connection import error_of
+from app.client.remote_engine import RemoteEngine, parse_address
+from app.client.service_client import ServiceClient
 from app.keys import own_key
 from app.library.local.resolve import portable
+from app.protocol.status import ModelStatus
 from app.settings.settings import Settings, environment_variable, format_setting
 from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
 from quantizer.process import OwnedProcess, python_command

@@ -26,7 +26,8 @@ from pathlib import Path
 
 import psutil
 
-from app.client import Job, ServiceClient
+from app.client.service_client import ServiceClient
+from app.protocol.job import Job
 from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

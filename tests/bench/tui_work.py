@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from textual.events import Paste
 from textual.pilot import Pilot
 
-from app.client import ServiceClient
+from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.gguf.file_types import file_type_named
 from quantizer.write.quantize import execute

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.client import HubModel, HubRepository, LocalModel, ModelFit, Quant, Recommended, TypeChoice
 from app.client.fake import ScriptedClient, ScriptedLibrary
+from app.protocol.library import HubModel, HubRepository, LocalModel, ModelFit, Quant, Recommended, TypeChoice
 
 __all__ = ["GUIDE", "client_with_models"]
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.store import ChatStore
-from app.client import EngineCounters, LatencySummary, MachineProblem, MachineReport, Occupancy, ServiceStatus
 from app.client.fake import LOADING, PLAN, READY, ScriptedClient, ScriptedReply
 from app.protocol.job import Job
+from app.protocol.library import MachineProblem, MachineReport
 from app.protocol.plan import MeasuredRun
+from app.protocol.status import EngineCounters, LatencySummary, Occupancy, ServiceStatus
 from app.settings.settings import Settings
 from quantizer.errors import ContextOverflowError, ErrorInfo
 from tests.tui.model_scenes import client_with_models

@@ -16,9 +16,9 @@ from textual.drivers.headless_driver import HeadlessDriver
 
 from app.chat.conversation import Attachment, Chat, Message, Transcript
 from app.chat.store import ChatStore
-from app.client import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
 from app.protocol.job import Job
+from app.protocol.library import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.protocol.plan import PlanChange, PlanRemedy
 from app.settings.settings import Settings
 from app.terminal import printable

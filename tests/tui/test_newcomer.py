@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.client import ServiceClient
+from app.client.service_client import ServiceClient
 from app.library.hub.catalogue import read_catalogue
 from app.settings.settings import Settings
 from tests.app.library.hub_repos import HubRepo

@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.chat.store import ChatStore
-from app.client import ServiceClient
+from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama

@@ -17,7 +17,8 @@ from tui.chat.answer_stream import AnswerTimer
 from tui.connection.connection import ConnectionState
 
 if TYPE_CHECKING:
-    from app.client import Completed, Plan
+    from app.protocol.chat import Completed
+    from app.protocol.plan import Plan
 
 __all__ = ["Status", "advice", "presets_text", "settings_line", "status_of"]
 

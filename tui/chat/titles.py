@@ -16,7 +16,7 @@ from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
-    from app.client import ModelStatus
+    from app.protocol.status import ModelStatus
     from tui.connection.backend import ChatBackend
 
 __all__ = ["generate_title", "is_idle", "needs_title", "parse_title"]

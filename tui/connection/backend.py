@@ -14,19 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 from app.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from app.client import (
-        Completed,
-        GenerationOptions,
-        Message,
-        ServiceStatus,
-        TextDelta,
-    )
+    from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+    from app.protocol.status import ServiceStatus
 
 __all__ = ["ChatBackend", "Opener", "local_service"]
 
 
 class ChatBackend(Protocol):
-    """The chat part of `app.client.ServiceClient`, which documents the errors."""
+    """The chat part of `app.client.service_client.ServiceClient`, which documents the errors."""
 
     async def status(self) -> ServiceStatus: ...
 

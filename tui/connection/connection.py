@@ -16,7 +16,9 @@ from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 from tui.connection.backend import ChatBackend, Opener
 
 if TYPE_CHECKING:
-    from app.client import ModelStatus, Plan, ServiceClient
+    from app.client.service_client import ServiceClient
+    from app.protocol.plan import Plan
+    from app.protocol.status import ModelStatus
 
 __all__ = ["ConnectionState", "ServiceConnection", "localllm_service"]
 

@@ -23,7 +23,7 @@ from tui.jobs.log import LogView
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
-    from app.client import ServiceClient
+    from app.client.service_client import ServiceClient
     from app.protocol.job import Job
 
 __all__ = ["JobTable", "JobsScreen"]

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from offload.format import format_memory, format_speed
 
 if TYPE_CHECKING:
-    from app.client import Job, MeasuredRun, ModelStatus
+    from app.protocol.job import Job
+    from app.protocol.plan import MeasuredRun
+    from app.protocol.status import ModelStatus
     from tui.metrics.samples import Sample
 
 __all__ = ["bench_runs", "compared_lines", "history_lines", "model_lines", "run_line", "sparkline"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.client import EngineCounters, ModelStatus, ServiceStatus
+    from app.protocol.status import EngineCounters, ModelStatus, ServiceStatus
 
 __all__ = ["MetricsHistory", "Sample"]
 

@@ -26,7 +26,8 @@ from tui.metrics.samples import MetricsHistory
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
-    from app.client import Job, ServiceStatus
+    from app.protocol.job import Job
+    from app.protocol.status import ServiceStatus
 
 __all__ = ["MetricsScreen"]
 

@@ -20,7 +20,7 @@ from quantizer.errors import UserError
 from tui.models.format import format_fit, format_rate, format_size
 
 if TYPE_CHECKING:
-    from app.client import TypeChoice
+    from app.protocol.library import TypeChoice
 
 __all__ = ["ModelInfoScreen", "QuantizeScreen", "type_line"]
 

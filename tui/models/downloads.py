@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tui.connection.connection import ServiceConnection, localllm_service
 
 if TYPE_CHECKING:
-    from app.client import Job
+    from app.protocol.job import Job
 
 __all__ = ["Downloads", "model_of"]
 

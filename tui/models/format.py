@@ -12,7 +12,8 @@ from app.terminal import printable_line
 from offload.format import format_speed
 
 if TYPE_CHECKING:
-    from app.client import Job, ModelFit, RemovalResult
+    from app.protocol.job import Job
+    from app.protocol.library import ModelFit, RemovalResult
 
 __all__ = ["format_context", "format_fit", "format_progress", "format_rate", "format_removal", "format_size"]
 

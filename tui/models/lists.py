@@ -15,7 +15,7 @@ from tui.jobs.monitor import JobMonitor
 from tui.models.rows import ModelRow, Section, downloadable_rows, local_rows, with_jobs
 
 if TYPE_CHECKING:
-    from app.client import HubRepository, LocalModel, Recommended
+    from app.protocol.library import HubRepository, LocalModel, Recommended
 
 __all__ = ["DEBOUNCE_S", "N_REPOSITORIES", "ModelLists"]
 

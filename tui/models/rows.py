@@ -15,7 +15,8 @@ from app.terminal import printable_line
 from tui.models.format import format_context, format_fit, format_progress, format_rate, format_size
 
 if TYPE_CHECKING:
-    from app.client import HubRepository, Job, LocalModel, ModelFit, Recommended
+    from app.protocol.job import Job
+    from app.protocol.library import HubRepository, LocalModel, ModelFit, Recommended
 
 __all__ = [
     "Columns",

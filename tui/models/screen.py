@@ -28,7 +28,7 @@ from tui.navigation import HOME
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
-    from app.client import LibraryClient
+    from app.client.library import LibraryClient
 
 __all__ = ["ModelsScreen"]
 

@@ -24,7 +24,7 @@ from tui.models.downloads import Downloads
 from tui.models.format import format_fit, format_rate, format_size
 
 if TYPE_CHECKING:
-    from app.client import MachineReport, Recommended
+    from app.protocol.library import MachineReport, Recommended
 
 __all__ = ["WelcomeScreen", "first_choice", "offer_line", "offered"]
 

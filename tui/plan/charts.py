@@ -19,7 +19,7 @@ from offload.format import format_speed
 from tui.plan.format import device_lines
 
 if TYPE_CHECKING:
-    from app.client import PlanReport
+    from app.protocol.plan import PlanReport
 
 __all__ = ["BrailleCanvas", "DeviceBars", "SpeedCurve", "curve_lines", "measured_points"]
 

@@ -16,7 +16,7 @@ from textual.widgets import Static
 from app.terminal import printable
 
 if TYPE_CHECKING:
-    from app.client import PlanReport, PlanRequest
+    from app.protocol.plan import PlanReport, PlanRequest
 
 __all__ = ["OnStep", "Stepper", "StepperState", "apply_step", "plan_controls"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from offload.format import format_memory, format_speed
 
 if TYPE_CHECKING:
-    from app.client import DevicePlan, PlanReport, PlanRequest
+    from app.protocol.plan import DevicePlan, PlanReport, PlanRequest
 
 __all__ = ["describe_load", "device_lines", "headline", "machine_text", "remedy_text"]
 

@@ -29,7 +29,7 @@ from tui.widgets.dialogs import InputDialog
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
-    from app.client import PlanReport
+    from app.protocol.plan import PlanReport
 
 __all__ = ["PlanScreen"]
 

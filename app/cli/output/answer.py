@@ -16,7 +16,10 @@ from typing import Any, Protocol
 import click
 from rich.cells import cell_len, set_cell_size
 
-from app.client import Completed, GenerationOptions, Message, ModelStatus, RemoteEngine, ServiceClient, TextDelta
+from app.client.remote_engine import RemoteEngine
+from app.client.service_client import ServiceClient
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.status import ModelStatus
 from app.terminal import printable, printable_line
 
 __all__ = ["Answer", "AnswerPrinter", "BusyLine", "LoadingLine", "as_json", "ask", "dimmed", "stats_line"]

@@ -14,7 +14,8 @@ from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 
 if TYPE_CHECKING:
-    from app.client import Job, ServiceClient
+    from app.client.service_client import ServiceClient
+    from app.protocol.job import Job
 
 __all__ = ["jobs"]
 
@@ -91,7 +92,7 @@ def log(job_id: str) -> None:
 
 def _request(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
     """Return the answer of the running service. Raises UserError, ServiceError where none runs."""
-    from app.client import ServiceClient
+    from app.client.service_client import ServiceClient
     from app.keys import own_key
     from app.settings.settings import load_settings
 

@@ -62,7 +62,7 @@ def _check_unused(ids: Sequence[str], settings: Settings) -> None:
 
 def _loaded_ids(settings: Settings) -> set[str]:
     """Return the ids that a running service has loaded, none without a service."""
-    from app.client import ServiceClient
+    from app.client.service_client import ServiceClient
     from app.keys import own_key
 
     async def ask() -> set[str]:

@@ -18,8 +18,10 @@ from app.cli.output.answer import Answer, AnswerPrinter, LoadingLine, as_json, a
 from app.cli.output.format import print_json
 from app.cli.prompts import combined, piped_text
 from app.cli.user_interface import ChatOptions, current_interface
-from app.client import GenerationOptions, Message, RemoteEngine, ServiceClient
 from app.client.launcher import load_model, open_engine
+from app.client.remote_engine import RemoteEngine
+from app.client.service_client import ServiceClient
+from app.protocol.chat import GenerationOptions, Message
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
 

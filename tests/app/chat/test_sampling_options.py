@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.sampling_options import SAMPLER_OPTIONS, change_options, parse_options, valid_options, validate_options
-from app.client import GenerationOptions
 from app.engine.request import SamplingParams
+from app.protocol.chat import GenerationOptions
 from quantizer.errors import UsageError
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from app.client import RemoteEngine, ServiceClient
+from app.client.remote_engine import RemoteEngine
+from app.client.service_client import ServiceClient
 from quantizer.errors import ServiceError
 
 

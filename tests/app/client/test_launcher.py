@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from app.client import Completed, Message, ModelStatus, RemoteEngine, ServiceClient, TextDelta, launcher
+from app.client import launcher
 from app.client.launcher import connect, load_model, open_service
+from app.client.remote_engine import RemoteEngine
+from app.client.service_client import ServiceClient
+from app.protocol.chat import Completed, Message, TextDelta
+from app.protocol.status import ModelStatus
 from app.settings.settings import Settings, load_settings
 from quantizer.errors import ModelFileError, UnfitError, UsageError
 from quantizer.process import OwnedProcess

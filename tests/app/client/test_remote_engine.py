@@ -8,8 +8,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from app.client import Completed, GenerationOptions, Message, TextDelta
 from app.client.remote_engine import RemoteEngine, parse_address
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from quantizer.errors import RequestError, ServiceError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}

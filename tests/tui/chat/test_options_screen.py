@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from app.chat.presets import Presets
 from app.chat.store import ChatStore
-from app.client import GenerationOptions
 from app.client.fake import ScriptedClient
+from app.protocol.chat import GenerationOptions
 from tui.chat.repository import SqliteChatRepository
 
 

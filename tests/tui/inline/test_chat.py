@@ -13,8 +13,8 @@ import pytest
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageState
 from app.chat.presets import Presets
 from app.chat.store import ChatStore
-from app.client import GenerationOptions
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.protocol.chat import GenerationOptions
 from quantizer.errors import EngineError
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.client import (
-    EngineCounters,
-    Job,
-    LatencySummary,
-    MeasuredRun,
-    ModelStatus,
-    Occupancy,
-    ServiceStatus,
-)
 from app.client.fake import READY
+from app.protocol.job import Job
+from app.protocol.plan import MeasuredRun
+from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, Occupancy, ServiceStatus
 from quantizer.errors import ErrorInfo
 from tests.tui.plans import split_plan
 from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line, sparkline

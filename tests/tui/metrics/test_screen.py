@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.client import EngineCounters, Job, LatencySummary, Occupancy
 from app.client.fake import PLAN, READY, ScriptedClient
+from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
+from app.protocol.status import EngineCounters, LatencySummary, Occupancy
 
 COUNTERS = EngineCounters(
     n_finished=3,

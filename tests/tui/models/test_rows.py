@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from app.client import Job
+from app.protocol.job import Job
 from app.terminal import printable_line
 from tests.tui.model_scenes import GUIDE
 from tui.models.format import format_context, format_progress

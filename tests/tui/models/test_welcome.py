@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.client import MachineProblem, MachineReport
+from app.protocol.library import MachineProblem, MachineReport
 from app.settings.settings import Settings
 from quantizer.errors import EngineError
 from tests.tui.model_scenes import client_with_models

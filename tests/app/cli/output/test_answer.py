@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
-from app.client import TextDelta
 from app.client.fake import COMPLETED, LOADING, READY
+from app.protocol.chat import TextDelta
 
 
 def test_nothing_a_model_writes_is_obeyed_by_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

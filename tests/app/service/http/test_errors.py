@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.client import error_of
+from app.client.connection import error_of
 from app.library.hub.access import HubError, NotOnHubError
 from app.library.local.placement import NameTakenError
 from app.library.local.resolve import UnknownModelError

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app.client import Message, PlanRequest, ServiceClient
+from app.client.service_client import ServiceClient
 from app.engine.protocol.codec import decode, encode
 from app.engine.protocol.messages import EngineConfig, Load
+from app.protocol.chat import Message
+from app.protocol.plan import PlanRequest
 from app.service.api.native.plan import apply_plan_request
 from quantizer.errors import UsageError
 from tests.app.running import RunningService

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from app.client import Job, ServiceClient
+from app.client.service_client import ServiceClient
+from app.protocol.job import Job
 from quantizer.errors import RequestError, ServiceError
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

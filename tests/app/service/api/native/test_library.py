@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.client import LocalModels, ServiceClient
+from app.client.service_client import ServiceClient
+from app.protocol.library import LocalModels
 from quantizer.errors import ModelFileError, RequestError, UsageError, UserError
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.client import PlanRequest, ServiceClient
+from app.client.service_client import ServiceClient
+from app.protocol.plan import PlanRequest
 from quantizer.errors import ModelFileError, RequestError, UsageError
 from tests.app.running import RunningService
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.client import Completed, GenerationOptions, Message, ServiceClient
+from app.client.service_client import ServiceClient
+from app.protocol.chat import Completed, GenerationOptions, Message
 from quantizer.errors import ModelFileError
 from tests.app.running import RunningService
 
