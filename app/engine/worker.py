@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from app.engine.backend import Backend
 from app.engine.embedding.embedding_queue import EmbeddingQueue
-from app.engine.fake.loader import fake_loader
+from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.load.speed_sampler import SpeedSampler
 from app.engine.loop.core import Engine, Event

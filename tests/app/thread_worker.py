@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 
-from app.engine.fake.loader import fake_loader
+from app.engine.fake import fake_loader
 from app.engine.worker import Worker
 from app.service.pool.worker_process import StartWorker, WorkerProcess
 from quantizer.errors import EngineError

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from app.bench.random_text import RandomText
 from app.bench.workloads import TASKS, EditTask
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams

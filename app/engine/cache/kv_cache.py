@@ -1,4 +1,4 @@
-"""The KV cache manager: slots for sequences, reuse of cached prefixes, and eviction.
+"""The KV cache manager: slots for sequences, reuse of cached prefixes, eviction, and offload of evicted sequences.
 
 Keeps the prefix tree and the backend's cache in step. Finished sequences stay cached for their prefixes until their
 cells are needed. Independent of requests.
@@ -6,21 +6,23 @@ cells are needed. Independent of requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from app.engine.backend import Backend
 from app.engine.cache.prefix_tree import Match, PrefixTree
-from app.engine.cache.state_offload import StateOffloader
 from app.engine.cache.state_store import SavedMatch, StateStore
-from app.engine.loop.context_shift import ContextShift
 from app.engine.request import NO_ADAPTERS, AdapterSet
 
-__all__ = ["KVCacheManager", "Slot"]
+__all__ = ["KVCacheManager", "Slot", "StateOffloader"]
 
 MIN_CHECKPOINT_TOKENS = 32
 MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all
 MAX_IDLE_SHARE = 8
+MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
+MAX_RESTORED_SHARE = 32  # a state is restored for a prefix of at least 1/32 of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +113,20 @@ class KVCacheManager:
             self._tree.truncate(sequence_id, n_left)
         return n_left
 
-    def shift(self, sequence_id: int, shift: ContextShift) -> int:
-        """Remove the tokens of `shift` and move the rest up; return how many remain.
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> int:
+        """Remove `n_discard` tokens after the first `n_keep` and move the rest up; return how many remain.
 
         Tokens computed with removed ones must not match other prompts: a unique negative token follows the head.
         """
         tokens = self._tree.tokens(sequence_id)
-        begin = shift.n_keep + shift.n_discard
+        begin = n_keep + n_discard
         if len(tokens) <= begin or not self._unshare_cells(sequence_id, begin):
-            return self.truncate(sequence_id, min(self._tree.length(sequence_id), shift.n_keep))
-        self._backend.shift(sequence_id, shift.n_keep, shift.n_discard)
+            return self.truncate(sequence_id, min(self._tree.length(sequence_id), n_keep))
+        self._backend.shift(sequence_id, n_keep, n_discard)
         self._n_shifts += 1
-        self._n_unshifted[sequence_id] = min(shift.n_keep, self._n_unshifted.get(sequence_id, shift.n_keep))
+        self._n_unshifted[sequence_id] = min(n_keep, self._n_unshifted.get(sequence_id, n_keep))
         self._tree.truncate(sequence_id, 0)
-        self.record_computed(sequence_id, tokens[: shift.n_keep])
+        self.record_computed(sequence_id, tokens[:n_keep])
         self._tree.extend(sequence_id, [-self._n_shifts, *tokens[begin + 1 :]])
         return self._tree.length(sequence_id)
 
@@ -267,3 +269,53 @@ class KVCacheManager:
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)
         self._free_ids.append(sequence_id)
+
+
+class StateOffloader:
+    """Saving and restoring of `backend`'s sequences in `store`, separately for each adapter set."""
+
+    def __init__(self, backend: Backend, tree: PrefixTree, store: StateStore) -> None:
+        self._backend = backend
+        self._can_cut = backend.facts.supports_truncation
+        self._tree = tree
+        self._store = store
+
+    def match(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
+        """Return the saved state for the prefix `begin` if restoring pays; `n_cached` of its tokens are cached."""
+        match = self._store.match(begin, _namespace_of(adapters))
+        if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS:
+            return None
+        if MAX_RESTORED_SHARE * match.n_tokens < match.n_saved:
+            return None
+        return match if self._can_cut or match.n_tokens == match.n_saved else None
+
+    def load(self, match: SavedMatch) -> bytes | bytearray | None:
+        """Return the state of a match, None if it no longer exists."""
+        return self._store.load(match)
+
+    def save(self, sequence_id: int) -> None:
+        """Save a sequence."""
+        namespace = _namespace_of(self._tree.namespace(sequence_id))
+        self._store.save(self._tree.tokens(sequence_id), self._backend.save_state(sequence_id), namespace)
+
+    def is_worth_saving(self, sequence_id: int) -> bool:
+        """Return whether a sequence has enough tokens that are neither shared nor saved."""
+        return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
+
+    def is_cheap_to_evict(self, sequence_id: int) -> bool:
+        """Return whether a sequence is short, saved, or can be saved now."""
+        return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
+
+    def _fits(self, sequence_id: int) -> bool:
+        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
+
+    def _is_short(self, sequence_id: int) -> bool:
+        return self._tree.exclusive_cells(sequence_id) < MIN_SAVED_TOKENS
+
+    def _is_saved(self, sequence_id: int) -> bool:
+        return self._store.has(self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id)))
+
+
+def _namespace_of(adapters: Hashable) -> str:
+    """Return the store's name of an adapter set, stable across restarts; empty for no adapters."""
+    return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""

@@ -1,7 +1,7 @@
 """The interface of a model that turns texts into vectors, and the pooling of the vectors of tokens.
 
 Two implementations ship: `app.engine.llama`, with a context of its own beside that of the answers, and
-`app.engine.fake.embedder`. Independent of either.
+`app.engine.fake`. Independent of either.
 """
 
 from __future__ import annotations

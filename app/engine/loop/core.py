@@ -130,10 +130,10 @@ class Engine:
         """Shift the context of each answer that fills it and may continue."""
         for sequence in self._slots.running:
             if sequence.is_full and sequence.may_shift:
-                shift = sequence.plan_shift(self._facts.n_ctx)
-                sequence.n_computed = self._cache.shift(sequence.slot_id, shift)
+                n_keep, n_discard = sequence.plan_shift(self._facts.n_ctx)
+                sequence.n_computed = self._cache.shift(sequence.slot_id, n_keep, n_discard)
                 self._drafter.release(sequence)
-                sequence.apply_shift(shift, self._facts.n_ctx)
+                sequence.apply_shift(n_keep, n_discard, self._facts.n_ctx)
 
     def _finish_timed_out(self) -> None:
         now_s = self._clock()

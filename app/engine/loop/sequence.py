@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.engine.backend import Chunk, Sampler
-from app.engine.loop.context_shift import ContextShift, plan_shift
 from app.engine.loop.detokenizer import IncrementalDetokenizer
 from app.engine.loop.echo import Echo
 from app.engine.loop.logprobs import LogprobBuffer
@@ -18,7 +17,10 @@ from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, T
 from app.engine.speculative.acceptance import Acceptance
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
 
-__all__ = ["Sequence"]
+__all__ = ["Sequence", "plan_shift"]
+
+# The first tokens are attention sinks; without them output degrades (arXiv 2309.17453).
+MIN_KEPT_TOKENS = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -135,15 +137,15 @@ class Sequence:
         max_tokens = self.request.max_tokens
         return bool(self.request.context_shift) and (max_tokens is None or self.n_output < max_tokens)
 
-    def plan_shift(self, n_ctx: int) -> ContextShift:
-        """Return the shift of a sequence that fills the context."""
+    def plan_shift(self, n_ctx: int) -> tuple[int, int]:
+        """Return the shift of a sequence that fills the context, as the function of that name."""
         n_keep = self.n_prompt if self.request.n_keep == -1 else self.request.n_keep
         return plan_shift(len(self.tokens), n_keep, n_ctx)
 
-    def apply_shift(self, shift: ContextShift, n_ctx: int) -> None:
-        """Remove the tokens of `shift`; the suffix index begins anew."""
-        del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
-        self.n_dropped += shift.n_discard
+    def apply_shift(self, n_keep: int, n_discard: int, n_ctx: int) -> None:
+        """Remove `n_discard` tokens after the first `n_keep`; the suffix index begins anew."""
+        del self.tokens[n_keep : n_keep + n_discard]
+        self.n_dropped += n_discard
         self.index, self.draft = None, NO_DRAFT
         max_tokens = self.request.max_tokens
         self.limit = n_ctx if max_tokens is None else min(n_ctx, len(self.tokens) + max_tokens - self.n_output)
@@ -179,3 +181,13 @@ class Sequence:
             decode_s=now_s - first_token_s,
             saved_s=self.saved_s,
         )
+
+
+def plan_shift(n_tokens: int, n_keep: int, n_ctx: int) -> tuple[int, int]:
+    """Return how many of `n_tokens` that fill a context of `n_ctx` stay as its head, and how many are dropped then.
+
+    Half of the tokens after the head are dropped, and the others move up. As in llama-server, a head that would fill
+    the context is shortened by a few tokens.
+    """
+    n_head = max(0, min(max(n_keep, MIN_KEPT_TOKENS), n_ctx - MIN_KEPT_TOKENS))
+    return n_head, max(1, (n_tokens - n_head) // 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.cache.state_store import StateStore
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.step_cost import StepCost

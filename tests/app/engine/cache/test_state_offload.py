@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.engine.backend import Chunk
+from app.engine.cache.kv_cache import MIN_SAVED_TOKENS, StateOffloader
 from app.engine.cache.prefix_tree import PrefixTree
-from app.engine.cache.state_offload import MIN_SAVED_TOKENS, StateOffloader
 from app.engine.cache.state_store import StateStore
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 
 LONG = list(range(1, 101))
 

@@ -11,8 +11,7 @@ from app.engine.backend import Chunk
 from app.engine.embedding import embedding_queue
 from app.engine.embedding.embedder import Pooling, Vector
 from app.engine.embedding.embedding_queue import EmbeddingQueue
-from app.engine.fake.backend import FakeBackend
-from app.engine.fake.embedder import FakeEmbedder
+from app.engine.fake import FakeBackend, FakeEmbedder
 from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
 from quantizer.errors import EngineError
 

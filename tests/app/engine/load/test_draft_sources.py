@@ -11,7 +11,7 @@ from typing import Any
 import gguf
 import pytest
 
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.llama import LlamaModel
 from app.engine.load.draft_sources import load_draft_model
 from app.engine.protocol.messages import EngineConfig

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.engine.backend import Chunk
 from app.engine.cache.state_store import StateStore
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import Adapter, Request, SamplingParams, adapter_set
 from tests.app.engine.recording import Record, run

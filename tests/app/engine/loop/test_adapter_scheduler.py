@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.loop.slots import TURN_S, AdapterScheduler
 from app.engine.request import AdapterSet, Request, SamplingParams

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from app.engine.backend import Chunk
 from app.engine.cache.kv_cache import KVCacheManager
-from app.engine.fake.backend import FakeBackend
-from app.engine.loop.context_shift import ContextShift, plan_shift
+from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
+from app.engine.loop.sequence import plan_shift
 from app.engine.protocol.messages import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 
@@ -50,8 +50,8 @@ def answer_alone(wanted: Request, n_ctx: int = N_CTX) -> str:
     n_keep = len(tokens) if wanted.n_keep == -1 else wanted.n_keep
     for _ in range(wanted.max_tokens or 0):
         if len(tokens) >= n_ctx:
-            shift = plan_shift(len(tokens), n_keep, n_ctx)
-            del tokens[shift.n_keep : shift.n_keep + shift.n_discard]
+            n_head, n_discard = plan_shift(len(tokens), n_keep, n_ctx)
+            del tokens[n_head : n_head + n_discard]
         backend.truncate(0, 0)
         backend.decode([Chunk(0, 0, tokens, 1)])
         tokens.append(sampler.sample(len(tokens) - 1))
@@ -61,9 +61,9 @@ def answer_alone(wanted: Request, n_ctx: int = N_CTX) -> str:
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000))
 def test_a_shift_drops_tokens_and_leaves_recent_ones(n_ctx: int, n_keep: int) -> None:
-    shift = plan_shift(n_ctx, n_keep, n_ctx)
-    assert 1 <= shift.n_discard <= max(1, n_ctx - shift.n_keep)
-    assert shift.n_keep <= max(n_keep, 4)
+    n_head, n_discard = plan_shift(n_ctx, n_keep, n_ctx)
+    assert 1 <= n_discard <= max(1, n_ctx - n_head)
+    assert 0 <= n_head <= max(n_keep, 4)
 
 
 def test_an_answer_continues_beyond_the_context_and_reports_dropped_tokens() -> None:
@@ -124,7 +124,7 @@ def test_what_was_computed_with_forgotten_tokens_is_found_by_nobody() -> None:
     slot_id = cache.allocate(tokens).sequence_id
     backend.decode([Chunk(slot_id, 0, tokens, 1)])
     cache.record_computed(slot_id, tokens)
-    assert cache.shift(slot_id, ContextShift(n_keep=4, n_discard=10)) == 30
+    assert cache.shift(slot_id, n_keep=4, n_discard=10) == 30
     assert cache.n_cached([*tokens[:4], *tokens[14:], 0]) == 4
     cache.release(slot_id)
     assert cache.n_cells_used == backend.n_cells_used == 4

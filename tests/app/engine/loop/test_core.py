@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.cache.state_store import StateStore
-from app.engine.fake.backend import FakeBackend, FakeMtpHead
+from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.speculative.draft_heads import DraftHead
@@ -20,6 +20,7 @@ from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
 from quantizer.errors import EngineError, RequestError
+from tests.app.engine.fake_mtp_head import FakeMtpHead
 from tests.app.engine.recording import Record, run
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.engine.backend import Chunk, DecodeStatus
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
 from app.engine.loop.counters import Counters
 from app.engine.protocol.messages import Finished

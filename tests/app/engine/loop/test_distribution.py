@@ -4,7 +4,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
 from app.engine.loop.counters import Counters
 from app.engine.request import Request, SamplingParams

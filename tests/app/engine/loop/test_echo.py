@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.engine.backend import Chunk
 from app.engine.cache.state_store import StateStore
-from app.engine.fake.backend import END, FakeBackend
+from app.engine.fake import END, FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.loop.echo import EchoedText
 from app.engine.request import Request, SamplingParams, TokenLogprob

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.fake.backend import END, FakeBackend
+from app.engine.fake import END, FakeBackend
 from app.engine.loop.logprobs import LOWEST_LOGPROB, LogprobBuffer, most_likely, score
 from app.engine.request import TokenLogprob
 

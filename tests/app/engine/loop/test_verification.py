@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from app.engine.backend import Chunk, DecodeStatus
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.backend import Chunk, DecodeStatus
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.offline.scoring_model import predictions, windows
 from quantizer.errors import EngineError, UsageError
 

@@ -7,13 +7,14 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
-from app.engine.fake.backend import FakeBackend, FakeMtpHead
+from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import CONFIDENCE, Acceptance
 from app.engine.speculative.draft_heads import DraftHead
 from app.engine.speculative.draft_source import DraftRequest
 from app.engine.speculative.step_cost import StepCost
+from tests.app.engine.fake_mtp_head import FakeMtpHead
 
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import CONFIDENCE, Acceptance

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.engine.fake.backend import FakeBackend
+from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.speculative.acceptance import Acceptance

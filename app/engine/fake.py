@@ -1,7 +1,8 @@
 """A deterministic model without native code, for tests and for work on everything around the engine.
 
 Its vocabulary is the 256 bytes and an end token; the next token depends on every token before it, so a wrong cache
-shows at once. It follows the rules of llama.cpp's unified cache and asserts where llama.cpp would abort.
+shows at once. Backend and embedder follow the rules of llama.cpp's and assert where llama.cpp would abort; the loader
+reports progress, can be cancelled and refuses a model that is to be unfit.
 """
 
 from __future__ import annotations
@@ -11,34 +12,40 @@ import json
 import random
 import re
 import threading
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus
+from app.engine.embedding.embedder import EmbedderFacts, Pooling, Vector
+from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.loop.sampling import check_biases
-from app.engine.protocol.messages import BackendFacts
+from app.engine.protocol.messages import BackendFacts, Load, UnfitPolicy
 from app.engine.request import Adapter, AdapterSet, SamplingParams
+from app.engine.speculative.step_cost import StepCost
+from quantizer.errors import EngineError, UnfitError
 
-__all__ = ["END", "FakeBackend", "FakeMtpHead"]
+__all__ = ["END", "FakeBackend", "FakeEmbedder", "fake_loader"]
 
 END = 256
 _ADAPTER_UNIT = 1000  # a cell's adapters are encoded as a multiple of it
 _SAY_TAG = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
 _NOISE_TAG = re.compile(rb"<noise>([0-9]{1,6})</noise>")
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
-_WRONG = ord("#")  # never an output of the fake backend
+_N_DIMENSIONS = 8
+_N_PARTS = 10  # of loading
 
 
+@dataclass(slots=True, eq=False)
 class _Cell:
     """A token in the cache; sequences that share it reference the same object."""
 
-    __slots__ = ("token",)
-
-    def __init__(self, token: int) -> None:
-        self.token = token
+    token: int
 
 
 class FakeBackend:
@@ -249,33 +256,73 @@ class FakeSampler:
         """Do nothing."""
 
 
-class FakeMtpHead:
-    """A `MtpHead` over `backend`, wrong at one position in `wrong_every`, with cells for `n_ahead` tokens."""
+class FakeEmbedder:
+    """An `Embedder` over the bytes of texts: a token's vector is random, drawn from the tokens up to it."""
 
     def __init__(
-        self, backend: FakeBackend, wrong_every: int = 10**9, n_ahead: int = 100, ignore_eos: bool = True
+        self,
+        n_ctx: int = 256,
+        n_batch: int = 64,
+        n_sequences: int = 8,
+        pooling: Pooling = Pooling.MEAN,
+        can_split: bool = True,
     ) -> None:
-        self._backend = backend
-        self._wrong_every = wrong_every
-        self._ignore_eos = ignore_eos
-        self._n_ahead = n_ahead
-        self._ahead: dict[int, list[int]] = {}
+        n_dimensions = 1 if pooling is Pooling.RANK else _N_DIMENSIONS
+        self.facts = EmbedderFacts(
+            n_ctx, n_batch if can_split else max(n_batch, n_ctx), n_sequences, n_dimensions, pooling, can_split
+        )
+        self._cells: dict[int, list[int]] = {}
 
-    def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
-        predicted = [self._predict(chunk) for chunk in chunks]
-        is_room = all(len(self._ahead[chunk.sequence_id]) <= self._n_ahead for chunk in chunks)
-        return predicted if is_room else []
+    @property
+    def n_cells_used(self) -> int:
+        return sum(len(cells) for cells in self._cells.values())
 
-    def _predict(self, chunk: Chunk) -> NDArray[np.float32]:
-        computed = self._backend.tokens(chunk.sequence_id)
-        if chunk.position == len(computed):
-            self._ahead[chunk.sequence_id] = []
-        ahead = self._ahead[chunk.sequence_id]
-        assert len(chunk.tokens) == chunk.n_logits == 1, "drafts are computed token by token"
-        assert chunk.position == len(computed) + len(ahead), "a sequence has no gaps"
-        ahead += chunk.tokens
-        history = [*computed, *ahead]
-        logits = np.zeros(self._backend.facts.n_vocab, np.float32)
-        is_wrong = len(history) % self._wrong_every == 0
-        logits[_WRONG if is_wrong else self._backend.likeliest(history, self._ignore_eos)] = 20.0
-        return logits
+    def pair(self, query: str, document: str) -> list[int]:
+        return list(f"{query}\n{document}".encode("utf-8", "replace"))
+
+    def compute(self, chunks: Sequence[Chunk]) -> Vector:
+        """Return the pooled vectors of `chunks`, shape (n_chunks, n_dimensions)."""
+        assert 0 < sum(len(chunk.tokens) for chunk in chunks) <= self.facts.n_batch, "the batch fits n_batch"
+        assert len({chunk.sequence_id for chunk in chunks}) == len(chunks), "each text is in a batch once"
+        assert all(0 <= chunk.sequence_id < self.facts.n_sequences for chunk in chunks), "each text has a place"
+        return np.stack([self._pooled(chunk) for chunk in chunks])
+
+    def forget(self, sequence_id: int) -> None:
+        self._cells.pop(sequence_id, None)
+
+    def close(self) -> None:
+        self._cells = {}
+
+    def _pooled(self, chunk: Chunk) -> Vector:
+        cells = self._cells.setdefault(chunk.sequence_id, [])
+        assert chunk.position == len(cells), "a text is computed without gaps"
+        vectors = []
+        for token in chunk.tokens:
+            cells.append(token)
+            vectors.append(np.random.default_rng(cells).normal(size=self.facts.n_dimensions).astype(np.float32))
+        if self.facts.pooling is Pooling.MEAN:
+            mean: Vector = np.mean(vectors, axis=0, dtype=np.float32)
+            return mean
+        return vectors[0] if self.facts.pooling is Pooling.CLS else vectors[-1]
+
+
+def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Load, LoadListener], LoadedEngine]:
+    """Return a loader of fake models that takes `load_s`, with steps of `step_s`.
+
+    The loader raises UnfitError if the model `is_unfit` and the policy is to ask, EngineError when it is cancelled.
+    """
+
+    def load(message: Load, listener: LoadListener) -> LoadedEngine:
+        config = message.config
+        if is_unfit and config.when_unfit is UnfitPolicy.ASK:
+            raise UnfitError("Only 1 of 3 layers fit.", "What would help: a larger GPU.")
+        for part in range(_N_PARTS):
+            if not listener.on_progress(part / _N_PARTS):
+                raise EngineError("Loading was stopped.", "Load the model again.")
+            time.sleep(load_s / _N_PARTS)
+        n_ctx = config.n_ctx or 4096
+        adapters = [Adapter(name, path) for path, name in config.lora]
+        backend = FakeBackend(n_ctx, 2 * n_ctx, config.n_sequences, step_s=step_s, adapters=adapters)
+        return LoadedEngine(backend, FakeEmbedder, StepCost(), None, lambda _work, _ratios: None, ExitStack())
+
+    return load

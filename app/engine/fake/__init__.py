@@ -1,1 +1,0 @@
-"""The deterministic model without native code: backend, embedder and loader."""
