@@ -23,8 +23,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
-    *("CheckpointError", "ContextOverflowError", "EngineError", "ErrorInfo", "LocalllmError", "ModelFileError"),
-    *("RequestError", "ServiceError", "StorageError", "UnfitError", "UsageError", "UserError", "redact_paths"),
+    "CheckpointError",
+    "ContextOverflowError",
+    "EngineError",
+    "ErrorInfo",
+    "LocalllmError",
+    "ModelFileError",
+    "RequestError",
+    "ServiceError",
+    "StorageError",
+    "UnfitError",
+    "UsageError",
+    "UserError",
+    "redact_paths",
 ]
 
 

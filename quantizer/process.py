@@ -28,9 +28,20 @@ from typing import Any, BinaryIO, TypeAlias
 from quantizer.errors import EngineError, ErrorInfo, UserError, redact_paths
 
 __all__ = [
-    *("ChildProcess", "Message", "OwnedProcess", "StderrTail"),
-    *("child_environment", "decode_message", "exit_error", "exit_with_parent"),
-    *("is_process_alive", "lower_priority", "python_command", "run_child", "run_to_exit", "serve_request"),
+    "ChildProcess",
+    "Message",
+    "OwnedProcess",
+    "StderrTail",
+    "child_environment",
+    "decode_message",
+    "exit_error",
+    "exit_with_parent",
+    "is_process_alive",
+    "lower_priority",
+    "python_command",
+    "run_child",
+    "run_to_exit",
+    "serve_request",
 ]
 
 Message: TypeAlias = dict[str, Any]

@@ -1,7 +1,7 @@
 """Random English text for prompts, different at every call, so that no server has it in its cache.
 
 Owns the words (synthetic tokenizers have each of them as one token) and the random numbers. Sizes are in words or, once
-calibrated, in tokens of the server's model.
+measured, in tokens of the server's model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from app.bench.client import BenchClient
 
-__all__ = ["WORDS", "RandomText", "calibrated_text"]
+__all__ = ["WORDS", "RandomText", "measured_text"]
 
 WORDS: tuple[str, ...] = tuple(
     """
@@ -42,7 +42,7 @@ WORDS: tuple[str, ...] = tuple(
 
 
 _SENTENCE_WORDS = (8, 14)
-_CALIBRATION_WORDS = 400
+_N_SAMPLE_WORDS = 400
 
 
 class RandomText:
@@ -86,9 +86,9 @@ class RandomText:
         return self._random.randrange(2**31)
 
 
-async def calibrated_text(client: BenchClient, seed: int) -> RandomText:
+async def measured_text(client: BenchClient, seed: int) -> RandomText:
     """Return prose that knows how many tokens its words have with the model that `client` talks to."""
     prose = RandomText(seed)
-    answer = await client.complete(prose.words(_CALIBRATION_WORDS), 2, temperature=0.0, ignore_eos=True)
-    prose.tokens_per_word = answer.n_prompt / _CALIBRATION_WORDS
+    answer = await client.complete(prose.words(_N_SAMPLE_WORDS), 2, temperature=0.0, ignore_eos=True)
+    prose.tokens_per_word = answer.n_prompt / _N_SAMPLE_WORDS
     return prose

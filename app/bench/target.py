@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.bench.client import BenchClient, TimedAnswer
-from app.bench.random_text import calibrated_text
+from app.bench.random_text import measured_text
 from app.client.launcher import load_model, open_service
 from app.keys import own_key
 from app.protocol.status import ModelStatus
@@ -106,7 +106,7 @@ async def measure_turn(model: str, settings: Settings, on_status: Callable[[Mode
     async with open_service(settings, model) as service:
         status = await load_model(service, model, on_status)
         async with BenchClient(service.base_url, status.id, own_key(settings)) as client:
-            prose = await calibrated_text(client, secrets.randbits(32))
+            prose = await measured_text(client, secrets.randbits(32))
             now = (await service.status()).model(status.id)
             prompt = prose.tokens(min(_N_PROMPT, status.n_ctx // 2))
             answer = await client.complete(prompt, _N_ANSWER, temperature=0.8, seed=prose.seed(), ignore_eos=True)

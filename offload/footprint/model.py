@@ -21,7 +21,7 @@ from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import tensor_type
-from quantizer.mix.recipe import MixTensor, assign
+from quantizer.mix.type_rules import MixTensor, assign
 
 __all__ = ["KvRow", "PlannedModel", "kv_table"]
 

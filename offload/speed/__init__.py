@@ -1,1 +1,1 @@
-"""Speed: a cost model over bandwidth, its calibration, and predictions."""
+"""Speed: a cost model over bandwidth, its rates fitted to measurements, and predictions."""

@@ -12,14 +12,12 @@ from typing import Any
 
 from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.bert import BERT, NOMIC
-from quantizer.architectures.cohere import COHERE
 from quantizer.architectures.deepseek import DEEPSEEK
-from quantizer.architectures.dense import GLM, INTERNLM, OLMO, STABLELM, STARCODER
+from quantizer.architectures.dense import COHERE, GLM, INTERNLM, OLMO, PHI, STABLELM, STARCODER
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
-from quantizer.architectures.phi import PHI
 from quantizer.architectures.qwen import QWEN, QWEN35
 from quantizer.architectures.shapes import resolve_shapes
 from quantizer.checkpoint.config import Config

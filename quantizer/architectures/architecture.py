@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import Cut
+from quantizer.convert.derived_tensors import Cut, RowOrder, ValueMap
 from quantizer.convert.source_model import GeneratedTensor
-from quantizer.convert.transforms import RowOrder, ValueMap
 
 __all__ = ["Architecture", "Dimensions", "Hyperparameter", "LayerTensors", "Stack", "Value"]
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Value
-from quantizer.architectures.metadata_rows import LAYER_NORM, SIZES, integer
-from quantizer.architectures.rope import ROPE
+from quantizer.architectures.metadata_rows import LAYER_NORM, ROPE, SIZES, integer
 from quantizer.architectures.shapes import ATTENTION, FUSED_ATTENTION, GATED_FEED_FORWARD, biases
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole_tensor
-from quantizer.convert.transforms import positions_beyond_padding
+from quantizer.convert.derived_tensors import positions_beyond_padding, whole_tensor
 from quantizer.errors import CheckpointError
 
 __all__ = ["BERT", "NOMIC"]

@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Value
-from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
-from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer, number
-from quantizer.architectures.rope import ROPE, rope_of
-from quantizer.architectures.shapes import EXPERT_FEED_FORWARD, GATED_FEED_FORWARD, PRE_NORMS, decoder
+from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, ROPE, SIZES, VOCABULARY, integer, number, rope_of
+from quantizer.architectures.shapes import (
+    EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
+    GATED_FEED_FORWARD,
+    NUMBERED_EXPERTS,
+    PRE_NORMS,
+    decoder,
+)
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor

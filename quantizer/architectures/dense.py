@@ -1,20 +1,37 @@
 """Dense decoders that differ little from Llama.
 
-GLM 4: four norms per layer, gate and up in one matrix, half of each head rotated. InternLM 2: queries, keys and values
-in one matrix, group by group. OLMo 2 and 3: norms after attention and feed-forward, and of whole queries and keys.
-StableLM 2: layer norms with biases, a quarter of each head rotated; the 12B normalises its heads one by one. StarCoder
-2: layer norms and biases everywhere, a feed-forward without a gate.
+Command R and R7B: attention and feed-forward side by side after one norm, the logits scaled. GLM 4: four norms per
+layer, gate and up in one matrix, half of each head rotated. InternLM 2: queries, keys and values in one matrix, group
+by group. OLMo 2 and 3: norms after attention and feed-forward, and of whole queries and keys. Phi 3 and 4: matrices
+fused as they are stored, positions scaled by longrope. StableLM 2: layer norms with biases, a quarter of each head
+rotated; the 12B normalises its heads one by one. StarCoder 2: layer norms and biases everywhere, a feed-forward without
+a gate.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Stack
-from quantizer.architectures.metadata_rows import DECODER, LAYER_NORM, RMS_NORM, WINDOW, WINDOW_PATTERN, WINDOW_ROPE
-from quantizer.architectures.rope import partly_rotated
+from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Stack, Value
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    LAYER_NORM,
+    RMS_NORM,
+    VOCABULARY,
+    WINDOW,
+    WINDOW_PATTERN,
+    WINDOW_ROPE,
+    integer,
+    kind_of,
+    long_factors,
+    partly_rotated,
+    rope_of,
+    windows_but_every,
+)
 from quantizer.architectures.shapes import (
     ATTENTION,
+    FUSED_ATTENTION,
     FUSED_FEED_FORWARD,
     GATED_FEED_FORWARD,
     POST_NORMS,
@@ -23,10 +40,10 @@ from quantizer.architectures.shapes import (
     decoder,
     decoder_with_bias,
 )
-from quantizer.convert.derived_tensors import rows_in
-from quantizer.convert.transforms import grouped_keys, grouped_queries, grouped_values
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import grouped_keys, grouped_queries, grouped_values, rows_in
 
-__all__ = ["GLM", "INTERNLM", "OLMO", "STABLELM", "STARCODER"]
+__all__ = ["COHERE", "GLM", "INTERNLM", "OLMO", "PHI", "STABLELM", "STARCODER"]
 
 GLM = (
     Architecture(
@@ -130,5 +147,96 @@ STARCODER = (
         layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
         defaults={"tie_word_embeddings": True},
         assumed={"hidden_act": lambda _config: "gelu_pytorch_tanh", "use_bias": lambda _config: True},
+    ),
+)
+
+
+_ROTATED = partly_rotated(1.0)
+
+
+def _original_context(config: Config) -> int:
+    kind_of(config, ("default", "longrope", "su"))
+    original = rope_of(config).optional_integer("original_max_position_embeddings")
+    return original or config.integer("original_max_position_embeddings", "max_position_embeddings")
+
+
+def _attention_factor(config: Config) -> Value:
+    """Return longrope's factor of attention. Source: LongRoPE, the scaling published with Phi 3 (128k)."""
+    if rope_of(config).values.get("long_factor") is None:
+        return None
+    original = max(2, _original_context(config))
+    scale = config.integer("max_position_embeddings") / original
+    return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
+
+
+PHI = (
+    Architecture(
+        hf_classes=("Phi3ForCausalLM",),
+        gguf_name="phi3",
+        hyperparameters=(
+            *(row for row in DECODER if not row.key.startswith("rope.scaling.")),
+            *RMS_NORM,
+            Hyperparameter("rope.dimension_count", "u32", _ROTATED),
+            Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
+            Hyperparameter("rope.scaling.attn_factor", "f32", _attention_factor),
+            Hyperparameter("attention.sliding_window", "u32", lambda c: c.optional_integer("sliding_window") or 0),
+        ),
+        model_tensors=decoder,
+        layer_tensors={**PRE_NORMS, **FUSED_ATTENTION, **FUSED_FEED_FORWARD},
+        generate=long_factors(_ROTATED),
+        assumed={"hidden_act": lambda _config: "silu"},
+    ),
+)
+
+
+_N_LAYERS_WITH_HEAD_NORMS = 64
+
+
+def _no_scaling(config: Config) -> Value:
+    kind_of(config, ("default",))
+    return "none"
+
+
+_COMMAND_R = Architecture(
+    hf_classes=("CohereForCausalLM",),
+    gguf_name="command-r",
+    hyperparameters=(
+        *(row for row in DECODER if row.key != "context_length" and not row.key.startswith("rope.scaling.")),
+        # the first checkpoints understate the other
+        Hyperparameter("context_length", "u32", integer("model_max_length", "max_position_embeddings")),
+        *LAYER_NORM,
+        Hyperparameter("rope.scaling.type", "str", _no_scaling),
+        Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
+    ),
+    model_tensors=decoder,
+    layer_tensors={"attn_norm.weight": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD},
+    defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "tie_word_embeddings": lambda _config: True,
+        "use_qk_norm": lambda config: config.integer("num_hidden_layers") >= _N_LAYERS_WITH_HEAD_NORMS,
+    },
+)
+
+COHERE = (
+    _COMMAND_R,
+    replace(
+        _COMMAND_R,
+        hf_classes=("Cohere2ForCausalLM",),
+        gguf_name="cohere2",
+        hyperparameters=(
+            *_COMMAND_R.hyperparameters,
+            *VOCABULARY,
+            *WINDOW,
+            Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+        ),
+        assumed={
+            "hidden_act": lambda _config: "silu",
+            "tie_word_embeddings": lambda _config: True,
+            "use_qk_norm": lambda _config: False,
+            "rotary_pct": lambda _config: 1.0,
+            "sliding_window_pattern": lambda _config: 4,
+            "layer_types": windows_but_every(4),
+        },
     ),
 )

@@ -16,7 +16,7 @@ from quantizer.architectures.shapes import (
     head_size,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.transforms import plus_one
+from quantizer.convert.derived_tensors import plus_one
 
 __all__ = ["GEMMA"]
 

@@ -8,10 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter
-from quantizer.architectures.experts import matrices
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, WINDOW, integer, windows_but_every
-from quantizer.architectures.rope import kind_of, rope_of
-from quantizer.architectures.shapes import ATTENTION, EXPERT_FEED_FORWARD, biases, decoder
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    RMS_NORM,
+    WINDOW,
+    integer,
+    kind_of,
+    rope_of,
+    windows_but_every,
+)
+from quantizer.architectures.shapes import ATTENTION, EXPERT_FEED_FORWARD, biases, decoder, matrices
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor

@@ -6,18 +6,27 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, ROTATED, VOCABULARY, number
-from quantizer.architectures.rope import llama3_factors, rope_of
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    RMS_NORM,
+    ROTATED,
+    VOCABULARY,
+    llama3_factors,
+    number,
+    rope_of,
+)
 from quantizer.architectures.shapes import (
     ATTENTION,
     EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
     GATED_FEED_FORWARD,
+    NUMBERED_EXPERTS,
     PRE_NORMS,
     decoder,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.transforms import unpermute_keys, unpermute_queries
+from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 
 __all__ = ["LLAMA_LIKE"]
 

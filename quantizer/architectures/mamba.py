@@ -17,8 +17,7 @@ from quantizer.architectures.shapes import (
     decoder,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole_tensor
-from quantizer.convert.transforms import negative_exponential
+from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
 
 __all__ = ["JAMBA", "MAMBA"]
 

@@ -1,18 +1,150 @@
-"""Metadata rows that many architectures share, in groups to be added up; among them those of sliding windows."""
+"""Metadata rows that many architectures share, in groups to be added up; the settings of rotary positions, and the
+tensors of divisors that some of their scalings become.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 
 from quantizer.architectures.architecture import Hyperparameter, Value
-from quantizer.architectures.rope import ROPE
 from quantizer.architectures.shapes import head_size
 from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import GeneratedTensor
+from quantizer.errors import CheckpointError
 
 __all__ = [
-    *("DECODER", "EXPERTS", "LAYER_NORM", "RMS_NORM", "ROTATED", "SIZES", "VOCABULARY", "WINDOW", "WINDOW_PATTERN"),
-    *("WINDOW_ROPE", "integer", "number", "windows_but_every"),
+    "DECODER",
+    "EXPERTS",
+    "LAYER_NORM",
+    "RMS_NORM",
+    "ROPE",
+    "ROTATED",
+    "SIZES",
+    "VOCABULARY",
+    "WINDOW",
+    "WINDOW_PATTERN",
+    "WINDOW_ROPE",
+    "integer",
+    "kind_of",
+    "llama3_factors",
+    "long_factors",
+    "number",
+    "partly_rotated",
+    "rope_of",
+    "windows_but_every",
 ]
+
+# a dynamic scaling changes nothing within the context that the model was trained on, which is what is written
+_KINDS = ("default", "linear", "yarn", "llama3", "dynamic")
+
+
+def rope_of(config: Config) -> Config:
+    """Return the rope settings, which transformers 5 keeps in one object and earlier versions in two places.
+
+    Of a model with sliding windows these are those of its full attention.
+    """
+    settings = config.section("rope_parameters", "rope_scaling")
+    return settings.section("full_attention") if "full_attention" in settings.values else settings
+
+
+def kind_of(config: Config, known: Collection[str] = _KINDS) -> str:
+    """Return the name of the scaling, "default" for none. Raises CheckpointError when it is not one of the `known`."""
+    kind = rope_of(config).text("rope_type") or rope_of(config).text("type") or "default"
+    if kind not in known:
+        raise CheckpointError(f"The rope scaling {kind[:32]!r} is not supported.", "Choose another model.")
+    return kind
+
+
+def _base(config: Config) -> float:
+    return rope_of(config).optional_number("rope_theta") or config.optional_number("rope_theta") or 10_000.0
+
+
+def _scaling_type(config: Config) -> str | None:
+    kind = kind_of(config)
+    return kind if kind in ("linear", "yarn") else None
+
+
+def _scaling(*names: str) -> Callable[[Config], Value]:
+    return lambda config: rope_of(config).optional_number(*names) if _scaling_type(config) else None
+
+
+def _yarn(*names: str) -> Callable[[Config], Value]:
+    return lambda config: rope_of(config).optional_number(*names) if kind_of(config) == "yarn" else None
+
+
+def _original_context(config: Config) -> Value:
+    return rope_of(config).integer("original_max_position_embeddings") if kind_of(config) == "yarn" else None
+
+
+ROPE = (
+    Hyperparameter("rope.scaling.type", "str", _scaling_type),
+    Hyperparameter("rope.scaling.factor", "f32", _scaling("factor")),
+    Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
+    Hyperparameter("rope.scaling.yarn_ext_factor", "f32", _yarn("extrapolation_factor")),
+    Hyperparameter("rope.scaling.yarn_attn_factor", "f32", _yarn("attention_factor", "attn_factor")),
+    Hyperparameter("rope.scaling.yarn_beta_fast", "f32", _yarn("beta_fast")),
+    Hyperparameter("rope.scaling.yarn_beta_slow", "f32", _yarn("beta_slow")),
+    Hyperparameter("rope.freq_base", "f32", _base),
+)
+
+
+def partly_rotated(share: float) -> Callable[[Config], Value]:
+    """Return a function that gives the rotated numbers of a head; the config's own share comes before `share`."""
+
+    def read(config: Config) -> Value:
+        configured = rope_of(config).optional_number("partial_rotary_factor")
+        configured = config.optional_number("partial_rotary_factor") if configured is None else configured
+        return int(head_size(config) * (share if configured is None else configured))
+
+    return read
+
+
+def llama3_factors(config: Config) -> list[GeneratedTensor]:
+    """Return the divisors of Llama 3.1's frequencies: slow ones by `factor`, fast ones by one, a ramp between.
+
+    Source: the rope scaling published with Llama 3.1.
+    """
+    if kind_of(config) != "llama3":
+        return []
+    rope = rope_of(config)
+    factor = rope.optional_number("factor") or 8.0
+    low, high = rope.optional_number("low_freq_factor") or 1.0, rope.optional_number("high_freq_factor") or 4.0
+    n_original = rope.optional_number("original_max_position_embeddings") or 8192.0
+    if not 0 < low < high or factor <= 0:
+        raise CheckpointError("config.json has a rope scaling without a ramp.", "Check low_freq_factor and factor.")
+    size, base = head_size(config), _base(config)
+    divisors = []
+    for pair in range(0, size, 2):
+        turns = n_original * base ** (-pair / size) / (2 * math.pi)
+        ramp = min(1.0, max(0.0, (turns - low) / (high - low)))
+        divisors.append(1 / ((1 - ramp) / factor + ramp))
+    return [GeneratedTensor("rope_freqs.weight", tuple(divisors))]
+
+
+def long_factors(n_rotated: Callable[[Config], Value]) -> Callable[[Config], list[GeneratedTensor]]:
+    """Return the two lists of divisors of a longrope scaling, for short and for long contexts, as they stand in the
+    config.
+    """
+
+    def generate(config: Config) -> list[GeneratedTensor]:
+        rope = rope_of(config)
+        if rope.values.get("long_factor") is None:
+            return []
+        n_pairs = int(n_rotated(config) or 0) // 2  # type: ignore[arg-type]
+        return [
+            GeneratedTensor(f"rope_factors_{name}.weight", _divisors(rope, f"{name}_factor", n_pairs))
+            for name in ("long", "short")
+        ]
+
+    return generate
+
+
+def _divisors(rope: Config, name: str, n_pairs: int) -> tuple[float, ...]:
+    values = rope.values.get(name)
+    if not isinstance(values, list) or len(values) != n_pairs:
+        raise CheckpointError(f"The rope's {name} in config.json is not {n_pairs} numbers.", "Check config.json.")
+    return tuple(Config({name: value}).number(name) for value in values)
 
 
 def integer(*names: str) -> Callable[[Config], Value]:

@@ -11,21 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, LayerTensors, Value
-from quantizer.architectures.experts import FUSED_EXPERTS, NUMBERED_EXPERTS
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer
-from quantizer.architectures.rope import partly_rotated, rope_of
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, partly_rotated, rope_of
 from quantizer.architectures.shapes import (
     ATTENTION,
     EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
     GATED_FEED_FORWARD,
     HEAD_NORMS,
+    NUMBERED_EXPERTS,
     PRE_NORMS,
     QKV_BIASES,
     decoder,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole_tensor
-from quantizer.convert.transforms import RowOrder, negative_exponential, plus_one
+from quantizer.convert.derived_tensors import RowOrder, negative_exponential, plus_one, whole_tensor
 from quantizer.errors import CheckpointError
 
 __all__ = ["QWEN", "QWEN35"]

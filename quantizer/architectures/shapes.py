@@ -1,17 +1,38 @@
-"""The tensors that a model must have, as tables of named dimensions, and those dimensions from a config."""
+"""The tensors that a model must have, as tables of named dimensions, and those dimensions from a config.
+
+Experts are stored as numbered matrices, or all of a layer in one tensor: transformers 5 holds the second form in
+memory, and saves it unless the original names are requested.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from quantizer.architectures.architecture import Dimensions
+from quantizer.architectures.architecture import Dimensions, Stack
 from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import Cut, StackedTensor, whole_tensor
+from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 
 __all__ = [
-    *("ATTENTION", "DIMENSIONS", "EXPERT_FEED_FORWARD", "FUSED_ATTENTION", "FUSED_FEED_FORWARD"),
-    *("GATED_FEED_FORWARD", "HEAD_NORMS", "POST_NORMS", "PRE_NORMS", "QKV_BIASES", "biases", "decoder"),
-    *("decoder_with_bias", "head_size", "resolve_shapes"),
+    "ATTENTION",
+    "DIMENSIONS",
+    "EXPERT_FEED_FORWARD",
+    "FUSED_ATTENTION",
+    "FUSED_EXPERTS",
+    "FUSED_FEED_FORWARD",
+    "GATED_FEED_FORWARD",
+    "HEAD_NORMS",
+    "NUMBERED_EXPERTS",
+    "POST_NORMS",
+    "PRE_NORMS",
+    "QKV_BIASES",
+    "biases",
+    "decoder",
+    "decoder_with_bias",
+    "head_size",
+    "matrices",
+    "resolve_shapes",
 ]
 
 
@@ -147,3 +168,27 @@ def resolve_shapes(tensors: Dimensions, config: Config) -> dict[str, tuple[int, 
         name: tuple(extent if isinstance(extent, int) else DIMENSIONS[extent](config) for extent in extents)
         for name, extents in tensors.items()
     }
+
+
+def matrices(tensor: FileTensor) -> Iterator[FileTensor]:
+    """Yield the matrix of each expert. Raises CheckpointError unless the tensor has three dimensions."""
+    if len(tensor.shape) != 3:
+        raise CheckpointError(f"{tensor.name} does not hold a matrix for each expert.", "Check the checkpoint.")
+    n_rows, n_experts = tensor.shape[1:]
+    for start in range(0, n_rows * n_experts, n_rows):
+        yield tensor.rows(start, start + n_rows)
+
+
+def _gates(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
+    return StackedTensor(name, tuple(matrix.rows(0, matrix.shape[1] // 2) for matrix in matrices(tensor)))
+
+
+def _ups(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
+    return StackedTensor(name, tuple(matrix.rows(matrix.shape[1] // 2, matrix.shape[1]) for matrix in matrices(tensor)))
+
+
+NUMBERED_EXPERTS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
+FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
+    ".experts.gate_up_proj": {".experts.gate_proj.weight": _gates, ".experts.up_proj.weight": _ups},
+    ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
+}

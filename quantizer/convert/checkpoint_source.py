@@ -1,33 +1,35 @@
 """A checkpoint folder as the source of a GGUF: everything but the weights is known from headers.
 
-Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table. Nothing is written and
-no weight is read: `quantizer.write.quantize` does both.
+Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table, and the header that
+config.json alone gives: shapes and hyperparameters, without vocabulary or names. Nothing is written and no weight is
+read: `quantizer.write.quantize` does both.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from quantizer.architectures import Architecture, find_architecture
+from quantizer.architectures import Architecture, find_architecture, needed_tensors
 from quantizer.architectures.architecture import Hyperparameter
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.checkpoint.pooling import read_pooling
 from quantizer.checkpoint.safetensors import read_checkpoint
-from quantizer.convert.config_header import hyperparameter_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
-from quantizer.gguf.header_encoder import Entry
+from quantizer.gguf.header import Header, planned_header
+from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
 from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.mix.recipe_rules import ModelShape
 from quantizer.mix.tensor_categories import allows_quantization
+from quantizer.mix.type_rules import ModelShape
 from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary, vocabulary_entries
 
-__all__ = ["open_checkpoint"]
-
+__all__ = ["config_header", "open_checkpoint"]
 
 _NOTHING: Mapping[str, PendingFile] = {}
 
@@ -92,4 +94,39 @@ def _hyperparameters(folder: Path, config: Config, architecture: Architecture) -
     """Yield the rows of the table, and the pooling where only the folder has it."""
     pooling = Hyperparameter("pooling_type", "u32", lambda _config: read_pooling(folder))
     rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}
-    return hyperparameter_entries(architecture, config, rows.values())
+    return _hyperparameter_entries(architecture, config, rows.values())
+
+
+def config_header(settings: Mapping[str, Any], name: str) -> Header:
+    """Return the header of the F16 GGUF that a checkpoint with this config.json, called `name`, would become.
+
+    Raises CheckpointError for an architecture that cannot be converted and for settings that make no sense.
+    """
+    architecture, config = find_architecture(dict(settings))
+    tensors = [
+        _tensor(tensor_name, shape, architecture.gguf_name)
+        for tensor_name, shape in needed_tensors(architecture, config).items()
+    ]
+    try:
+        entries = list(_hyperparameter_entries(architecture, config, architecture.hyperparameters))
+    except (struct.error, OverflowError) as error:
+        raise CheckpointError(
+            f"config.json of {name} has a number that no GGUF holds.", "Check config.json."
+        ) from error
+    head = encode_header([encode_entry("general.architecture", architecture.gguf_name, "str"), *entries], tensors)
+    return planned_header(head, file_bytes(head, tensors), Path(f"{name}.gguf"))
+
+
+def _hyperparameter_entries(
+    architecture: Architecture, config: Config, rows: Iterable[Hyperparameter]
+) -> Iterator[Entry]:
+    """Yield the entries of `rows` for `config`, without those that have no value."""
+    for row in rows:
+        value = row.read(config)
+        if value is not None:
+            yield encode_entry(f"{architecture.gguf_name}.{row.key}", value, row.type_name)
+
+
+def _tensor(name: str, shape: tuple[int, ...], architecture: str) -> OutputTensor:
+    kind = "F16" if allows_quantization(name, shape, architecture) else "F32"
+    return OutputTensor(name, shape, tensor_type_named(kind))

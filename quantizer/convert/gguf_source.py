@@ -11,7 +11,7 @@ from quantizer.gguf.header_encoder import Entry
 from quantizer.gguf.hyperparameters import per_layer
 from quantizer.gguf.tensor_types import tensor_type
 from quantizer.gguf.validation import shard_paths, validate_gguf
-from quantizer.mix.recipe_rules import ModelShape
+from quantizer.mix.type_rules import ModelShape
 
 __all__ = ["model_shape", "open_gguf"]
 
@@ -37,7 +37,7 @@ def open_gguf(path: Path) -> SourceModel:
 
 
 def model_shape(header: Header) -> ModelShape:
-    """Return the hyperparameters that the recipe needs; 0 where the file has none."""
+    """Return the hyperparameters that the type rules need; 0 where the file has none."""
     prefix = header.architecture
     heads = per_layer(header, f"{prefix}.attention.head_count")
     kv_heads = per_layer(header, f"{prefix}.attention.head_count_kv") or heads

@@ -25,7 +25,7 @@ from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.gguf.lora_adapter import fits
 from quantizer.gguf.validation import shard_paths, validate_gguf
-from quantizer.mix.recipe_rules import ModelShape
+from quantizer.mix.type_rules import ModelShape
 
 __all__ = ["is_adapter", "open_adapter"]
 

@@ -19,7 +19,7 @@ from quantizer.errors import ModelFileError
 from quantizer.gguf.byte_source import ByteSource
 from quantizer.gguf.header_encoder import Entry
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
-from quantizer.mix.recipe_rules import ModelShape
+from quantizer.mix.type_rules import ModelShape
 
 __all__ = ["FileTensor", "GeneratedTensor", "RearrangedTensor", "RenamedTensor", "SourceModel", "SourceTensor"]
 
@@ -139,7 +139,7 @@ class GeneratedTensor:
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """A model to quantize: its metadata, its tensors, and the hyperparameters that the recipe needs.
+    """A model to quantize: its metadata, its tensors, and the hyperparameters that the type rules need.
 
     `unquantized` has the types of tensors that are never quantized. `inputs` are the files that no output may replace,
     `identities` identify the content of those that have not arrived yet; `shard_counts` are the numbers of tensors per

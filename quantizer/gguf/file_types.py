@@ -1,7 +1,7 @@
 """The file types of llama.cpp: the names that users choose from, and the tensor type that most tensors get.
 
-Owns the table and the lookup by name; which tensors depart from the type is decided in `quantizer.mix.recipe`. Source:
-llama.cpp include/llama.h and tools/quantize/quantize.cpp as vendored in llama-cpp-python 0.3.36.
+Which tensors depart from the type is decided in `quantizer.mix.type_rules`. Source: llama.cpp include/llama.h and
+tools/quantize/quantize.cpp as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations

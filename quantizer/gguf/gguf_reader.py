@@ -14,8 +14,17 @@ from quantizer.errors import ModelFileError
 from quantizer.gguf.byte_source import ByteSource
 
 __all__ = [
-    *("ARRAY", "BOOL", "MANY", "SCALAR_FORMATS", "STRING", "ArrayRef", "Cursor", "Scalar", "decode_numbers"),
-    *("decode_strings", "invalid_gguf"),
+    "ARRAY",
+    "BOOL",
+    "MANY",
+    "SCALAR_FORMATS",
+    "STRING",
+    "ArrayRef",
+    "Cursor",
+    "Scalar",
+    "decode_numbers",
+    "decode_strings",
+    "invalid_gguf",
 ]
 
 BOOL, STRING, ARRAY = 7, 8, 9

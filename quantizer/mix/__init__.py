@@ -1,1 +1,1 @@
-"""Which tensor gets which type: llama.cpp's recipe, overrides, importance matrices, the search for the best mix."""
+"""Which tensor gets which type: llama.cpp's rules, overrides, importance matrices, the search for the best mix."""

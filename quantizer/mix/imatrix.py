@@ -22,8 +22,15 @@ from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, enc
 from quantizer.gguf.tensor_types import tensor_type_named
 
 __all__ = [
-    *("ActivationStats", "ColumnWeights", "ImatrixCollector", "ImportanceMatrix", "encode_imatrix"),
-    *("imatrix_entries", "merge_imatrices", "read_imatrix", "save_imatrix"),
+    "ActivationStats",
+    "ColumnWeights",
+    "ImatrixCollector",
+    "ImportanceMatrix",
+    "encode_imatrix",
+    "imatrix_entries",
+    "merge_imatrices",
+    "read_imatrix",
+    "save_imatrix",
 ]
 
 Floats = NDArray[np.float64]

@@ -1,7 +1,7 @@
-"""Types that the user sets by hand for some tensors, against llama.cpp's recipe.
+"""Types that the user sets by hand for some tensors, against llama.cpp's type rules.
 
 Owns parsing `REGEX=TYPE` and deciding which setting applies to a tensor; whether the type fits is decided in
-`quantizer.mix.recipe`.
+`quantizer.mix.type_rules`.
 """
 
 from __future__ import annotations

@@ -23,8 +23,14 @@ from quantizer.mix.tensor_categories import Category, allows_quantization, categ
 from quantizer.write.quantize_plan import PlanOptions, plan_model
 
 __all__ = [
-    *("KLD_TOLERANCE", "SIZE_TOLERANCE", "MeasuredMix", "Mix", "MixSearch", "check_reachable"),
-    *("check_unquantized", "mix_for_kld"),
+    "KLD_TOLERANCE",
+    "SIZE_TOLERANCE",
+    "MeasuredMix",
+    "Mix",
+    "MixSearch",
+    "check_reachable",
+    "check_unquantized",
+    "mix_for_kld",
 ]
 
 SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end
@@ -95,7 +101,7 @@ class MixSearch:
         return self._mix(self._frontier.within_loss(max(kld, self._frontier.least_loss)))
 
     def plain(self, file_type: FileType) -> Mix | None:
-        """Return the mix of llama.cpp's recipe for `file_type`, None where it uses types that no mix has."""
+        """Return the mix of llama.cpp's rules for `file_type`, None where it uses types that no mix has."""
         plan = plan_model(self._model, file_type, _NOWHERE, self._options)
         types = {tensor.output.name: tensor.output.kind for tensor in plan.tensors}
         free = {name: types[name].name for name in self.free}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quantizer.convert.source_model import SourceTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.mix.imatrix import ColumnWeights
-from quantizer.mix.recipe import needs_imatrix
+from quantizer.mix.type_rules import needs_imatrix
 from quantizer.write.dtype_conversion import encode, to_float32
 
 __all__ = ["PROBES", "Sensitivity", "candidates", "distortions"]

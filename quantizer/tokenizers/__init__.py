@@ -10,11 +10,10 @@ from pathlib import Path
 
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
-from quantizer.tokenizers import sentence_bpe, unigram
+from quantizer.tokenizers import bpe, unigram
 from quantizer.tokenizers.added_tokens import read_added_tokens
 from quantizer.tokenizers.bpe import read_byte_level
-from quantizer.tokenizers.chat_templates import read_chat_templates
-from quantizer.tokenizers.folder import TokenizerFolder
+from quantizer.tokenizers.folder import TokenizerFolder, read_chat_templates
 from quantizer.tokenizers.sentencepiece_model import Algorithm, read_piece_model
 from quantizer.tokenizers.special_ids import read_additions, read_frame, read_special_ids
 from quantizer.tokenizers.vocabulary import (
@@ -63,7 +62,7 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
             raise CheckpointError(
                 f"llama.cpp has no tokenizer of the kind {kind[:32]}.", "Look for a GGUF of this model."
             )
-        reader = sentence_bpe.read_sentence_bpe if _falls_back_to_bytes(files, kind) else _READERS[kind]
+        reader = bpe.read_sentence_bpe if _falls_back_to_bytes(files, kind) else _READERS[kind]
         return reader(files)
     pieces, words = files.file("tokenizer.model", "spiece.model"), files.file("vocab.txt")
     if pieces is not None:
@@ -82,7 +81,7 @@ def _falls_back_to_bytes(files: TokenizerFolder, kind: str) -> bool:
 def _of_pieces(path: Path) -> Alphabet:
     model = read_piece_model(path)
     if model.algorithm is Algorithm.BPE:
-        return sentence_bpe.alphabet_of_pieces(model, path.name)
+        return bpe.alphabet_of_pieces(model, path.name)
     if model.algorithm is Algorithm.UNIGRAM:
         return unigram.alphabet_of_pieces(model, path.name)
     raise CheckpointError(

@@ -1,17 +1,22 @@
-"""BPE in tokenizer.json: its vocabulary and merges, checked; and byte-level BPE, llama.cpp's "gpt2"."""
+"""BPE: byte-level, llama.cpp's "gpt2"; and SentencePiece's, llama.cpp's "llama", which joins pieces of text with spaces
+written ▁ by score, and spells the rest in bytes.
+
+Scores are in tokenizer.model; without one they follow from the order of the merges in tokenizer.json.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers.folder import TokenizerFolder, as_object, unsound
 from quantizer.tokenizers.pretokenizers import pretokenizer_name
-from quantizer.tokenizers.steps import preparation
-from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token
+from quantizer.tokenizers.sentencepiece_model import PieceModel, read_piece_model
+from quantizer.tokenizers.steps import Preparation, preparation
+from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token, TokenType
 
-__all__ = ["merge_pairs", "read_byte_level", "token_ids"]
+__all__ = ["alphabet_of_pieces", "merge_pairs", "read_byte_level", "read_sentence_bpe", "token_ids"]
 
 
 def read_byte_level(folder: TokenizerFolder) -> Alphabet:
@@ -55,3 +60,92 @@ def _pair(merge: object) -> tuple[str, str]:
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
         raise CheckpointError(f"tokenizer.json has the odd merge {str(merge)[:64]!r}.", "Download it again.")
     return parts[0], parts[1]
+
+
+_MODEL_NAME = "llama"
+_BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+_SPACES = "Replace ' ' '▁'"
+# whether a space is put before a text
+_ADDS_SPACE_PREFIX = {
+    Preparation(("Prepend ▁", _SPACES), ()): True,
+    Preparation((_SPACES,), ()): False,
+    Preparation((_SPACES,), ("  (MergedWithPrevious)",)): False,
+    Preparation((), ("Metaspace first",)): True,
+    Preparation((), ("Metaspace always",)): True,
+    Preparation((), ("Metaspace never",)): False,
+}
+
+
+def read_sentence_bpe(folder: TokenizerFolder) -> Alphabet:
+    """Read a tokenizer.json with byte fallback, and the scores in tokenizer.model where there is one.
+
+    Raises CheckpointError when text is prepared in a way that llama.cpp does not support, or bytes have no tokens.
+    """
+    found = preparation(folder.tokenizer)
+    if found not in _ADDS_SPACE_PREFIX:
+        raise found.refusal()
+    space_prefix = _ADDS_SPACE_PREFIX[found]
+    path = folder.file("tokenizer.model")
+    if path is not None:
+        return _alphabet(dict(enumerate(read_piece_model(path).pieces)), space_prefix)
+    return _alphabet(_scored_by_merges(folder), space_prefix)
+
+
+def alphabet_of_pieces(model: PieceModel, name: str) -> Alphabet:
+    """Return the vocabulary of the tokenizer.model called `name`, alone. Raises CheckpointError like
+    `read_sentence_bpe`.
+    """
+    if model.charsmap or model.removes_extra_spaces or model.has_space_suffix:
+        raise CheckpointError(
+            f"{name} rewrites text or drops spaces, which llama.cpp does not do for this kind of tokenizer.",
+            "Look for a GGUF of this model.",
+        )
+    tokens = dict(enumerate(model.pieces))
+    return _alphabet(tokens, model.adds_space_prefix, model.special_ids)
+
+
+def _alphabet(
+    tokens: Mapping[int, Token], adds_space_prefix: bool, special_ids: Mapping[str, int] | None = None
+) -> Alphabet:
+    if not _BYTES.issubset(token.text for token in tokens.values()):
+        raise CheckpointError(
+            "The tokenizer has no tokens for single bytes, which llama.cpp needs for this kind.",
+            "Look for a GGUF of this model.",
+        )
+    return Alphabet(
+        model=_MODEL_NAME,
+        tokens={token_id: _as_looked_for(token) for token_id, token in tokens.items()},
+        flags={"add_space_prefix": adds_space_prefix},
+        special_ids=special_ids or {},
+    )
+
+
+def _as_looked_for(token: Token) -> Token:
+    """Return a user-defined piece with plain spaces: the runtime searches for it in text that still has them."""
+    if token.type is not TokenType.USER_DEFINED:
+        return token
+    return Token(token.text.replace("▁", " "), token.type, token.score)
+
+
+def _scored_by_merges(folder: TokenizerFolder) -> dict[int, Token]:
+    """Return a piece that an earlier merge makes scores higher, so that the runtime joins in the same order."""
+    model = folder.model
+    ranks = _first_ranks(merge_pairs(model))
+    unknown = model.get("unk_token")
+    return {
+        token_id: Token(text, _type(text, unknown), -float(ranks.get(text, len(ranks))))
+        for text, token_id in token_ids(model).items()
+    }
+
+
+def _first_ranks(merges: Iterable[tuple[str, str]]) -> dict[str, int]:
+    ranks: dict[str, int] = {}
+    for left, right in merges:
+        ranks.setdefault(left + right, len(ranks))
+    return ranks
+
+
+def _type(text: str, unknown: object) -> TokenType:
+    if text == unknown:
+        return TokenType.UNKNOWN
+    return TokenType.BYTE if text in _BYTES else TokenType.NORMAL

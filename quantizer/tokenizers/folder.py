@@ -1,6 +1,7 @@
-"""The tokenizer's files in a checkpoint folder, parsed as far as their outer shape.
+"""The tokenizer's files in a checkpoint folder, parsed as far as their outer shape, and its chat templates.
 
-Owns which files there are; their contents are interpreted per kind of tokenizer.
+Owns which files there are; their contents are interpreted per kind of tokenizer, and templates are rendered elsewhere,
+sandboxed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.safetensors import read_json
 from quantizer.errors import CheckpointError
 
-__all__ = ["TokenizerFolder", "as_object", "read_bytes", "read_text", "unsound"]
+__all__ = [
+    "DEFAULT_TEMPLATE",
+    "TokenizerFolder",
+    "as_object",
+    "read_bytes",
+    "read_chat_templates",
+    "read_text",
+    "unsound",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +87,48 @@ def unsound(noun: str) -> CheckpointError:
 
 def _optional_object(path: Path) -> dict[str, Any]:
     return as_object(read_json(path), path.name) if path.exists() else {}
+
+
+DEFAULT_TEMPLATE = "default"
+_MAX_TEMPLATE_BYTES = 4 << 20
+_MAX_TEMPLATES = 64
+
+
+def read_chat_templates(folder: TokenizerFolder) -> dict[str, str]:
+    """Return templates by name, "default" being the one without; files go before settings, as they do in transformers.
+
+    Raises CheckpointError for files and settings that hold no text.
+    """
+    templates = _in_settings(folder.settings.values.get("chat_template"))
+    whole = folder.file("chat_template.json")
+    if whole is not None:
+        templates |= _in_settings(as_object(read_json(whole), whole.name).get("chat_template"))
+    for path in _template_files(folder):
+        name = path.stem if path.parent != folder.path else DEFAULT_TEMPLATE
+        templates[name] = read_text(path, _MAX_TEMPLATE_BYTES)
+    if len(templates) > _MAX_TEMPLATES:
+        raise unsound("The list of chat templates")
+    return templates
+
+
+def _in_settings(setting: object) -> dict[str, str]:
+    if setting is None:
+        return {}
+    if isinstance(setting, str):
+        return {DEFAULT_TEMPLATE: setting}
+    if not isinstance(setting, list) or not all(isinstance(entry, dict) for entry in setting):
+        raise unsound("The chat template")
+    return dict(map(_named, setting))
+
+
+def _named(entry: Mapping[str, object]) -> tuple[str, str]:
+    name, template = entry.get("name"), entry.get("template")
+    if not isinstance(name, str) or not isinstance(template, str):
+        raise unsound("The list of chat templates")
+    return name, template
+
+
+def _template_files(folder: TokenizerFolder) -> list[Path]:
+    main = folder.file("chat_template.jinja")
+    further = sorted((folder.path / "additional_chat_templates").glob("*.jinja"))
+    return ([main] if main else []) + further

@@ -12,11 +12,17 @@ from enum import IntEnum
 
 from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry, encode_entry
-from quantizer.tokenizers.chat_templates import DEFAULT
+from quantizer.tokenizers.folder import DEFAULT_TEMPLATE
 
 __all__ = [
-    *("MAX_TOKENS", "Alphabet", "Token", "TokenType", "TokenizerVocabulary", "bounded_size"),
-    *("token_list", "vocabulary_entries"),
+    "MAX_TOKENS",
+    "Alphabet",
+    "Token",
+    "TokenType",
+    "TokenizerVocabulary",
+    "bounded_size",
+    "token_list",
+    "vocabulary_entries",
 ]
 
 MAX_TOKENS = 2_000_000
@@ -156,8 +162,8 @@ def vocabulary_entries(vocabulary: TokenizerVocabulary) -> Iterator[Entry]:
 
 def _chat_templates(vocabulary: TokenizerVocabulary) -> Iterator[Entry]:
     named = {re.sub(r"[^A-Za-z0-9]", "_", name): text for name, text in vocabulary.chat_templates.items()}
-    if DEFAULT in named:
-        yield encode_entry(_CHAT_TEMPLATE, named.pop(DEFAULT), "str")
+    if DEFAULT_TEMPLATE in named:
+        yield encode_entry(_CHAT_TEMPLATE, named.pop(DEFAULT_TEMPLATE), "str")
     if named:
         yield encode_entry("tokenizer.chat_templates", list(named), "str[]")
     for name, text in named.items():

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from quantizer.checkpoint.packed.computed_rows import RowFile
+from quantizer.checkpoint.packed.parts import RowFile
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.gguf.header_encoder import OutputTensor, padding

@@ -24,13 +24,20 @@ from quantizer.gguf.shards import shard_entries, shard_path, split_by_bytes
 from quantizer.gguf.tensor_types import TensorType
 from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.mix.overrides import Overrides
-from quantizer.mix.recipe import Assignment, MixTensor, assign
+from quantizer.mix.type_rules import Assignment, MixTensor, assign
 from quantizer.write.blocks import OutputFile
 from quantizer.write.pipeline import PlannedTensor
 
 __all__ = [
-    *("PlanOptions", "PlannedShard", "QuantizePlan", "SizeRow", "header_of_plan", "open_source"),
-    *("plan", "plan_model", "size_table"),
+    "PlanOptions",
+    "PlannedShard",
+    "QuantizePlan",
+    "SizeRow",
+    "header_of_plan",
+    "open_source",
+    "plan",
+    "plan_model",
+    "size_table",
 ]
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION

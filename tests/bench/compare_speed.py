@@ -18,7 +18,7 @@ from statistics import median
 
 from app.engine.backend import Chunk
 from app.engine.load.loading import LoadListener, load_model
-from app.engine.load.run_history import RunRecord, calibrated_rates, machine_key, run_history
+from app.engine.load.run_history import RunRecord, fitted_rates, machine_key, run_history
 from app.engine.load.speed_sampler import SpeedSample
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
@@ -90,7 +90,7 @@ def compared(known: Subject, others: list[Subject], machine: Machine, cache_dir:
     """Calibrate with the runs of `known`, print how the others compare, and yield their errors."""
     for record in known.records():
         print(f"calibration: {known.name} at {record.depth}: {record.tokens_per_s:.2f} tok/s")
-    before, after = expected_rates(machine), calibrated_rates(machine, cache_dir)
+    before, after = expected_rates(machine), fitted_rates(machine, cache_dir)
     print(f"{'model':32} {'before':>6} {'tok/s':>9} {'predicted':>9} {'off':>8} {'expected':>9}")
     for subject in others:
         for depth, record in zip(DEPTHS, subject.records(), strict=True):

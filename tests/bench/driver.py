@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results
-from app.bench.random_text import calibrated_text
+from app.bench.random_text import measured_text
 from app.bench.report import line, table
 from app.bench.workloads import WORKLOADS, Bench, Workload, run_workloads
 from quantizer.errors import UserError
@@ -40,7 +40,7 @@ async def measure(options: argparse.Namespace) -> Results:
     works = {**_DEFAULT_WORK, **restart_workloads(options.conversation)}
     async with BenchClient(options.url, options.model, options.api_key) as client:
         model = await client.wait_ready(options.wait)
-        bench = Bench(client, await calibrated_text(client, options.seed), options.runs)
+        bench = Bench(client, await measured_text(client, options.seed), options.runs)
         figures: list[Figure] = []
         memory: list[Memory] = []
         for name in options.only:

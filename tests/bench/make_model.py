@@ -17,7 +17,7 @@ from app.bench.random_text import WORDS
 from quantizer.convert.source_model import SourceModel
 from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.gguf.header_encoder import Entry, encode_entry
-from quantizer.mix.recipe_rules import ModelShape
+from quantizer.mix.type_rules import ModelShape
 from quantizer.write.events import Event, TensorWritten
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import QuantizePlan, plan_model

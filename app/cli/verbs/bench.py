@@ -125,14 +125,14 @@ async def _measure_all(wanted: list[str | RemoteServer], predicted: list[_Predic
 
 async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
     from app.bench.measurement import Results
-    from app.bench.random_text import calibrated_text
+    from app.bench.random_text import measured_text
     from app.bench.report import line
     from app.bench.workloads import WORKLOADS, Bench, run_workloads
     from app.cli.output.progress import Meter
 
     async with _opened(wanted, job.settings) as target:
         _tell(f"{target.label} ({target.model}), {job.n_runs} runs of each, seed {job.seed}")
-        measuring = Bench(target.client, await calibrated_text(target.client, job.seed), job.n_runs, target.n_ctx)
+        measuring = Bench(target.client, await measured_text(target.client, job.seed), job.n_runs, target.n_ctx)
         figures: list[Figure] = []
         with Meter("Measuring", len(job.works)) as meter:
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from app.engine.load.machine import check_reachable, detect_machine
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.planner import LoadAttempt, LoadPlanner
-from app.engine.load.run_history import calibrated_rates
+from app.engine.load.run_history import fitted_rates
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode, encode
@@ -39,7 +39,7 @@ class LoadDevices:
         check_reachable(config.rpc)
         llama.add_rpc_servers(config.rpc)
         self._uses_gpu = config.uses_gpu
-        self._rates_of = partial(calibrated_rates, cache_dir=cache_dir, n_threads=config.n_threads)
+        self._rates_of = partial(fitted_rates, cache_dir=cache_dir, n_threads=config.n_threads)
         self._cache_dir = cache_dir
         self._excess = MachineFile(cache_dir / "loads.json", this_build())
 

@@ -1,7 +1,7 @@
 """The speeds of models on this machine: `<cache>/runs.jsonl`, a line for each sample, and the rates fitted to them.
 
 Owns that file. Every process adds lines under a lock; the oldest are dropped when it is large. An incomplete line is
-ignored: everything in it can be measured again. Every prediction of a speed uses `calibrated_rates`.
+ignored: everything in it can be measured again. Every prediction of a speed uses `fitted_rates`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import BinaryIO, Literal
 from app.protocol.codec import decode, encode
 from offload.devices.cpu import cpu_name, default_threads
 from offload.devices.machine import Machine
-from offload.speed.calibration import Run, calibrate
 from offload.speed.cost_model import Rates, Work, expected_rates
+from offload.speed.rate_fitting import Run, fit_rates
 from quantizer.files import try_lock
 
-__all__ = ["HISTORY_NAME", "RunHistory", "RunRecord", "calibrated_rates", "machine_key", "measured_runs", "run_history"]
+__all__ = ["HISTORY_NAME", "RunHistory", "RunRecord", "fitted_rates", "machine_key", "measured_runs", "run_history"]
 
 HISTORY_NAME = "runs.jsonl"
 _MAX_BYTES = 1 << 18  # some 500 runs
@@ -147,7 +147,7 @@ def run_history(cache_dir: Path) -> RunHistory:
     return RunHistory(cache_dir / HISTORY_NAME)
 
 
-def calibrated_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
+def fitted_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
     """Return the rates of `machine`, this one, fitted to its run history for `n_threads` (0: physical cores)."""
     records = run_history(cache_dir).records(machine_key(machine))
-    return calibrate(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))
+    return fit_rates(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))

@@ -22,7 +22,7 @@ from app.library.hub.reference import (
     parse_reference,
 )
 from offload.footprint.model import PlannedModel
-from quantizer.convert.config_header import config_header
+from quantizer.convert.checkpoint_source import config_header
 from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES, FileType
 

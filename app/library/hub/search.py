@@ -18,7 +18,7 @@ from app.library.hub.selection import families_of, quants_of
 from app.library.machine_fit.planning import PlanningContext
 from app.protocol.library import HubModel, HubRepository, Quant
 from offload.footprint.model import PlannedModel
-from quantizer.convert.config_header import config_header
+from quantizer.convert.checkpoint_source import config_header
 from quantizer.errors import UserError
 from quantizer.gguf.file_types import FILE_TYPES
 

@@ -98,12 +98,11 @@ def template_changes(record: ModelRecord) -> list[str]:
 def _template_in(folder: Path) -> str:
     from quantizer.checkpoint.config import Config
     from quantizer.checkpoint.safetensors import read_json
-    from quantizer.tokenizers.chat_templates import DEFAULT, read_chat_templates
-    from quantizer.tokenizers.folder import TokenizerFolder, as_object
+    from quantizer.tokenizers.folder import DEFAULT_TEMPLATE, TokenizerFolder, as_object, read_chat_templates
 
     path = folder / "tokenizer_config.json"
     settings = Config(as_object(read_json(path), path.name))
-    return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT, "")
+    return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT_TEMPLATE, "")
 
 
 def _tuned(path: Path, cache_dir: Path) -> SpeedMeasurement | None:

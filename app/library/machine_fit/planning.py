@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from app.engine.load.machine import survey
-from app.engine.load.run_history import calibrated_rates
+from app.engine.load.run_history import fitted_rates
 from app.engine.load.sizing import requested_config
 from app.protocol.library import ModelFit
 from app.settings.parsing import parse_rpc_endpoints
@@ -63,7 +63,7 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     """
     machine = machine or survey(parse_rpc_endpoints(settings.rpc)).machine
     return PlanningContext(
-        machine, calibrated_rates(machine, settings.cache_dir, settings.threads), requested_config(settings, machine)
+        machine, fitted_rates(machine, settings.cache_dir, settings.threads), requested_config(settings, machine)
     )
 
 

@@ -25,7 +25,7 @@ from app.library.hub.selection import ChooseQuant, select
 from app.library.pulling.staging import Staging, staged
 from offload.footprint.model import PlannedModel
 from quantizer.checkpoint.safetensors import read_checkpoint
-from quantizer.convert.config_header import config_header
+from quantizer.convert.checkpoint_source import config_header
 from quantizer.errors import StorageError
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.validation import validate_gguf

@@ -126,9 +126,9 @@ class MachineMemory:
         return assess(model.profile(run_config), machine, rates)
 
     def _rates(self, config: EngineConfig, machine: Machine) -> Rates:
-        from app.engine.load.run_history import calibrated_rates
+        from app.engine.load.run_history import fitted_rates
 
-        return calibrated_rates(machine, self._settings.cache_dir, config.n_threads)
+        return fitted_rates(machine, self._settings.cache_dir, config.n_threads)
 
     def _gpus(self) -> list[ListedGpu]:
         """Return the GPUs that a child process lists; a machine without any is asked once."""

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight
 from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, apply_scales, unpack_bits
-from quantizer.checkpoint.packed.parts import FLOATS, Parts, array, malformed, unsupported
+from quantizer.checkpoint.packed.parts import FLOATS, Parts, Rows, array, computed_weight, malformed, unsupported
 from quantizer.convert.source_model import FileTensor
 
 __all__ = ["unpack"]

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight
 from quantizer.checkpoint.packed.grid import (
     WORD_BITS,
     BlockScales,
@@ -25,7 +24,17 @@ from quantizer.checkpoint.packed.grid import (
     spread_blocks,
     unpack_bits,
 )
-from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, array, dims, malformed, unsupported
+from quantizer.checkpoint.packed.parts import (
+    FLOATS,
+    Dims,
+    Parts,
+    Rows,
+    array,
+    computed_weight,
+    dims,
+    malformed,
+    unsupported,
+)
 from quantizer.checkpoint.packed.scaled import ScaledWeight
 from quantizer.convert.source_model import FileTensor
 

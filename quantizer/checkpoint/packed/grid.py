@@ -8,13 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.checkpoint.packed.computed_rows import Rows
-from quantizer.checkpoint.packed.parts import Dims, array, dims, malformed
+from quantizer.checkpoint.packed.parts import Dims, Rows, array, dims, malformed
 from quantizer.convert.source_model import FileTensor
 
 __all__ = [
-    *("WORD_BITS", "BlockScales", "Grid", "apply_scales", "block_counts", "block_scales", "column_groups"),
-    *("spread_blocks", "unpack_bits"),
+    "WORD_BITS",
+    "BlockScales",
+    "Grid",
+    "apply_scales",
+    "block_counts",
+    "block_scales",
+    "column_groups",
+    "spread_blocks",
+    "unpack_bits",
 ]
 
 WORD_BITS = 32

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight, stored_rows
-from quantizer.checkpoint.packed.parts import Parts, dims, malformed
+from quantizer.checkpoint.packed.parts import Parts, Rows, computed_weight, dims, malformed, stored_rows
 from quantizer.convert.source_model import FileTensor
 
 __all__ = ["unpack"]

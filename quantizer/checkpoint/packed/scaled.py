@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.computed_rows import Rows, computed_weight, stored_rows
 from quantizer.checkpoint.packed.grid import BlockScales, apply_scales, block_scales
-from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, dims
+from quantizer.checkpoint.packed.parts import FLOATS, Dims, Parts, Rows, computed_weight, dims, stored_rows
 from quantizer.convert.source_model import FileTensor
 
 __all__ = ["ScaledWeight", "unpack_fp8"]

@@ -11,10 +11,14 @@ from quantizer.convert.derived_tensors import (
     ReorderedColumns,
     StackedTensor,
     TransposedTensor,
+    grouped_keys,
+    grouped_queries,
+    grouped_values,
+    plus_one,
     rearrange_rows,
+    unpermute_queries,
 )
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
-from quantizer.convert.transforms import grouped_keys, grouped_queries, grouped_values, plus_one, unpermute_queries
 from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory

@@ -11,9 +11,8 @@ from quantizer.gguf.file_types import FILE_TYPES, file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
 from quantizer.mix.overrides import Overrides, parse_override
-from quantizer.mix.recipe import MixTensor, assign
-from quantizer.mix.recipe_rules import ModelShape
 from quantizer.mix.tensor_categories import Category, allows_quantization, category_of, n_dims
+from quantizer.mix.type_rules import MixTensor, ModelShape, assign
 from tests.quantizer.gguf_files import Skeleton
 
 SKELETONS = {

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.checkpoint.packed.computed_rows import RowFile, Rows
+from quantizer.checkpoint.packed.parts import RowFile, Rows
 
 
 class Counted:

@@ -14,7 +14,7 @@ import numpy as np
 
 from offload.speed.cost_model import Rates, Work, decode_s
 
-__all__ = ["Run", "calibrate"]
+__all__ = ["Run", "fit_rates"]
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
@@ -30,7 +30,7 @@ class Run:
     n_ubatch: int = 1
 
 
-def calibrate(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) -> Rates:
+def fit_rates(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) -> Rates:
     """Return `rates` fitted to the measured answers and, for operations, prompts.
 
     Seconds per byte of each device, those of attention and the fixed cost are least squares of relative errors, in

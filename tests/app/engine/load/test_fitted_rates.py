@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.load.run_history import calibrated_rates, machine_key, run_history
+from app.engine.load.run_history import fitted_rates, machine_key, run_history
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes
@@ -38,14 +38,14 @@ def test_recorded_speeds_are_predicted_afterwards(tmp_path: Path, tiny_model: Pa
     decode, prefill = run_history(tmp_path / "first").records()
     expected = 1 / decode_s(decode.work, expected_rates(MACHINE))
     recorder(tmp_path, tiny_model).record(replace(ANSWER, decode_tps=expected / 2))
-    rates = calibrated_rates(MACHINE, tmp_path, n_threads=2)
+    rates = fitted_rates(MACHINE, tmp_path, n_threads=2)
     assert 1 / decode_s(decode.work, rates) == pytest.approx(expected / 2, rel=0.02)
     assert 1 / prefill_s(prefill.work, rates, "CPU", prefill.n_ubatch) == pytest.approx(50.0, rel=0.02)
 
 
 def test_a_single_slow_run_changes_little(tmp_path: Path, tiny_model: Path) -> None:
     recorder(tmp_path, tiny_model).record(replace(ANSWER, decode_tps=0.01))
-    rates = calibrated_rates(MACHINE, tmp_path, n_threads=2)
+    rates = fitted_rates(MACHINE, tmp_path, n_threads=2)
     (decode, _) = run_history(tmp_path).records()
     assert 1 / decode_s(decode.work, rates) > 0.1
     assert rates.uncertainty > 0.9
@@ -55,8 +55,8 @@ def test_runs_with_other_threads_or_on_another_machine_change_nothing(tmp_path: 
     recorder(tmp_path, tiny_model).record(ANSWER)
     card = Device(name="GPU0", kind=DeviceKind.GPU, total_bytes=1, free_bytes=1, description="another")
     other = Machine(MACHINE.host, (card,))
-    assert calibrated_rates(MACHINE, tmp_path, n_threads=3) == expected_rates(MACHINE)
-    assert calibrated_rates(other, tmp_path, n_threads=2) == expected_rates(other)
+    assert fitted_rates(MACHINE, tmp_path, n_threads=3) == expected_rates(MACHINE)
+    assert fitted_rates(other, tmp_path, n_threads=2) == expected_rates(other)
     assert machine_key(other) != machine_key(MACHINE)
 
 
