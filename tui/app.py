@@ -25,17 +25,16 @@ from quantizer.errors import UserError
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
 from tui.chat.screen import ChatScreen
-from tui.connection.connection import ServiceConnection
-from tui.context import AppContext
+from tui.commands import FEATURES, HOME, Feature
+from tui.connection import ServiceConnection
 from tui.jobs.format import ending, is_long
 from tui.jobs.monitor import JobMonitor
 from tui.jobs.quit_flow import QuitFlow
 from tui.models.downloads import Downloads, model_of
-from tui.models.first_run import mark_welcome_seen
-from tui.navigation import FEATURES, HOME, Feature
+from tui.models.welcome import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import HIGH_CONTRAST, theme_choices
-from tui.widgets.command_screen import CommandScreen
+from tui.widgets.command_screen import AppContext, CommandScreen
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
@@ -224,8 +223,6 @@ class LocalllmApp(App[None]):
 
     def _welcome(self) -> None:
         """Show the machine and the models that suit it, on the first run."""
-        from tui.models.welcome import WelcomeScreen
-
         self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: mark_welcome_seen(self._settings))
 
     def _notify_download(self, job: Job) -> None:

@@ -1,20 +1,52 @@
 """Command tables: one row defines a command's keys, slash word, palette entry, footer and help.
 
-Owns the form of a table and the commands of every screen. A command is a method of its screen, or of the app.
+Owns the form of a table, the features (screens of their own, each imported on the first visit) and the commands of
+every screen. A command is a method of its screen, or of the app.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from tui.navigation import FEATURES
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
 
-__all__ = ["APP_COMMANDS", "Command", "CommandTable", "list_command", "slash_line"]
+__all__ = ["APP_COMMANDS", "FEATURES", "HOME", "Command", "CommandTable", "Feature", "list_command", "slash_line"]
+
+HOME = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A screen to stay in, as `module:class`, constructed with the `AppContext`. `id` is also its slash word."""
+
+    id: str
+    title: str
+    tooltip: str
+    key: str
+    screen: str
+
+    def screen_class(self) -> type[Any]:
+        """Import the screen's module and return its class: the first frame must not wait for the other features."""
+        found: type[Any] = resolve_name(self.screen)
+        return found
+
+
+FEATURES = (
+    Feature("chat", "Chat", "Chat with the model", "", "tui.chat.screen:ChatScreen"),
+    Feature("chats", "Chats", "Find and reopen chats", "f5", "tui.history.screen:HistoryScreen"),
+    Feature("models", "Models", "Choose, download, quantize and remove models", "f6", "tui.models.screen:ModelsScreen"),
+    Feature(
+        "plan", "Plan", "See and change where a model's layers go, and its speed", "f7", "tui.plan.screen:PlanScreen"
+    ),
+    Feature("jobs", "Jobs", "Monitor, cancel and retry jobs", "f8", "tui.jobs.screen:JobsScreen"),
+    Feature("metrics", "Metrics", "Monitor and benchmark models", "f9", "tui.metrics.screen:MetricsScreen"),
+    Feature("settings", "Settings", "View and change settings", "f10", "tui.settings.screen:SettingsScreen"),
+    Feature("log", "Log", "Read the service's log", "", "tui.jobs.log:LogScreen"),
+)
 
 
 @dataclass(frozen=True, slots=True)

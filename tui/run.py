@@ -24,9 +24,8 @@ from app.terminal import printable
 from quantizer.errors import UserError
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
-from tui.connection.backend import local_service
-from tui.connection.connection import ServiceConnection
-from tui.models.first_run import is_first_run
+from tui.connection import ServiceConnection, local_service
+from tui.models.welcome import is_first_run
 from tui.settings.controller import SettingsController
 
 __all__ = ["report_background_errors", "report_crash", "report_of", "run", "write_report"]

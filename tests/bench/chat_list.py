@@ -25,7 +25,7 @@ from app.settings.settings import Settings
 from tests.bench.search_chats import fill
 from tests.bench.tui_work import LIMIT_MS, Clock, text_of
 from tui.app import LocalllmApp
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 _WORD = "the"
 _PATIENCE_S = 120.0

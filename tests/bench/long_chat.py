@@ -25,7 +25,7 @@ from app.settings.settings import Settings
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.chat.screen import ChatScreen
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 ANSWER = """Quantization stores each weight in fewer bits. It works because most weights are small:
 

@@ -78,8 +78,7 @@ def run_app(url: str, late_file: Path) -> None:
     from app.settings.settings import load_settings
     from tui.app import LocalllmApp
     from tui.chat.repository import SqliteChatRepository
-    from tui.connection.backend import local_service
-    from tui.connection.connection import ServiceConnection
+    from tui.connection import ServiceConnection, local_service
 
     class Clocked(LocalllmApp):
         worst_s = 0.0

@@ -34,8 +34,7 @@ from tests.app.library.hub_server import HubServer
 from tests.bench.make_model import plan_random_model
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
-from tui.connection.backend import local_service
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection, local_service
 
 LIMIT_MS = 200.0
 _TICK_S = 0.005

@@ -20,7 +20,7 @@ from app.settings.settings import Settings
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
 from tui.chat.repository import ChatRepository
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it

@@ -19,8 +19,7 @@ from app.settings.settings import Settings
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
-from tui.connection.backend import local_service
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection, local_service
 
 PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
 SIZE = (100, 30)

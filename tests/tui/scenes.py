@@ -19,7 +19,7 @@ from quantizer.errors import ContextOverflowError, ErrorInfo
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
 from tui.app import LocalllmApp
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
 
 __all__ = ["SCENES", "Scene"]

@@ -7,10 +7,8 @@ from collections import Counter
 import pytest
 
 from tui.app import LocalllmApp
-from tui.commands import APP_COMMANDS, slash_line
-from tui.inline.chat import InlineChat
-from tui.inline.commands import COMMANDS
-from tui.navigation import FEATURES
+from tui.commands import APP_COMMANDS, FEATURES, slash_line
+from tui.inline.chat import COMMANDS, InlineChat
 
 SCREENS = [feature.screen_class() for feature in FEATURES]
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)

@@ -16,8 +16,7 @@ from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.connection.backend import local_service
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kind
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 pytestmark = pytest.mark.slow
 

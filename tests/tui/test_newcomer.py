@@ -14,9 +14,8 @@ from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.connection.backend import local_service
-from tui.connection.connection import ServiceConnection
-from tui.models.first_run import is_first_run
+from tui.connection import ServiceConnection, local_service
+from tui.models.welcome import is_first_run
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,7 @@ from quantizer.errors import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
-from tui.connection.backend import local_service
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection, local_service
 
 PATIENCE_S = 60.0
 

@@ -14,7 +14,7 @@ from typing import Any
 from app.chat.conversation import MessageContent, Scalar
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.terminal import printable
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 __all__ = ["BATCH_S", "AnswerTimer", "Clock", "StreamChunk", "format_reasoning", "stream_answer"]
 

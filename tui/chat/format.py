@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import valid_options
 from tui.chat.answer_stream import AnswerTimer
-from tui.connection.connection import ConnectionState
+from tui.connection import ConnectionState
 
 if TYPE_CHECKING:
     from app.protocol.chat import Completed

@@ -21,9 +21,8 @@ from tui.chat.conversation import RemovedMessages, TranscriptEntry
 from tui.chat.notices import StatusLine
 from tui.chat.session import ChatSession
 from tui.chat.transcript import Transcript
-from tui.context import AppContext
 from tui.markdown.parser import CodeBlock, code_blocks
-from tui.widgets.command_screen import CommandScreen
+from tui.widgets.command_screen import AppContext, CommandScreen
 
 __all__ = ["ConversationScreen"]
 

@@ -9,7 +9,7 @@ from app.terminal import printable
 from quantizer.errors import ContextOverflowError, ModelFileError, UnfitError, UserError
 from tui.chat.commands import EXAMPLES
 from tui.chat.format import Status
-from tui.navigation import FEATURES
+from tui.commands import FEATURES
 
 __all__ = ["ErrorPanel", "Greeting", "Notice", "StatusLine"]
 

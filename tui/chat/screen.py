@@ -20,15 +20,15 @@ from app.chat.presets import Presets
 from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.composer import AttachmentBar, Composer
-from tui.chat.composer.draft_autosave import DraftAutosave
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.format import advice
 from tui.chat.message_actions import ConversationScreen
 from tui.chat.notices import StatusLine
+from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.transcript import Transcript
 from tui.commands import slash_line
-from tui.context import AppContext
+from tui.widgets.command_screen import AppContext
 
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText

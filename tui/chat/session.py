@@ -20,7 +20,7 @@ from tui.chat.conversation import UNSAVED_ID, Conversation, Ending, RemovedMessa
 from tui.chat.format import Status, status_of
 from tui.chat.repository import AnswerTarget, AnswerWriter, ChatRepository
 from tui.chat.titles import generate_title, needs_title
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 __all__ = ["ChatSession", "ChatView"]
 

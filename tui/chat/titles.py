@@ -17,7 +17,7 @@ from app.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.protocol.status import ModelStatus
-    from tui.connection.backend import ChatBackend
+    from tui.connection import ChatBackend
 
 __all__ = ["generate_title", "is_idle", "needs_title", "parse_title"]
 

@@ -21,11 +21,11 @@ from app.chat.importing import ImportResult, import_file
 from app.chat.store import ChatStore, StoreThread
 from app.terminal import printable_line
 from quantizer.errors import UserError
-from tui.context import AppContext
+from tui.commands import Command, CommandTable, list_command
 from tui.history.chat_list import ChatList
-from tui.history.commands import HISTORY_COMMANDS
 from tui.history.filters import ChatFilters, SearchInput
 from tui.history.query import ChatQuery, ChatQueryReader
+from tui.widgets.command_screen import AppContext
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
@@ -33,6 +33,50 @@ if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
 __all__ = ["HistoryScreen"]
+
+HISTORY_COMMANDS = CommandTable(
+    (
+        Command(
+            "chats-search",
+            "Search",
+            "Search titles and messages; Down goes to the results",
+            "go_to_search",
+            keys="slash,ctrl+f",  # with priority: the next key is text; check_action protects typing
+            is_shown=True,
+        ),
+        list_command("chats-rename", "Rename", "r", "Rename the chat", "rename_chat"),
+        list_command("chats-pin", "Pin", "p", "Pin the chat to the top, or unpin it", "pin_chat"),
+        list_command("chats-archive", "Archive", "a", "Archive the chat, or unarchive it", "archive_chat"),
+        list_command(
+            "chats-delete", "Delete", "delete,x", "Delete the chat; it can be restored for a week", "delete_chat"
+        ),
+        list_command("chats-undo", "Undo", "u", "Restore the last deleted chat", "restore_chat"),
+        Command(
+            "chats-duplicate",
+            "Duplicate",
+            "Copy the chat with all its branches",
+            "duplicate_chat",
+            keys="d",
+            has_priority=False,
+        ),
+        Command(
+            "chats-export",
+            "Export",
+            "Export the chat; the file extension selects Markdown, JSON or HTML",
+            "export_chat",
+            keys="e",
+            has_priority=False,
+        ),
+        Command(
+            "chats-import",
+            "Import",
+            "Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama",
+            "import_chats",
+            keys="i",
+            has_priority=False,
+        ),
+    )
+)
 
 
 class HistoryScreen(FeatureScreen):

@@ -1,5 +1,6 @@
 """The commands of a chat in the scrollback, and the questions asked in it.
 
+Owns which commands of the app it has, by their slash words, and the aliases from other programs.
 `tui.chat.session` runs the answers; `tui.inline.line_prompt` reads the input.
 """
 
@@ -16,23 +17,70 @@ from app.chat.conversation import Attachment, ChatSettings, Message, MessageCont
 from app.chat.presets import Presets
 from app.cli.output.answer import stats_line
 from quantizer.errors import UserError
+from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachments import mentioned_files, mentions, missing_mentions, read_text_file
 from tui.chat.conversation import Ending
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
-from tui.inline.commands import help_text, needs_full_screen, parse_command
+from tui.commands import APP_COMMANDS, Command, slash_line
 from tui.inline.line_prompt import breaks_lines
 from tui.inline.scrollback import Scrollback
 
-__all__ = ["InlineChat"]
+__all__ = ["COMMANDS", "SLASH_WORDS", "InlineChat", "help_text", "needs_full_screen", "parse_command"]
 
+_TABLES = (CHAT_COMMANDS, APP_COMMANDS)
+_IDS = ("retry", "continue", "edit", "new", "system", "options", "preset", "thoughts", "copy", "help", "quit")
+COMMANDS: tuple[Command, ...] = tuple(
+    command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
+)
+SLASH_WORDS = tuple(command.slash for command in COMMANDS)
+
+_ALSO = {"?": "help", "bye": "quit", "exit": "quit", "clear": "new"}  # as other prompts of this kind call them
+_KEYS = (
+    ("Ctrl+C", "Stop the answer and keep the text so far; at the prompt: clear the line"),
+    ("Ctrl+D", "Quit"),
+    ("Up, Down", "Recall earlier questions"),
+    ('"""', "Start and end a question of several lines"),
+    ("@FILE", "Attach a text file; Tab completes its name"),
+)
+_BREAK = ("Alt+Enter", "Start a new line")
+_FORGETTING = {"new": "Start a new chat; this one is discarded"}
 _SHOWN_AFTER_S = 0.3  # progress would only flicker before
 _EVERY_S = 0.2
 _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
 
 
+def parse_command(text: str) -> tuple[Command | None, str, str] | None:
+    """Return command, word and argument of a text such as `/system Be brief`; None for a question. The command is None
+    for an unknown word."""
+    word, _, argument = text.strip().partition(" ")
+    also = _ALSO.get(word[1:]) if word.startswith("/") else None
+    line = (also, argument.strip()) if also else slash_line(text)
+    if line is None:
+        return None
+    return next((command for command in COMMANDS if command.slash == line[0]), None), *line
+
+
+def needs_full_screen(word: str) -> bool:
+    """Return whether only the full screen has the command."""
+    return any(table.of_word(word) for table in _TABLES)
+
+
+def help_text(*, is_saved: bool, breaks_lines: bool) -> str:
+    """Return commands and keys, one per line; `breaks_lines` if Alt+Enter is available."""
+    rows = [*_rows(is_saved=is_saved), *_KEYS, *([_BREAK] if breaks_lines else [])]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {meaning}" for label, meaning in rows)
+
+
+def _rows(*, is_saved: bool) -> Iterator[tuple[str, str]]:
+    for command in COMMANDS:
+        tooltip = command.tooltip if is_saved else _FORGETTING.get(command.id, command.tooltip)
+        yield f"/{command.slash} {command.argument}".rstrip(), tooltip
+
+
 class InlineChat:
-    """Implements the methods that `tui.inline.commands.COMMANDS` call. Cancelling a method stops the answer.
+    """Implements the methods that `COMMANDS` call. Cancelling a method stops the answer.
 
     `edited` is the question that the next one replaces; /quit sets `is_quitting`. Mentioned files are relative to
     `folder`, by default the working folder.
@@ -124,7 +172,7 @@ class InlineChat:
             self._titling.cancel()
             await asyncio.wait({self._titling})
 
-    # Commands, see `tui.inline.commands.COMMANDS`
+    # Commands, see `COMMANDS`
 
     async def answer_again(self) -> None:
         """Answer the last question again."""

@@ -21,10 +21,8 @@ from app.cli.user_interface import ChatOptions
 from quantizer.errors import UnfitError
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
-from tui.connection.backend import local_service
-from tui.connection.connection import ServiceConnection
-from tui.inline.chat import InlineChat
-from tui.inline.commands import SLASH_WORDS
+from tui.connection import ServiceConnection, local_service
+from tui.inline.chat import SLASH_WORDS, InlineChat
 from tui.inline.line_prompt import LinePrompt, without_echo
 from tui.inline.loop_thread import LoopThread
 from tui.inline.scrollback import Scrollback

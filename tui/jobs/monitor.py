@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from quantizer.errors import ServiceError, UserError
-from tui.connection.connection import ServiceConnection, localllm_service
+from tui.connection import ServiceConnection, localllm_service
 
 if TYPE_CHECKING:
     from app.protocol.job import Job

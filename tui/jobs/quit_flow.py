@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.terminal import printable
 from quantizer.errors import UserError
-from tui.connection.connection import ServiceConnection, localllm_service
+from tui.connection import ServiceConnection, localllm_service
 from tui.jobs.monitor import JobMonitor
 from tui.settings.controller import SettingsController
 

@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Static
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.connection.connection import localllm_service
+from tui.connection import localllm_service
 from tui.jobs.format import cells, detail
 from tui.jobs.log import LogView
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen

@@ -19,10 +19,10 @@ from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.connection.connection import localllm_service
-from tui.context import AppContext
+from tui.connection import localllm_service
 from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line
 from tui.metrics.samples import MetricsHistory
+from tui.widgets.command_screen import AppContext
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:

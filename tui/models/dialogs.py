@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from app.terminal import printable_line
 from quantizer.errors import UserError
-from tui.models.format import format_fit, format_rate, format_size
+from tui.models.rows import format_fit, format_rate, format_size
 
 if TYPE_CHECKING:
     from app.protocol.library import TypeChoice

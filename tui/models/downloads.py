@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tui.connection.connection import ServiceConnection, localllm_service
+from tui.connection import ServiceConnection, localllm_service
 
 if TYPE_CHECKING:
     from app.protocol.job import Job

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from quantizer.errors import UserError
-from tui.connection.connection import ServiceConnection, localllm_service
+from tui.connection import ServiceConnection, localllm_service
 from tui.jobs.monitor import JobMonitor
 from tui.models.rows import ModelRow, Section, downloadable_rows, local_rows, with_jobs
 

@@ -13,8 +13,17 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.terminal import printable_line
-from tui.models.format import format_fit, format_rate, format_size
-from tui.models.rows import Columns, ModelRow, Section, columns, headings, row_line
+from tui.models.rows import (
+    Columns,
+    ModelRow,
+    Section,
+    columns,
+    format_fit,
+    format_rate,
+    format_size,
+    headings,
+    row_line,
+)
 
 __all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
 

@@ -17,14 +17,12 @@ from textual.worker import Worker
 
 from app.protocol.job import Job
 from quantizer.errors import UserError
-from tui.connection.connection import localllm_service
-from tui.context import AppContext
-from tui.models.commands import MODEL_COMMANDS
-from tui.models.format import format_removal
+from tui.commands import HOME, CommandTable, list_command
+from tui.connection import localllm_service
 from tui.models.lists import ModelLists
 from tui.models.model_list import ModelDetail, ModelList, SearchField
-from tui.models.rows import ModelRow
-from tui.navigation import HOME
+from tui.models.rows import ModelRow, format_removal
+from tui.widgets.command_screen import AppContext
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
@@ -36,6 +34,35 @@ _IDLE = "10m"
 _FOR_GOOD = "-1"
 _KEEP, _REMOVE = "keep", "remove"
 _REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # the harmless choice first
+
+MODEL_COMMANDS = CommandTable(
+    (
+        list_command(
+            "choose",
+            "Chat/download",
+            "enter",
+            "Chat with the model; a remote one is downloaded in the background",
+            "choose",
+        ),
+        list_command("search", "Search", "slash,ctrl+f", "Search local models and the hub", "focus_search"),
+        list_command("card", "Info", "c", "Show the model's metadata", "show_card"),
+        list_command("quantize", "Quantize", "q", "Quantize the model to a type or a size; runs as a job", "quantize"),
+        list_command("import", "Import", "i", "Link another program's model into the library", "import_model"),
+        list_command("remove", "Remove", "d,delete", "Remove the model after confirmation", "remove_model"),
+        list_command("load", "Load", "u", "Load the model, or unload it to free its memory", "load_or_unload"),
+        list_command(
+            "keep",
+            "Keep",
+            "k",
+            "Keep the model loaded, or unload it after ten idle minutes",
+            "toggle_keep_alive",
+            is_shown=False,
+        ),
+        list_command("cancel", "Stop", "x", "Stop the download; partial data is kept", "cancel"),
+        list_command("look-again", "Refresh", "ctrl+r", "Rescan the disk and free memory", "rescan", is_shown=False),
+    )
+)
+
 
 Rest = ParamSpec("Rest")
 Action = Callable[Concatenate["ModelsScreen", Rest], Coroutine[Any, Any, None]]

@@ -1,10 +1,12 @@
 """The welcome screen: this machine, and models that suit it, to download while chatting with the guide.
 
-Fetches its content in the background.
+Owns the marker file of the first run. Fetches its content in the background.
 """
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -17,18 +19,20 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker
 
+from app.settings.settings import Settings
 from app.terminal import printable_line
 from quantizer.errors import UserError
-from tui.connection.connection import ServiceConnection, localllm_service
+from tui.connection import ServiceConnection, localllm_service
 from tui.models.downloads import Downloads
-from tui.models.format import format_fit, format_rate, format_size
+from tui.models.rows import format_fit, format_rate, format_size
 
 if TYPE_CHECKING:
     from app.protocol.library import MachineReport, Recommended
 
-__all__ = ["WelcomeScreen", "first_choice", "offer_line", "offered"]
+__all__ = ["WelcomeScreen", "first_choice", "is_first_run", "mark_welcome_seen", "offer_line", "offered"]
 
-_GUIDE_ID = "guide"
+_GUIDE = "guide"
+_SEEN = "welcome-seen"
 _N_OFFERS = 3
 _ROLES = {"chat": "chat", "small": "fast", "code": "code"}  # in the order in which they are offered
 _HELLO = (
@@ -36,6 +40,23 @@ _HELLO = (
     "The guide, a tiny built-in model, answers questions about localllm.\n"
     "These larger models suit this machine; chat while one downloads:\n"
 )
+
+
+def is_first_run(settings: Settings) -> bool:
+    """Return whether to show the welcome: no model was requested or installed, and the marker file is missing."""
+    is_plain = settings.model == _GUIDE and not settings.connect
+    return is_plain and not _mark(settings).exists() and not any(settings.models_dir.glob("*/*/*.gguf"))
+
+
+def mark_welcome_seen(settings: Settings) -> None:
+    """Create the marker file. If that fails, the welcome appears again, which is harmless."""
+    with contextlib.suppress(OSError):
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        _mark(settings).touch()
+
+
+def _mark(settings: Settings) -> Path:
+    return settings.data_dir / _SEEN
 
 
 class WelcomeScreen(ModalScreen[None]):
@@ -100,7 +121,7 @@ class WelcomeScreen(ModalScreen[None]):
         self._offers = {offer.reference: offer for offer in offers}
         options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
         options = options or [Option(Content(without), id="none", disabled=True)]
-        self.choices.set_options([*options, Option("Not now: chat with the guide", id=_GUIDE_ID)])
+        self.choices.set_options([*options, Option("Not now: chat with the guide", id=_GUIDE)])
         self.choices.highlighted = first_choice(offers) if offers else 1
 
     async def _show_machine(self) -> None:

@@ -20,11 +20,11 @@ from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.commands import Command, CommandTable, list_command
-from tui.connection.connection import localllm_service
-from tui.context import AppContext
+from tui.connection import localllm_service
 from tui.plan.charts import DeviceBars, SpeedCurve
 from tui.plan.controls import Stepper, apply_step, plan_controls
 from tui.plan.format import describe_load, headline, machine_text, remedy_text
+from tui.widgets.command_screen import AppContext
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from textual.keys import Keys
 
 from quantizer.errors import UsageError
-from tui.commands import APP_COMMANDS, Command
-from tui.navigation import FEATURES
+from tui.commands import APP_COMMANDS, FEATURES, Command
 
 __all__ = ["check_keys", "ids_with_keys", "keys_of"]
 

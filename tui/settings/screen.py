@@ -18,7 +18,7 @@ from app.settings.settings import Settings
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.connection.connection import localllm_service
+from tui.connection import localllm_service
 from tui.settings.controller import SettingRow, SettingsController
 from tui.settings.keymap import ids_with_keys
 from tui.settings.themes import theme_choices

@@ -1,26 +1,48 @@
 """The base of all screens: keys, slash words and help come from its command table and the app's.
 
-Owns the dispatch from a key to a method.
+Owns the objects that all screens share, and the dispatch from a key to a method.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from inspect import isawaitable
 from typing import ClassVar
 
 from textual.binding import Binding
 from textual.screen import Screen
 
+from app.settings.settings import Settings
 from app.terminal import printable
 from quantizer.errors import UserError
+from tui.chat.answer_stream import Clock
+from tui.chat.repository import ChatRepository
 from tui.commands import APP_COMMANDS, Command, CommandTable
+from tui.connection import ServiceConnection
+from tui.jobs.monitor import JobMonitor
+from tui.models.downloads import Downloads
+from tui.settings.controller import SettingsController
 
-__all__ = ["CommandScreen"]
+__all__ = ["AppContext", "CommandScreen"]
 
 _INFO_S = 4.0
 _WARNING_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppContext:
+    """Connection, downloads, jobs, repository, settings and clock. The creator of the app closes the connection and the
+    repository. `clock` counts seconds, `settings_controller` changes settings."""
+
+    connection: ServiceConnection
+    downloads: Downloads
+    jobs: JobMonitor
+    repository: ChatRepository
+    settings: Settings
+    settings_controller: SettingsController
+    clock: Clock
 
 
 class CommandScreen(Screen[None]):

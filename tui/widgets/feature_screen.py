@@ -12,9 +12,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Footer, Static
 
-from tui.context import AppContext
-from tui.navigation import FEATURES, HOME
-from tui.widgets.command_screen import CommandScreen
+from tui.commands import FEATURES, HOME
+from tui.widgets.command_screen import AppContext, CommandScreen
 
 __all__ = ["FEATURE_CSS", "FeatureScreen", "NavigationBar"]
 

@@ -15,7 +15,7 @@ from app.terminal import printable
 from quantizer.errors import EngineError
 from tui.chat import answer_stream as stream
 from tui.chat.answer_stream import AnswerTimer, StreamChunk, format_reasoning, stream_answer
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 
 @pytest.fixture(autouse=True)

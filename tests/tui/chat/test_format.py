@@ -14,7 +14,7 @@ from app.client.fake import READY as READY_MODEL
 from tests.tui.plans import split_plan
 from tui.chat.answer_stream import AnswerTimer, StreamChunk
 from tui.chat.format import Status, advice, status_of
-from tui.connection.connection import ConnectionState
+from tui.connection import ConnectionState
 
 READY = ConnectionState(phase="ready", model="guide", n_ctx=2048)
 

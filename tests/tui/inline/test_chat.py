@@ -18,7 +18,7 @@ from app.protocol.chat import GenerationOptions
 from quantizer.errors import EngineError
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat
 from tui.inline.scrollback import Scrollback
 

@@ -14,7 +14,7 @@ from rich.style import Style
 from tests.tui.hostile import HOSTILE, controls_in, sequences
 from tests.tui.markdown.test_parser import REFERENCES
 from tui.markdown.document import MarkdownDocument
-from tui.markdown.renderer import ADDRESS, MarkdownRenderer
+from tui.markdown.widget import ADDRESS, MarkdownRenderer
 
 PIECES = (
     *(

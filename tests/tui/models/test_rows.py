@@ -12,8 +12,16 @@ from rich.cells import cell_len
 from app.protocol.job import Job
 from app.terminal import printable_line
 from tests.tui.model_scenes import GUIDE
-from tui.models.format import format_context, format_progress
-from tui.models.rows import ModelRow, columns, headings, local_rows, row_line, with_jobs
+from tui.models.rows import (
+    ModelRow,
+    columns,
+    format_context,
+    format_progress,
+    headings,
+    local_rows,
+    row_line,
+    with_jobs,
+)
 
 _ROW = ModelRow(id="remote:a/b:Q4_K_M:", kind="remote", name="b", n_bytes=10**9, reference="a/b:Q4_K_M")
 

@@ -12,8 +12,8 @@ from app.settings.settings import Settings
 from quantizer.errors import EngineError
 from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
-from tui.connection.connection import ServiceConnection
-from tui.models.first_run import is_first_run, mark_welcome_seen
+from tui.connection import ServiceConnection
+from tui.models.welcome import is_first_run, mark_welcome_seen
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from app.protocol.plan import PlanRequest
 from app.settings.descriptions import DESCRIPTIONS
 from app.settings.settings import load_settings
 from tui.app import LocalllmApp
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
 
 

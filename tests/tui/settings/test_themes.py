@@ -8,7 +8,7 @@ from textual.theme import BUILTIN_THEMES
 
 from app.client.fake import ScriptedClient
 from tui.app import LocalllmApp
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 from tui.settings.themes import HIGH_CONTRAST, theme_choices
 
 AAA = 7.0

@@ -1,26 +1,61 @@
 """The connection to the service: opened in the background, reopened after a loss.
 
-Owns the open client and the state of the model. Screens subscribe to changes. `localllm_service` returns the client for
-models, plans and jobs.
+Owns the open client and the state of the model. Screens subscribe to changes. Imports nothing heavy: a thread loads
+httpx and the launcher after the first frame.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
+from app.settings.settings import Settings
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
-from tui.connection.backend import ChatBackend, Opener
+
+__all__ = ["ChatBackend", "ConnectionState", "Opener", "ServiceConnection", "local_service", "localllm_service"]
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
+    from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
     from app.protocol.plan import Plan
-    from app.protocol.status import ModelStatus
+    from app.protocol.status import ModelStatus, ServiceStatus
 
-__all__ = ["ConnectionState", "ServiceConnection", "localllm_service"]
+
+class ChatBackend(Protocol):
+    """The chat part of `app.client.service_client.ServiceClient`, which documents the errors."""
+
+    async def status(self) -> ServiceStatus: ...
+
+    async def load(self, model: str) -> str: ...
+
+    async def count_tokens(self, text: str, model: str = "") -> int: ...
+
+    def chat(
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[TextDelta | Completed, None]: ...
+
+
+Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]
+
+
+def local_service(settings: Settings) -> Opener:
+    """Return an opener for what `settings` name: a remote engine, the running service, or one started now and stopped
+    with the app."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[ChatBackend]:
+        await asyncio.to_thread(import_module, "app.client.launcher")
+        from app.client.launcher import open_engine
+
+        async with open_engine(settings) as client:
+            yield client
+
+    return opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 from app.client.fake import LOADING, READY, ScriptedClient
 from quantizer.errors import EngineError, ErrorInfo, ModelFileError, RequestError, ServiceError
 from tests.tui.plans import split_plan
-from tui.connection.connection import ServiceConnection
+from tui.connection import ServiceConnection
 
 
 async def _comes_to(phase: str, connection: ServiceConnection) -> None:

@@ -6,8 +6,7 @@ import asyncio
 
 from app.chat.conversation import Draft
 from quantizer.errors import StorageError
-from tui.chat.composer.draft_autosave import SAVE_AFTER_S, DraftAutosave
-from tui.chat.repository import InMemoryChatRepository
+from tui.chat.repository import SAVE_AFTER_S, DraftAutosave, InMemoryChatRepository
 
 NOTHING = Draft()
 DISK_FULL = StorageError("The disk is full.", "Make room.")

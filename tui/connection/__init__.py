@@ -1,1 +1,0 @@
-"""The connection to the service, and the protocols of its clients."""
