@@ -1,4 +1,4 @@
-"""The service as a process: sockets, signals, the process that owns it, the end.
+"""The service as a process: sockets, signals, the process or the user that owns it, the end.
 
 Owns the HTTP server. Independent of routes.
 """
@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -23,23 +23,23 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app.engine.chat_template.template_process import TemplateProcess
+from app.engine.protocol.messages import UnfitPolicy
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import GUIDE, resolve
-from app.service.http.guard import GuardPolicy, policy_of
+from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
 from app.service.listening import listen, listen_for_clients
-from app.service.models.attachments import NOTHING_ATTACHED, Attachments, read_attachments
 from app.service.models.manager import ModelManager
-from app.service.models.model_file import ModelFile, read_model_file
-from app.service.operator_prompt import OperatorPrompt, report_loading
+from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, read_attachments, read_model_file
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.engine_settings import worker_command
+from app.service.pool.engine_pool import worker_command
 from app.service.pool.worker_process import WorkerProcess
 from app.service.shutdown_policy import ShutdownPolicy
+from app.service.threads import run_in_thread
 from app.settings.settings import Settings
-from quantizer.errors import ModelFileError
+from quantizer.errors import ModelFileError, UnfitError, UserError
 
-__all__ = ["Announce", "serve"]
+__all__ = ["Announce", "OperatorPrompt", "report_loading", "serve"]
 
 Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
 
@@ -47,6 +47,14 @@ FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
 _MAX_HEADER_BYTES = 64 << 10
 _KEEP_ALIVE_S = 75  # longer than clients do: a server must not close a connection under a new request
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPrompt:
+    """The terminal of the user: `show` prints a notice, `confirm` asks whether to load a model that does not fit."""
+
+    show: Callable[[str], None]
+    confirm: Callable[[UnfitError], bool]
 
 
 def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | None = None) -> None:
@@ -72,9 +80,13 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
             shutdown_policy.is_idle = lambda: jobs.is_idle
             model = models.add(ref, file, attached)
             model.load()
-            # FastAPI takes a second to import; the worker starts and loads meanwhile.
-            log = _log if settings.access_log else None
-            app = await asyncio.to_thread(_application, models, jobs, shutdown_policy, policy, log)
+
+            def application() -> ASGIApp:
+                from app.service.application import create_app
+
+                return create_app(models, jobs, shutdown_policy, policy, _log if settings.access_log else None)
+
+            app = await asyncio.to_thread(application)  # FastAPI takes a second to import; the worker loads meanwhile
             server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.close_subscriptions)
             shutdown_policy.end = server.end
             sockets = [listener, *others.values()]
@@ -117,6 +129,31 @@ async def _serve_while_loading(
     await server.serve(sockets=sockets)
     if loading.done() and not loading.cancelled() and (refusal := loading.exception()):
         raise refusal
+
+
+async def report_loading(engine: EngineClient, operator: OperatorPrompt) -> None:
+    """Wait for the model and show notices and errors. Raises UnfitError where the user does not confirm."""
+    try:
+        await engine.ready()
+    except UnfitError as error:
+        if not await _is_confirmed(operator, error):
+            raise
+        engine.start(UnfitPolicy.LOAD)
+        return await report_loading(engine, operator)
+    except UserError as error:
+        operator.show(str(error))  # requests fail with it too
+    for notice in engine.status.notices:
+        operator.show(notice)
+    return None
+
+
+async def _is_confirmed(operator: OperatorPrompt, error: UnfitError) -> bool:
+    """Ask in a thread, which the end of the service may leave waiting for its answer."""
+
+    async def ask() -> bool:
+        return operator.confirm(error)
+
+    return await run_in_thread(ask)
 
 
 class _Server(uvicorn.Server):
@@ -187,18 +224,6 @@ class _HeaderTimeoutProtocol(H11Protocol):
 def _log(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # stderr is closed
         print(line, file=sys.stderr, flush=True)
-
-
-def _application(
-    models: ModelManager,
-    jobs: JobManager,
-    shutdown_policy: ShutdownPolicy,
-    policy: GuardPolicy,
-    log: Callable[[str], None] | None,
-) -> ASGIApp:
-    from app.service.application import create_app
-
-    return create_app(models, jobs, shutdown_policy, policy, log)
 
 
 def _config(app: ASGIApp) -> uvicorn.Config:

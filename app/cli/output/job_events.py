@@ -1,6 +1,6 @@
 """The events of a verb that runs as a job of the service: one line of JSON on stdout for each update of a bar.
 
-Owns these lines; `app.service.jobs.job_state` reads them. What a verb prints with --json is its own, and comes beside
+Owns these lines; `app.service.jobs.run` reads them. What a verb prints with --json is its own, and comes beside
 them. Independent of what the verb does.
 """
 

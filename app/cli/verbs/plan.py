@@ -110,7 +110,7 @@ def _auxiliary_models(
     Raises UserError for files of another kind.
     """
     from app.engine.load.auxiliary_models import read_auxiliary_models
-    from app.service.models.attachments import read_attachments
+    from app.service.models.model_file import read_attachments
 
     is_default = model == settings.model
     settings = replace(

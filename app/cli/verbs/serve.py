@@ -38,7 +38,7 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
         return
     settings = with_unfit_policy(settings, assume_yes=assume_yes, may_ask=not owned)
     from app.service.http.errors import openai_error
-    from app.service.operator_prompt import OperatorPrompt
+    from app.service.server import OperatorPrompt
     from app.service.server import serve as run_service
 
     if not owned:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from app.service.api.fields import WithWarnings
-from app.service.http.request_record import record_of
+from app.service.http.access_log import record_of
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager

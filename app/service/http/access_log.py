@@ -1,4 +1,4 @@
-"""The outermost layer of the service: the planner's warning in a header, and the access log.
+"""The outermost layer of the service: the planner's warning in a header, the figures of a request, the access log.
 
 Owns the fields of a line: time, route, status, duration, model, tokens. It contains no text of a request or an answer,
 no query and no key.
@@ -8,17 +8,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.service.http.request_record import RequestRecord, record_of
+from app.service.pool.engine_client import EngineClient
 from app.terminal import printable_line
 
-__all__ = ["WARNING_HEADER", "AccessLog"]
+__all__ = ["WARNING_HEADER", "AccessLog", "RequestRecord", "record_of"]
 
 WARNING_HEADER = "x-localllm-warning"
+_KEY = "localllm.record"
 _NO_STATUS = 499  # the client went away before there was one
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """The model of a request, and its tokens: those of a prompt with several answers count once for each."""
+
+    model_id: str = ""
+    engine: EngineClient | None = None
+    n_prompt_tokens: int = 0
+    n_output_tokens: int = 0
+
+    def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
+        """Add the tokens of an answer or a vector."""
+        self.n_prompt_tokens += n_prompt_tokens
+        self.n_output_tokens += n_output_tokens
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The planner's warnings about the model, once it is loaded."""
+        return self.engine.status.warnings if self.engine is not None else ()
+
+
+def record_of(scope: Any) -> RequestRecord:
+    """Return the record of the request with this ASGI scope."""
+    record = scope.setdefault(_KEY, RequestRecord())
+    assert isinstance(record, RequestRecord)
+    return record
 
 
 class AccessLog:

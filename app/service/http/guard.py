@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.keys import ALL_SCOPES, KeyFile, KeyScope, key_file
-from app.service.http.body import MAX_BODY_BYTES
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
 from app.service.http.streaming import JsonResponse
 from app.settings.parsing import is_loopback
@@ -51,7 +50,7 @@ class GuardPolicy:
     origins: frozenset[str] = frozenset()
     api_key: str = ""
     stored: KeyFile | None = None
-    max_body_bytes: int = MAX_BODY_BYTES
+    max_body_bytes: int = 16 << 20  # as much text as is tokenized
 
     @property
     def requires_key(self) -> bool:

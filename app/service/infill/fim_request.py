@@ -17,7 +17,7 @@ from app.service.generation.generation import Generation
 from app.service.http.errors import RefusedError
 from app.service.infill.tokens import InfillTokens
 from app.service.models.served_model import ServedModel
-from app.service.pool.prefill_ahead import BACKGROUND_PRIORITY
+from app.service.pool.background import BACKGROUND_PRIORITY
 
 __all__ = ["FimRequest", "InfillParts", "Snippet", "fim_generation", "infill_prompt"]
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
-from app.service.jobs.arguments import Arguments, Resource
-from app.service.jobs.command import arguments_of, command_of
+from app.service.jobs.arguments import Arguments, Resource, arguments_of, command_of
 from app.service.jobs.run import JobRun
 from app.service.jobs.store import JobStore
 from app.service.jobs.subscriptions import Subscriptions

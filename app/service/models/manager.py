@@ -12,14 +12,12 @@ from typing import Any
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import ModelRef, identity_of
-from app.service.models.attachments import NOTHING_ATTACHED, Attachments
 from app.service.models.model_catalog import ModelCatalog, with_served_id
-from app.service.models.model_file import ModelFile, read_model_file
+from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, read_model_file
 from app.service.models.served_model import ServedModel, TemplateRenderer
+from app.service.pool.background import IdleTuning
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.engine_pool import EnginePool
-from app.service.pool.engine_settings import keep_alive_s
-from app.service.pool.idle_tuning import IdleTuning
+from app.service.pool.engine_pool import EnginePool, keep_alive_s
 from app.service.pool.memory import MachineMemory, Memory
 from app.service.pool.worker_process import StartWorker
 from app.settings.settings import Settings

@@ -9,26 +9,69 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest, describe_plan
-from app.service.models.machine_cache import MachineCache, machine_for_reload
 from app.service.pool.eviction import LoadedModel
+from app.service.pool.memory import private_bytes
 from app.settings.settings import Settings
+
+__all__ = ["MachineCache", "PlanService", "machine_for_reload"]
 
 if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext
-    from offload.devices.machine import Machine
+    from offload.devices.machine import Device, Machine
     from offload.footprint.model import PlannedModel
     from offload.plan import PlacementPlan
 
-__all__ = ["PlanService"]
-
-_MAX_MODELS, _MODEL_MAX_AGE_S = 8, 300.0
+_MAX_AGE_S = 300.0  # of the survey, and of models that are not on this machine
+_MAX_MODELS = 8
 _MAX_MEASURED_RUNS = 64
+
+
+class MachineCache:
+    """Caches `survey`, which takes about a second; `free_bytes`, the free host memory, is called every time.
+
+    Methods may be called in several threads.
+    """
+
+    def __init__(self, survey: Callable[[], Machine], free_bytes: Callable[[], int]) -> None:
+        self._survey = survey
+        self._free_bytes = free_bytes
+        self._lock = threading.Lock()
+        self._machine: Machine | None = None
+        self._surveyed_pids: frozenset[int | None] = frozenset()
+        self._surveyed_s = 0.0
+
+    def machine(self, loaded: Sequence[LoadedModel], *, is_fresh: bool = False) -> Machine:
+        """Return the machine, surveyed again if other workers hold its GPUs now. Raises EngineError."""
+        with self._lock:
+            pids = frozenset(model.worker_pid for model in loaded)
+            if self._machine is None or is_fresh or self._is_outdated(self._machine, pids):
+                self._machine, self._surveyed_pids, self._surveyed_s = self._survey(), pids, time.monotonic()
+            machine = self._machine
+        return replace(machine, host=replace(machine.host, free_bytes=self._free_bytes()))
+
+    def _is_outdated(self, machine: Machine, pids: frozenset[int | None]) -> bool:
+        is_old = time.monotonic() - self._surveyed_s > _MAX_AGE_S
+        return is_old or (bool(machine.gpus) and pids != self._surveyed_pids)
+
+
+def machine_for_reload(machine: Machine, path: Path, loaded: Sequence[LoadedModel]) -> Machine:
+    """Return `machine` without the model at `path`, which a reload unloads first."""
+    for model in loaded:
+        if model.path == path:
+            gpus = tuple(_more(gpu, model.held_bytes.get(gpu.name, 0)) for gpu in machine.gpus)
+            machine = replace(machine, host=_more(machine.host, private_bytes(model.worker_pid)), gpus=gpus)
+    return machine
+
+
+def _more(device: Device, n_bytes: int) -> Device:
+    return replace(device, free_bytes=min(device.free_bytes + n_bytes, max(device.total_bytes, device.free_bytes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +87,7 @@ class _CachedModel:
     def is_current(self) -> bool:
         """Whether its file is unchanged; for a model of the hub, whether it was read lately."""
         if self.notice:
-            return time.monotonic() - self.read_s < _MODEL_MAX_AGE_S
+            return time.monotonic() - self.read_s < _MAX_AGE_S
         return self.modified_s == _modified_s(self.model)
 
 

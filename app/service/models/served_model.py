@@ -14,14 +14,14 @@ from typing import Any, Protocol
 from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
-from app.service.http.request_record import RequestRecord
+from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile
+from app.service.pool.background import PromptAfter
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_pool import SharedEngine
 from app.service.pool.engine_status import EngineStatus
 from app.service.pool.keep_alive import KeepAlive
-from app.service.pool.pending_requests import AnswerEvent
-from app.service.pool.prefill_ahead import PromptAfter
+from app.service.pool.worker_process import AnswerEvent
 
 __all__ = ["ServedModel", "TemplateRenderer"]
 

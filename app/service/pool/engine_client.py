@@ -42,8 +42,7 @@ from app.engine.protocol.messages import (
 )
 from app.engine.request import FinishReason, Request
 from app.service.pool.engine_status import CrashLimit, EngineStatus
-from app.service.pool.pending_requests import AnswerEvent, PendingRequests, until_finished
-from app.service.pool.worker_process import StartWorker, WorkerProcess
+from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
 from quantizer.errors import EngineError, UnfitError, UserError
 
 __all__ = ["EngineClient", "EngineOwner"]

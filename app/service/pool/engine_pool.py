@@ -1,32 +1,39 @@
 """The engines of the service: one for a file, shared by all names of that file.
 
-Owns which engine a name gets, how it is made, and that it stays loaded while one of its names holds it. Knows nothing
-of recipes or prompts.
+Owns which engine a name gets, how the settings make it (invalid ones are refused), and that it stays loaded while one
+of its names holds it. Independent of prompts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import FileIdentity, identity_of
-from app.service.models.attachments import Attachments
-from app.service.models.model_file import ModelFile
+from app.service.models.model_file import Attachments, ModelFile
+from app.service.pool.background import IdleTuning, PrefillAhead
 from app.service.pool.engine_client import EngineClient, EngineOwner
-from app.service.pool.engine_settings import engine_config
-from app.service.pool.idle_tuning import IdleTuning
 from app.service.pool.keep_alive import KeepAlive
 from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory import Memory
-from app.service.pool.prefill_ahead import PrefillAhead
 from app.service.pool.worker_process import StartWorker
+from app.settings.parsing import parse_duration, parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.footprint.context import DEFAULT_N_CTX
+from quantizer.errors import RequestError, UsageError
 from quantizer.process import python_command
 
-__all__ = ["EngineKey", "EnginePool", "SharedEngine"]
+__all__ = ["EngineKey", "EnginePool", "SharedEngine", "keep_alive_s", "worker_command"]
+
+# Arguments of the worker. The fake engine needs no native code; its answers are random letters.
+_ENGINES: Mapping[str, tuple[str, ...]] = {
+    "llama": (),
+    "fake": ("--fake", "--fake-step-ms", "5"),
+    "fake-unfit": ("--fake", "--fake-unfit"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +143,7 @@ class EnginePool:
         key = EngineKey(file.identity, attached.lora, attached.control_vectors, self._own_n_ctx(file))
         if key not in self._shared:
             self._tune(path, file)
-            config = engine_config(self._settings, attached, when_unfit)
-            config = replace(config, n_ctx=key.n_ctx or config.n_ctx)
+            config = _engine_config(self._settings, attached, key.n_ctx, when_unfit)
             shared = SharedEngine(path, key.identity, config, self._start_worker, self._queue, self._tuning)
             self._shared[key] = shared
         return self._shared[key]
@@ -166,3 +172,44 @@ class EnginePool:
         if self._settings.idle_tune and self._settings.engine == "llama" and not is_known:
             threads = str(self._settings.threads)
             self._tuning.add(python_command("app.engine.tuning.tuner", str(path), threads, "--idle"))
+
+
+def worker_command(settings: Settings) -> list[str]:
+    """Return the command line of an engine worker. Raises UsageError for an engine that does not exist."""
+    if settings.engine not in _ENGINES:
+        raise UsageError(f"There is no engine {settings.engine!r}.", f"Known: {', '.join(_ENGINES)}.")
+    return python_command("app.engine.worker", *_ENGINES[settings.engine])
+
+
+def keep_alive_s(settings: Settings) -> float | None:
+    """Return how long an idle model stays loaded after a request, None for no limit. Raises UsageError."""
+    try:
+        return parse_duration(settings.keep_alive)
+    except RequestError as error:
+        raise UsageError(f"keep_alive is {settings.keep_alive!r}.", error.remedy) from None
+
+
+def _engine_config(
+    settings: Settings, attached: Attachments, n_ctx: int, when_unfit: UnfitPolicy | None
+) -> EngineConfig:
+    return EngineConfig(
+        n_ctx=n_ctx or settings.ctx,
+        kv_type=settings.kv_type,
+        context_shift=settings.context_shift,
+        n_threads=settings.threads,
+        n_sequences=settings.parallel,
+        uses_gpu=settings.gpu,
+        rpc=parse_rpc_endpoints(settings.rpc),
+        when_unfit=when_unfit or _when_unfit(settings),
+        lora=attached.lora,
+        control_vectors=attached.control_vectors,
+        draft_path=attached.draft_path,
+    )
+
+
+def _when_unfit(settings: Settings) -> UnfitPolicy:
+    try:
+        return UnfitPolicy(settings.when_unfit)
+    except ValueError:
+        known = ", ".join(UnfitPolicy)
+        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which is unknown.", f"Known: {known}.") from None

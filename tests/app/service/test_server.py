@@ -22,8 +22,8 @@ from app.engine.protocol.messages import EngineConfig
 from app.service import server
 from app.service.http.guard import Guard, GuardPolicy
 from app.service.listening import listen
-from app.service.operator_prompt import OperatorPrompt
 from app.service.pool.engine_client import EngineClient
+from app.service.server import OperatorPrompt
 from quantizer.errors import ServiceError
 from quantizer.process import python_command
 from tests.app.running import RunningService

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.service.http.body import MAX_DEPTH, parse_object
+from app.service.http.routing import MAX_DEPTH, parse_object
 from quantizer.errors import RequestError
 
 JSON = st.recursive(

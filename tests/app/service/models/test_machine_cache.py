@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from app.service.models.machine_cache import MachineCache, machine_for_reload
+from app.service.models.plan_service import MachineCache, machine_for_reload
 from app.service.pool.eviction import LoadedModel
 from offload.devices.machine import Device, DeviceKind, Machine
 

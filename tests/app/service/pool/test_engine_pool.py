@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.engine.request import Request
-from app.service.models.attachments import NOTHING_ATTACHED, Attachments
-from app.service.models.model_file import read_model_file
+from app.service.models.model_file import NOTHING_ATTACHED, Attachments, read_model_file
+from app.service.pool.background import IdleTuning
 from app.service.pool.engine_pool import EnginePool
-from app.service.pool.idle_tuning import IdleTuning
 from app.service.pool.memory_fake import FakeMemory
 from app.settings.settings import Settings
 from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, SIZES, Service, serving

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from app.service.pool.idle_tuning import IdleTuning
+from app.service.pool.background import IdleTuning
 
 # Writes one letter when it begins, another when it ends; its first run sleeps before that. Ends with its stdin.
 PROGRAM = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from app.engine.protocol.messages import EngineConfig, EngineMetrics
 from app.engine.request import Request
+from app.service.pool.background import PrefillAhead
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.prefill_ahead import PrefillAhead
 from quantizer.errors import RequestError
 from tests.app.thread_worker import thread_worker
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.engine.request import Request
 from app.library.local.resolve import UnknownModelError
-from app.service.pool.prefill_ahead import PrefillAhead
+from app.service.pool.background import PrefillAhead
 from quantizer.errors import RequestError
 from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, Service, serving, until
 

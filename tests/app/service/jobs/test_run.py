@@ -6,7 +6,7 @@ import pytest
 
 from app.library.download.events import Chosen, Discarded, Done, Fetching, Progress, Retrying, encode_event
 from app.protocol.job import Job
-from app.service.jobs.job_state import RunningJob
+from app.service.jobs.run import RunningJob
 from quantizer.errors import EngineError, ErrorInfo, StorageError
 from quantizer.write.events import JobFailed
 from quantizer.write.events import encode_event as encode_job_event

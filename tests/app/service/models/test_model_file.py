@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.service.models.attachments import read_attachments
+from app.service.models.model_file import read_attachments
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError, UsageError
 from tests.app.running import RunningService

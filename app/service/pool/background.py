@@ -1,0 +1,148 @@
+"""Work in the background: prefilling the next turn of a conversation, and measuring settings of new models.
+
+Owns that it yields to requests. Independent of HTTP, of chat templates and of settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import TypeAlias
+from uuid import uuid4
+
+from app.engine.request import Request, SamplingParams
+from app.service.pool.engine_client import EngineClient
+from quantizer.errors import EngineError, UserError
+from quantizer.process import ChildProcess
+
+__all__ = ["BACKGROUND_PRIORITY", "IdleTuning", "PrefillAhead", "PromptAfter"]
+
+BACKGROUND_PRIORITY = -1  # of requests that only fill the cache
+IDLE_S = 5.0  # without work before measuring begins
+PAUSE_S = 0.25  # after an answer: a program that continues by itself asks sooner
+_ANY_TWO_WORDS = ("A", "B")  # every next message begins with the common prefix of two prompts
+
+# Returns the text of the prompt after a next message of the user.
+PromptAfter: TypeAlias = Callable[[str], Awaitable[str]]
+
+
+class PrefillAhead:
+    """Prefills for one engine, for the most recent conversation only: the certain begin of its next turn.
+
+    A chat template adds more than the answer: what ends it, the answer without its reasoning, tokenized anew, and the
+    head of the next message.
+    """
+
+    def __init__(self, engine: EngineClient, quiet_s: float = PAUSE_S) -> None:
+        self._engine = engine
+        self._quiet_s = quiet_s
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, request: Request, prompt_after: PromptAfter) -> None:
+        """Prefill soon what follows the answer to `request`, unless the engine runs other answers then."""
+        self.cancel()
+        self._task = asyncio.create_task(self._run(request, prompt_after))
+
+    def cancel(self) -> None:
+        """Leave the engine to requests at once; what was computed so far stays in its cache."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self, request: Request, prompt_after: PromptAfter) -> None:
+        await asyncio.sleep(self._quiet_s)
+        with contextlib.suppress(UserError):  # the next request meets the same error
+            prefix = _common_prefix(*[await prompt_after(word) for word in _ANY_TWO_WORDS])
+            if not prefix or not self._engine.is_available or self._engine.n_running:
+                return
+            async with self._engine.answer(_prefill_request(request, prefix)) as events:
+                async for _ in events:
+                    pass
+
+
+def _common_prefix(one: str, other: str) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(character for character, _ in same)
+
+
+def _prefill_request(request: Request, text: str) -> Request:
+    """Return a request like `request` that computes `text` and generates nothing."""
+    return replace(
+        request,
+        request_id=uuid4().hex,
+        prompt=text,
+        sampling=SamplingParams(),
+        max_tokens=0,
+        priority=BACKGROUND_PRIORITY,
+        n_logprobs=None,
+        visible_tags=(),
+    )
+
+
+class IdleTuning:
+    """Runs commands that measure models, one after another; `is_busy` is whether an engine loads or answers now.
+
+    A child process measures, so that a fault of native code costs no answer; it is killed as soon as an engine gets
+    work, and keeps what it found until then.
+    """
+
+    def __init__(self, is_busy: Callable[[], bool], quiet_s: float = IDLE_S) -> None:
+        self._is_busy = is_busy
+        self._quiet_s = quiet_s
+        self._commands: list[Sequence[str]] = []
+        self._child: ChildProcess | None = None
+        self._interrupted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, command: Sequence[str]) -> None:
+        """Run `command` when the service is idle; its stdin stays open until it must end."""
+        self._commands.append(command)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run_all())
+
+    def interrupt(self) -> None:
+        """Kill the running command, which starts anew later: an engine gets work now."""
+        self._interrupted.set()
+        if self._child is not None:
+            self._child.kill()
+
+    async def close(self) -> None:
+        """End the running command and forget the others."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run_all(self) -> None:
+        while self._commands:
+            await self._wait_until_idle()
+            if await self._run(self._commands[0]):
+                self._commands.pop(0)
+
+    async def _wait_until_idle(self) -> None:
+        while True:
+            self._interrupted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._quiet_s):
+                    await self._interrupted.wait()
+            if not self._interrupted.is_set() and not self._is_busy():
+                return
+
+    async def _run(self, command: Sequence[str]) -> bool:
+        """Return whether `command` ended by itself, well or badly, instead of being interrupted."""
+        try:
+            child = self._child = await ChildProcess.start(command, "tuning process")
+        except EngineError:
+            return True  # the system has no process to spare; `localllm tune` remains
+        try:
+            if self._interrupted.is_set():  # during the start
+                child.kill()
+            async for _ in child.lines():
+                pass
+            await child.wait()
+        finally:
+            self._child = None
+            await child.end(0)
+        return not self._interrupted.is_set()
