@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from app.chat.conversation import Chat, ChatSettings
 from app.chat.database import Database
-from app.chat.rows import CHAT_COLUMNS, chat_of, insert, settings_json
+from app.chat.rows import CHAT_COLUMNS, chat_columns, chat_of, insert, settings_json
 from app.chat.search import ANYTHING, ChatFilter
 from app.chat.text import storable
 from quantizer.errors import UserError
@@ -44,16 +44,9 @@ class Chats:
 
     def create(self, *, title: str = "", model: str = "", settings: ChatSettings | None = None) -> Chat:
         """Create a chat."""
-        now = now_ms()
-        columns = {
-            "title": storable(title),
-            "created_ms": now,
-            "updated_ms": now,
-            "model": storable(model),
-            "settings": settings_json(settings or ChatSettings()),
-        }
+        chat = Chat(id=0, title=title, model=model, settings=settings or ChatSettings())
         with self._database.writing() as connection:
-            return self.get(insert(connection, "chats", columns))
+            return self.get(insert(connection, "chats", chat_columns(chat, now_ms())))
 
     def get(self, chat_id: int) -> Chat:
         """Return a chat."""

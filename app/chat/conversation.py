@@ -133,15 +133,15 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """One conversation. Times are milliseconds since 1970, UTC; `updated_ms` is that of the last message.
+    """One conversation. Times are milliseconds since 1970, UTC; `updated_ms` is that of the last message, 0 is unknown.
 
     `leaf_id` is the last message of the shown branch, None in an empty chat.
     """
 
     id: int
-    title: str
-    created_ms: int
-    updated_ms: int
+    title: str = ""
+    created_ms: int = 0
+    updated_ms: int = 0
     is_pinned: bool = False
     is_archived: bool = False
     model: str = ""

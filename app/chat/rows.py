@@ -17,6 +17,7 @@ __all__ = [
     "CHAT_COLUMNS",
     "attachments_json",
     "attachments_of",
+    "chat_columns",
     "chat_of",
     "insert",
     "message_columns",
@@ -77,6 +78,19 @@ def attachments_of(text: str) -> tuple[Attachment, ...]:
 def attachments_json(attachments: Iterable[Attachment]) -> str:
     """Return attachments as a column stores them."""
     return _json([asdict(attachment) for attachment in attachments])
+
+
+def chat_columns(chat: Chat, now_ms: int) -> Mapping[str, str | int]:
+    """Return the columns of a chat but its leaf, which needs its messages. Unknown times are `now_ms`."""
+    return {
+        "title": storable(chat.title),
+        "created_ms": chat.created_ms or now_ms,
+        "updated_ms": chat.updated_ms or now_ms,
+        "is_pinned": chat.is_pinned,
+        "is_archived": chat.is_archived,
+        "model": storable(chat.model),
+        "settings": settings_json(chat.settings),
+    }
 
 
 def settings_json(settings: ChatSettings) -> str:

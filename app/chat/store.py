@@ -18,7 +18,7 @@ from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms
 from app.chat.conversation import Chat, Draft, Transcript
 from app.chat.database import Database
 from app.chat.messages import Messages, insert_message
-from app.chat.rows import attachments_json, attachments_of, insert, settings_json
+from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
 from app.chat.search import Search
 from app.chat.text import storable
 
@@ -45,12 +45,13 @@ class Transcripts:
 
     def insert(self, transcript: Transcript) -> Chat:
         """Store a whole chat with new ids, all of it or nothing, and return it. Without a time it is of now."""
+        chat = transcript.chat
         with self._database.writing() as connection:
-            chat_id = _insert_chat(connection, transcript.chat)
+            chat_id = insert(connection, "chats", chat_columns(chat, now_ms()))
             new_ids: dict[int | None, int | None] = {None: None}
             for message in transcript.messages:
                 new_ids[message.id] = insert_message(connection, chat_id, new_ids[message.parent_id], message)
-            leaf = (new_ids[transcript.chat.leaf_id], chat_id)
+            leaf = (new_ids[chat.leaf_id], chat_id)
             connection.execute("UPDATE chats SET leaf_id = ? WHERE id = ?", leaf)
             return self._chats.get(chat_id)
 
@@ -59,19 +60,6 @@ class Transcripts:
         original = self.read(chat_id)
         copy = replace(original.chat, is_pinned=False, is_archived=False, updated_ms=now_ms())
         return self.insert(Transcript(copy, original.messages))
-
-
-def _insert_chat(connection: sqlite3.Connection, chat: Chat) -> int:
-    columns = {
-        "title": storable(chat.title),
-        "created_ms": chat.created_ms or now_ms(),
-        "updated_ms": chat.updated_ms or now_ms(),
-        "is_pinned": chat.is_pinned,
-        "is_archived": chat.is_archived,
-        "model": storable(chat.model),
-        "settings": settings_json(chat.settings),
-    }
-    return insert(connection, "chats", columns)
 
 
 class Drafts:

@@ -6,9 +6,9 @@ files, which the export does not contain, are reported as skipped.
 
 from __future__ import annotations
 
-from app.chat.conversation import MessageContent, Role
+from app.chat.conversation import Chat, MessageContent, Role
 from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ChatInfo, ImportedChat, JsonField, SkippedItem, build_chat
+from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem
 
 __all__ = ["is_chatgpt", "read_chatgpt"]
 
@@ -24,16 +24,17 @@ def read_chatgpt(chat: JsonField) -> ImportedChat:
     """Return the chat. Raises FormatError for an invalid value."""
     skipped: list[SkippedItem] = []
     nodes = {key: _node(node, skipped) for key, node in chat.at("mapping").entries()}
-    imported = import_tree(nodes, chat.at("current_node").text())
-    skipped += [SkippedItem(f"{chat.place}.mapping.{key}", "belongs to no branch") for key in imported.unreached]
-    header = ChatInfo(
+    header = Chat(
+        id=1,
         title=chat.at("title").text(),
         model=chat.at("default_model_slug").text(),
         created_ms=chat.at("create_time").moment_ms(),
         updated_ms=chat.at("update_time").moment_ms(),
         is_archived=chat.at("is_archived").flag(),
     )
-    return build_chat(header, imported.messages, imported.leaf_id, chat.place, skipped)
+    transcript, unreached = import_tree(header, nodes, chat.at("current_node").text(), chat.place)
+    skipped += [SkippedItem(f"{chat.place}.mapping.{key}", "belongs to no branch") for key in unreached]
+    return ImportedChat(transcript, tuple(skipped))
 
 
 def _node(node: JsonField, skipped: list[SkippedItem]) -> TreeNode:

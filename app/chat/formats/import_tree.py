@@ -1,4 +1,4 @@
-"""Conversion of a tree of nodes, as other apps write it, into messages.
+"""Conversion of a tree of nodes, as other apps write it, into a transcript.
 
 Pure and linear in the number of nodes. Nodes without a message are skipped: their children follow their parent. Nodes
 that no root reaches, such as a cycle, are reported.
@@ -6,12 +6,14 @@ that no root reaches, such as a cycle, are reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from app.chat.conversation import Message, MessageContent
+from app.chat.conversation import Chat, Message, MessageContent, Transcript
+from app.chat.formats.json_reader import FormatError
+from app.chat.text import provisional_title
 
-__all__ = ["ImportedTree", "TreeNode", "import_tree"]
+__all__ = ["TreeNode", "import_tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +26,19 @@ class TreeNode:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedTree:
-    """Messages with ids from 1 on, parents first, and the shown leaf (None without messages).
-
-    `unreached` are the keys of nodes outside the tree.
-    """
-
-    messages: tuple[Message, ...]
-    leaf_id: int | None
-    unreached: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     key: str
     parent_id: int | None
     reasoning: str
 
 
-def import_tree(nodes: Mapping[str, TreeNode], current: str) -> ImportedTree:
-    """Return the messages of `nodes`; the shown branch ends at the node `current`, or at the last message.
+def import_tree(
+    chat: Chat, nodes: Mapping[str, TreeNode], current: str, place: str
+) -> tuple[Transcript, tuple[str, ...]]:
+    """Return `chat` with the messages of `nodes`, and the keys of nodes outside the tree.
 
-    Siblings are in the order of their times.
+    The shown branch ends at the node `current`, or at the last message; siblings are in the order of their times. What
+    is empty or 0 in `chat` is derived from the messages. Raises FormatError about `place` if there is none.
     """
     children: dict[str | None, list[str]] = {}
     for key, node in nodes.items():
@@ -63,8 +56,23 @@ def import_tree(nodes: Mapping[str, TreeNode], current: str) -> ImportedTree:
             reasoning = ""
         last_ids[step.key] = message_id
         waiting += [_Step(key, message_id, reasoning) for key in _latest_first(children.get(step.key, []), nodes)]
-    leaf_id = last_ids.get(current) or (messages[-1].id if messages else None)
-    return ImportedTree(tuple(messages), leaf_id, tuple(key for key in nodes if key not in last_ids))
+    if not messages:
+        raise FormatError(place, "has no message that could be imported")
+    unreached = tuple(key for key in nodes if key not in last_ids)
+    leaf_id = last_ids.get(current) or messages[-1].id
+    return Transcript(_completed(replace(chat, leaf_id=leaf_id), messages), tuple(messages)), unreached
+
+
+def _completed(chat: Chat, messages: Sequence[Message]) -> Chat:
+    moments = [message.created_ms for message in messages if message.created_ms]
+    created_ms = chat.created_ms or min(moments, default=0)
+    return replace(
+        chat,
+        title=" ".join(chat.title.split()) or provisional_title(messages[0].content),
+        created_ms=created_ms,
+        updated_ms=chat.updated_ms or max(moments, default=created_ms),
+        model=chat.model or next((message.model for message in reversed(messages) if message.model), ""),
+    )
 
 
 def _message(message_id: int, parent_id: int | None, message: MessageContent, reasoning: str) -> Message:

@@ -1,4 +1,4 @@
-"""Readers for untrusted JSON, and the chat that an importer makes of it. Pure.
+"""Readers for untrusted JSON. Pure.
 
 Owns the expected types, the errors about a value at its place, and the result of reading one chat.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.chat.conversation import Chat, ChatSettings, Message, Transcript
-from app.chat.text import provisional_title
+from app.chat.conversation import Transcript
 
-__all__ = ["ChatInfo", "FormatError", "ImportedChat", "JsonField", "SkippedItem", "build_chat"]
+__all__ = ["FormatError", "ImportedChat", "JsonField", "SkippedItem"]
 
 _LAST_MS = 253_402_300_800_000  # the year 10000
 _LEAST_MS = 10**11  # as seconds that would be the year 5138
@@ -101,41 +100,3 @@ class ImportedChat:
 
     transcript: Transcript
     skipped: tuple[SkippedItem, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatInfo:
-    """The metadata of a chat in a file. A time of 0 and an empty text are unknown."""
-
-    title: str = ""
-    model: str = ""
-    system: str = ""
-    created_ms: int = 0
-    updated_ms: int = 0
-    is_pinned: bool = False
-    is_archived: bool = False
-
-
-def build_chat(
-    header: ChatInfo, messages: tuple[Message, ...], leaf_id: int | None, place: str, skipped: list[SkippedItem]
-) -> ImportedChat:
-    """Build the chat of `header` and `messages`; unknown metadata is derived from the messages.
-
-    Raises FormatError if there is no message.
-    """
-    if not messages:
-        raise FormatError(place, "has no message that could be imported")
-    moments = [message.created_ms for message in messages if message.created_ms]
-    created_ms = header.created_ms or min(moments, default=0)
-    chat = Chat(
-        id=1,
-        title=" ".join(header.title.split()) or provisional_title(messages[0].content),
-        created_ms=created_ms,
-        updated_ms=header.updated_ms or max(moments, default=created_ms),
-        is_pinned=header.is_pinned,
-        is_archived=header.is_archived,
-        model=header.model or next((message.model for message in reversed(messages) if message.model), ""),
-        settings=ChatSettings(header.system),
-        leaf_id=leaf_id,
-    )
-    return ImportedChat(Transcript(chat, messages), tuple(skipped))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from app.chat.conversation import (
     ROLES,
     Attachment,
+    Chat,
     ChatSettings,
     Message,
     MessageContent,
@@ -20,7 +21,7 @@ from app.chat.conversation import (
     Transcript,
 )
 from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ChatInfo, FormatError, ImportedChat, JsonField, SkippedItem, build_chat
+from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem
 
 __all__ = ["is_localllm", "localllm_json", "read_localllm"]
 
@@ -48,20 +49,19 @@ def read_localllm(chat: JsonField) -> ImportedChat:
         raise FormatError(chat.at("version").place, "is not supported: update localllm")
     skipped: list[SkippedItem] = []
     nodes = {_key(message.at("id")): _node(message) for message in chat.at("messages").items()}
-    imported = import_tree(nodes, _key(chat.at("leaf_id")))
-    skipped += [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in imported.unreached]
-    header = ChatInfo(
+    header = Chat(
+        id=1,
         title=chat.at("title").text(),
         model=chat.at("model").text(),
         created_ms=chat.at("created_ms").moment_ms(),
         updated_ms=chat.at("updated_ms").moment_ms(),
         is_pinned=chat.at("is_pinned").flag(),
         is_archived=chat.at("is_archived").flag(),
+        settings=ChatSettings(chat.at("settings").at("system").text(), _scalars(chat.at("settings").at("options"))),
     )
-    found = build_chat(header, imported.messages, imported.leaf_id, chat.place, skipped)
-    settings = ChatSettings(chat.at("settings").at("system").text(), _scalars(chat.at("settings").at("options")))
-    with_settings = replace(found.transcript.chat, settings=settings)
-    return replace(found, transcript=replace(found.transcript, chat=with_settings))
+    transcript, unreached = import_tree(header, nodes, _key(chat.at("leaf_id")), chat.place)
+    skipped += [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in unreached]
+    return ImportedChat(transcript, tuple(skipped))
 
 
 def _exported(transcript: Transcript) -> dict[str, object]:

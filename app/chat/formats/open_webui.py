@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import html
 
-from app.chat.conversation import ROLES, MessageContent
+from app.chat.conversation import ROLES, Chat, ChatSettings, MessageContent
 from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ChatInfo, ImportedChat, JsonField, SkippedItem, build_chat
+from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem
 
 __all__ = ["is_open_webui", "read_open_webui"]
 
@@ -27,18 +27,19 @@ def read_open_webui(chat: JsonField) -> ImportedChat:
     history = inner.at("history")
     skipped: list[SkippedItem] = []
     nodes = {key: _node(node, skipped) for key, node in history.at("messages").entries()}
-    imported = import_tree(nodes, history.at("currentId").text())
-    skipped += [SkippedItem(f"{history.place}.messages.{key}", "belongs to no branch") for key in imported.unreached]
-    header = ChatInfo(
+    header = Chat(
+        id=1,
         title=chat.at("title").text() or inner.at("title").text(),
         model=next((model.text() for model in inner.at("models").items()), ""),
-        system=inner.at("params").at("system").text() or inner.at("system").text(),
+        settings=ChatSettings(inner.at("params").at("system").text() or inner.at("system").text()),
         created_ms=chat.at("created_at").moment_ms() or inner.at("timestamp").moment_ms(),
         updated_ms=chat.at("updated_at").moment_ms(),
         is_pinned=chat.at("pinned").flag(),
         is_archived=chat.at("archived").flag(),
     )
-    return build_chat(header, imported.messages, imported.leaf_id, chat.place, skipped)
+    transcript, unreached = import_tree(header, nodes, history.at("currentId").text(), chat.place)
+    skipped += [SkippedItem(f"{history.place}.messages.{key}", "belongs to no branch") for key in unreached]
+    return ImportedChat(transcript, tuple(skipped))
 
 
 def _inner(chat: JsonField) -> JsonField:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.chat.conversation import ROLES, MessageContent
+from app.chat.conversation import ROLES, Chat, ChatSettings, MessageContent
 from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ChatInfo, FormatError, ImportedChat, JsonField, SkippedItem, build_chat
+from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem
 
 __all__ = ["is_plain_messages", "read_plain_messages"]
 
@@ -20,9 +20,9 @@ def read_plain_messages(chat: JsonField) -> ImportedChat:
     messages = [_message(message, skipped) for message in chat.at("messages").items()]
     system = messages.pop(0).content if messages and messages[0].role == "system" else ""
     nodes = {str(index): TreeNode(str(index - 1), message) for index, message in enumerate(messages)}
-    imported = import_tree(nodes, "")
-    header = ChatInfo(title=chat.at("title").text(), model=chat.at("model").text(), system=system)
-    return build_chat(header, imported.messages, imported.leaf_id, chat.place, skipped)
+    header = Chat(id=1, title=chat.at("title").text(), model=chat.at("model").text(), settings=ChatSettings(system))
+    transcript, _ = import_tree(header, nodes, "", chat.place)
+    return ImportedChat(transcript, tuple(skipped))
 
 
 def _message(message: JsonField, skipped: list[SkippedItem]) -> MessageContent:
