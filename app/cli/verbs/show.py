@@ -20,23 +20,21 @@ __all__ = ["show"]
 @options("wants_json")
 def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
     """Show the header of MODEL (guide, a path to a GGUF, or a name that `localllm ls --external` lists)."""
-    from app.library.local.index import full_model_info
-    from app.library.local.model_record import describe_model_file, model_info_rows, record_of, template_changes
+    from app.library.local.model_record import describe_model, template_changes
     from app.library.local.resolve import resolve
     from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf
 
     settings = load_settings()
     header = validate_gguf(resolve(model, settings).path)
-    info = full_model_info(header)
     with open_index(settings.cache_dir) as index:
-        record = record_of(header, index, settings.cache_dir)
+        described = describe_model(header, index, settings.cache_dir)
     if wants_json:
-        print_json(describe_model_file(info, record))
+        print_json(described)
     elif wants_template:
-        click.echo(printable("\n".join(template_changes(record) or [record.template])))
+        click.echo(printable("\n".join(template_changes(header) or [header.text("tokenizer.chat_template")])))
     else:
-        rows = [(label, printable_line(text)) for label, text in model_info_rows(info, record)]
+        rows = [(label, printable_line(text)) for label, text in described.rows]
         width = max(len(label) for label, _ in rows)
         for label, text in rows:
             click.echo(f"{label:<{width}}  {text}")

@@ -11,13 +11,13 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from app.engine.tuning.tune_results import SpeedMeasurement
 from app.library.external import home_folder
 from app.library.external.hugging_face import cache_folder, snapshots_of
-from app.library.local.index import Index
+from app.library.local.index import Index, full_model_info
 from app.library.local.model_files import parts_of
 from app.library.local.verification import expected_sha256
 from quantizer.errors import CheckpointError
@@ -27,15 +27,13 @@ from quantizer.gguf.model_info import ModelInfo
 __all__ = [
     "BaseTemplate",
     "ModelDescription",
-    "ModelRecord",
     "base_template",
-    "describe_model_file",
+    "describe_model",
     "difference",
-    "model_info_rows",
-    "record_of",
     "template_changes",
 ]
 
+_TEMPLATE = "tokenizer.chat_template"
 _ORIGINS = ("general.base_model.0.repo_url", "general.source.repo_url")
 _REPO_URL = re.compile(r"https://huggingface\.co/([\w.-]+)/([\w.-]+)/?", re.ASCII)
 _MAX_COMPARED_LINES = 5000  # comparing takes up to the square of them
@@ -50,23 +48,45 @@ class BaseTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRecord:
-    """`hashes` is (file, SHA-256 or empty) in order. `tuned` is the fastest setting measured here.
+class TemplateBase:
+    """The model whose chat template this one should have, and whether it has."""
 
-    `base` is None where the model's base is not on this machine.
+    repo: str
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription(ModelInfo):
+    """The facts of a model's files, this machine's records of it, and both as printable `rows`.
+
+    `sha256` has one hash, if known, for each of `files`. `template_base` is None where the model's base is not on this
+    machine. `tuned` is the fastest setting measured here.
     """
 
-    hashes: tuple[tuple[Path, str], ...]
-    template: str
-    base: BaseTemplate | None
+    path: str
+    files: tuple[str, ...]
+    sha256: tuple[str | None, ...]
+    template_base: TemplateBase | None
     tuned: SpeedMeasurement | None
+    rows: tuple[tuple[str, str], ...] = ()
 
 
-def record_of(header: Header, index: Index, cache_dir: Path) -> ModelRecord:
-    """Return the record of the model whose first or only file has `header`. Raises StorageError."""
-    hashes = tuple((part, expected_sha256(part, index)) for part in parts_of(header.path))
-    template = header.text("tokenizer.chat_template")
-    return ModelRecord(hashes, template, base_template(header), _tuned(header.path, cache_dir))
+def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescription:
+    """Return the value of `localllm show --json` for the model whose first or only file has `header`.
+
+    Raises ModelFileError when another file is invalid, StorageError.
+    """
+    info, base, files = full_model_info(header), base_template(header), parts_of(header.path)
+    described = ModelDescription(
+        **{item.name: getattr(info, item.name) for item in fields(ModelInfo)},
+        path=str(files[0]),
+        files=tuple(map(str, files)),
+        sha256=tuple(expected_sha256(part, index) or None for part in files),
+        template_base=TemplateBase(base.repo, base.text == header.text(_TEMPLATE)) if base else None,
+        tuned=_tuned(header.path, cache_dir),
+    )
+    rows = (*_info_rows(info), ("template's base", _comparison(header, base)), *_record_rows(described))
+    return replace(described, rows=tuple((label, text) for label, text in rows if text))
 
 
 def base_template(header: Header, environment: Mapping[str, str] = os.environ) -> BaseTemplate | None:
@@ -90,9 +110,10 @@ def difference(base: str, own: str) -> list[str]:
     return list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]  # without the file names
 
 
-def template_changes(record: ModelRecord) -> list[str]:
+def template_changes(header: Header) -> list[str]:
     """Return the diff from the base's chat template to the model's; empty where they are equal or there is no base."""
-    return difference(record.base.text, record.template) if record.base else []
+    base = base_template(header)
+    return difference(base.text, header.text(_TEMPLATE)) if base else []
 
 
 def _template_in(folder: Path) -> str:
@@ -111,45 +132,6 @@ def _tuned(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     from app.engine.tuning.tune_results import best_measurement
 
     return best_measurement(path, cache_dir)
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateBase:
-    """The model whose chat template this one should have, and whether it has."""
-
-    repo: str
-    is_same: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelDescription(ModelInfo):
-    """The facts of a model's files, this machine's records of it, and both as printable `rows`."""
-
-    path: str
-    files: tuple[str, ...]
-    sha256: tuple[str | None, ...]
-    template_base: TemplateBase | None
-    tuned: SpeedMeasurement | None
-    rows: tuple[tuple[str, str], ...]
-
-
-def describe_model_file(info: ModelInfo, record: ModelRecord) -> ModelDescription:
-    """Return the value of `localllm show --json`."""
-    paths = tuple(str(path) for path, _ in record.hashes)
-    return ModelDescription(
-        **{item.name: getattr(info, item.name) for item in fields(ModelInfo)},
-        path=paths[0],
-        files=paths,
-        sha256=tuple(sha256 or None for _, sha256 in record.hashes),
-        template_base=TemplateBase(record.base.repo, record.base.text == record.template) if record.base else None,
-        tuned=record.tuned,
-        rows=tuple(model_info_rows(info, record)),
-    )
-
-
-def model_info_rows(info: ModelInfo, record: ModelRecord) -> list[tuple[str, str]]:
-    """Return label and text of every row that is not empty."""
-    return [(label, text) for label, text in (*_info_rows(info), *_record_rows(record)) if text]
 
 
 def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:
@@ -173,25 +155,23 @@ def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:
     ]
 
 
-def _record_rows(record: ModelRecord) -> list[tuple[str, str]]:
-    rows = [("template's base", _comparison(record))]
-    if record.tuned:
-        rows.append(("tuned", _speeds(record.tuned)))
-    for path, sha256 in record.hashes:
-        rows += [("file", str(path)), ("sha256", sha256 or "unknown until `localllm verify`")]
+def _record_rows(described: ModelDescription) -> list[tuple[str, str]]:
+    rows = [("tuned", _speeds(described.tuned))] if described.tuned else []
+    for path, sha256 in zip(described.files, described.sha256, strict=True):
+        rows += [("file", path), ("sha256", sha256 or "unknown until `localllm verify`")]
     return rows
 
 
-def _comparison(record: ModelRecord) -> str:
+def _comparison(header: Header, base: BaseTemplate | None) -> str:
     """Compare the template with its base's in a few words; empty without a base."""
-    if record.base is None:
+    if base is None:
         return ""
-    if record.base.text == record.template:
-        return f"the same as in {record.base.repo}"
-    changes = template_changes(record)
+    if base.text == header.text(_TEMPLATE):
+        return f"the same as in {base.repo}"
+    changes = difference(base.text, header.text(_TEMPLATE))
     n_added, n_removed = (sum(line.startswith(sign) for line in changes) for sign in "+-")
     counts = f" ({n_added} lines added, {n_removed} removed; --template shows them)" if changes else ""
-    return f"differs from {record.base.repo}{counts}"
+    return f"differs from {base.repo}{counts}"
 
 
 def _speeds(tuned: SpeedMeasurement) -> str:

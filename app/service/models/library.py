@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from app.library.external import external_models
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
-from app.library.local.model_record import ModelDescription, describe_model_file, record_of
+from app.library.local.model_record import ModelDescription, describe_model
 from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import available, find_importable, resolve
 from app.library.machine_fit.fit_cache import FitCache
@@ -90,13 +90,11 @@ class LibraryService:
     @in_thread
     def show(self, name: str) -> ModelDescription:
         """Return the description of a model's files. Raises ModelFileError."""
-        from app.library.local.index import full_model_info
         from quantizer.gguf.validation import validate_gguf
 
         header = validate_gguf(resolve(name, self._settings).path)
         with Index(self._settings.cache_dir) as index:
-            record = record_of(header, index, self._settings.cache_dir)
-        return describe_model_file(full_model_info(header), record)
+            return describe_model(header, index, self._settings.cache_dir)
 
     @in_thread
     def types(self, name: str) -> list[TypeChoice]:
