@@ -1,7 +1,7 @@
 """Which models are unloaded so that another one fits: decided from what each holds. Pure.
 
-Owns the choice: least recently used first, none that is busy, none without need. Independent of headers, of
-processes and of how the bytes were found out.
+Owns the choice: idle models first, then busy ones, which leave after their last answer; of each the least recently used
+first; none without need. Independent of headers, of processes and of how the bytes were measured.
 """
 
 from __future__ import annotations
