@@ -51,10 +51,15 @@ def starts(terminal):
     terminal.asks(shlex.join(python_command("tui")))
 
 
-def escapes_from(terminal, mark):
-    """Press Esc, and let it be taken: with a key that follows at once it would be one key with Alt."""
+def escapes_from(terminal, mark, to=""):
+    """Press Esc, and let it be taken: with a key that follows at once it would be one key with Alt.
+
+    `to` appears where `mark` alone proves nothing: a footer is empty for a moment while its keys change.
+    """
+    terminal.sees(mark)
     terminal.presses("Escape")
     terminal.no_longer_sees(mark)
+    terminal.sees(to)
 
 
 def is_welcomed(terminal):
@@ -132,13 +137,15 @@ def searches_the_chats(terminal):
     terminal.presses("F5")
     terminal.sees("1 chat")
     terminal.presses("/")
+    terminal.sees("esc Clear")
     terminal.types("zebra")
     terminal.sees("No chat matches.")
-    escapes_from(terminal, "zebra")
+    escapes_from(terminal, "zebra", to="esc Chat")
     terminal.presses("/")
+    terminal.sees("esc Clear")
     terminal.types("usual")
     terminal.sees(QUESTION, FOUND, "1 chat")
-    escapes_from(terminal, "esc Clear")
+    escapes_from(terminal, "esc Clear", to="esc Chat")
 
 
 def quantizes_the_guide(terminal):
