@@ -6,15 +6,15 @@ Owns requests, server-sent events and the clock. Does not evaluate the times.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from app.client.connection import MAX_QUOTED, HttpConnection, error_message
 from quantizer.errors import ServiceError
 
 __all__ = ["BenchClient", "Message", "TimedAnswer"]
@@ -23,7 +23,6 @@ Message = dict[str, str]
 
 _TIMEOUT_S = 1200.0
 _POLL_S = 0.25
-_MAX_QUOTED = 300  # characters of a server's text in an error
 
 
 @dataclass(slots=True)
@@ -58,8 +57,8 @@ class TimedAnswer:
         return (self.n_output - 1) / (self.arrivals_s[-1] - self.arrivals_s[0])
 
 
-class BenchClient:
-    """An async context manager. Answers are read with `stream`, or whole with `chat` and `complete`.
+class BenchClient(HttpConnection):
+    """An open connection to a server. Answers are read with `stream`, or whole with `chat` and `complete`.
 
     Every method raises ServiceError if the server cannot be reached, refuses, or does not speak OpenAI's API.
     """
@@ -67,20 +66,10 @@ class BenchClient:
     def __init__(
         self, url: str, model: str = "", api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # llama-server closes idle connections after 5 s, as httpx does: a new request could use one being closed.
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=_TIMEOUT_S, limits=limits, transport=transport, trust_env=False
-        )
-        self._url = url
+        super().__init__(url, api_key, transport, timeout=_TIMEOUT_S, limits=limits, trust_env=False)
         self._model = model
-
-    async def __aenter__(self) -> BenchClient:
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self._http.aclose()
 
     async def wait_ready(self, timeout_s: float) -> str:
         """Wait until the server answers and return the name of its model, by default the first one."""
@@ -93,26 +82,21 @@ class BenchClient:
                 state = str(error)
             else:
                 if health.status_code in (200, 404) and models.status_code == 200:
-                    with self._checked_format():
+                    with self._parsing():
                         self._model = self._model or str(models.json()["data"][0]["id"])
                     return self._model
-                state = f"{health.status_code} {health.text[:_MAX_QUOTED]}, {models.status_code}"
+                state = f"{health.status_code} {health.text[:MAX_QUOTED]}, {models.status_code}"
             if time.monotonic() > deadline_s:
-                cause = f"The server at {self._url} is not ready after {timeout_s:g} s: {state}."
+                cause = f"The server at {self.base_url} is not ready after {timeout_s:g} s: {state}."
                 raise ServiceError(cause, "Start it, and check the address.")
             await asyncio.sleep(_POLL_S)
 
     async def tokenize(self, text: str) -> list[int]:
         """Return the token ids of `text`; only llama.cpp's servers and ours have /tokenize."""
         body = {"content": text, "add_special": False, "model": self._model}
-        try:
-            response = await self._http.post("/tokenize", json=body)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        if response.status_code != 200:
-            raise _refusal("/tokenize", response.status_code, response.text)
-        with self._checked_format():
-            return [int(token) for token in response.json()["tokens"]]
+        tokens = await self.call("POST", "/tokenize", body)
+        with self._parsing():
+            return [int(token) for token in tokens["tokens"]]
 
     async def chat(self, messages: Sequence[Message], n_tokens: int, **sampling: Any) -> TimedAnswer:
         """Return the whole next message, `n_tokens` long."""
@@ -133,37 +117,27 @@ class BenchClient:
             "stream_options": {"include_usage": True},
         }
         answer = TimedAnswer(sent_s=time.perf_counter())
-        async with aclosing(self._lines(path, {**body, **fixed, **sampling})) as lines:
-            async for line in lines:
-                if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                    with self._checked_format():
-                        _add(answer, json.loads(line[5:]))
-                    yield answer
+        async with aclosing(self.events("POST", path, {**body, **fixed, **sampling})) as events:
+            async for event in events:
+                with self._parsing():
+                    _add(answer, event)
+                yield answer
         answer.ended_s = time.perf_counter()
         if not answer.n_prompt:
             raise ServiceError(f"{path}: the server reported no usage.", "Use a server that supports stream_options.")
         yield answer
 
-    async def _lines(self, path: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-        try:
-            async with self._http.stream("POST", path, json=body) as response:
-                if response.status_code != 200:
-                    raise _refusal(path, response.status_code, (await response.aread()).decode("utf-8", "replace"))
-                async for line in response.aiter_lines():
-                    yield line
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+    def _unreachable(self, error: Exception) -> ServiceError:
+        return ServiceError(f"The server at {self.base_url} closed: {error}.", "Check its log, and start it again.")
 
-    @contextmanager
-    def _checked_format(self) -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            cause = f"The server at {self._url} does not speak OpenAI's API: {str(error)[:_MAX_QUOTED]}."
-            raise ServiceError(cause, "Give the address of an OpenAI-compatible server.") from error
+    def _invalid(self, reason: str) -> ServiceError:
+        cause = f"The server at {self.base_url} does not speak OpenAI's API: {reason}."
+        return ServiceError(cause, "Give the address of an OpenAI-compatible server.")
 
-    def _unreachable(self, error: httpx.TransportError) -> ServiceError:
-        return ServiceError(f"The server at {self._url} closed: {error}.", "Check its log, and start it again.")
+    def _refusal(self, path: str, status: int, body: bytes) -> ServiceError:
+        message = error_message(body)
+        mark = "" if message.endswith((".", "!", "?")) else "."
+        return ServiceError(f"{path} answers {status}: {message}{mark}", "The server may not support this.")
 
 
 async def _whole(events: AsyncGenerator[TimedAnswer, None]) -> TimedAnswer:
@@ -176,7 +150,7 @@ async def _whole(events: AsyncGenerator[TimedAnswer, None]) -> TimedAnswer:
 def _add(answer: TimedAnswer, chunk: dict[str, Any]) -> None:
     """Add one event to `answer`."""
     if "error" in chunk:
-        raise ServiceError(f"The server failed: {str(chunk['error'])[:_MAX_QUOTED]}", "Check its log.")
+        raise ServiceError(f"The server failed: {str(chunk['error'])[:MAX_QUOTED]}", "Check its log.")
     text = "".join(_text(choice) for choice in chunk.get("choices") or ())
     if text:
         answer.arrivals_s.append(time.perf_counter())
@@ -192,19 +166,3 @@ def _add(answer: TimedAnswer, chunk: dict[str, Any]) -> None:
 def _text(choice: dict[str, Any]) -> str:
     delta = choice.get("delta") or {}
     return str(choice.get("text") or "") + str(delta.get("reasoning_content") or "") + str(delta.get("content") or "")
-
-
-def _refusal(path: str, status: int, text: str) -> ServiceError:
-    message = _error_message(text)
-    mark = "" if message.endswith((".", "!", "?")) else "."
-    return ServiceError(f"{path} answers {status}: {message[:_MAX_QUOTED]}{mark}", "The server may not support this.")
-
-
-def _error_message(text: str) -> str:
-    """Return the message of an error in OpenAI's or Ollama's form; another text unchanged."""
-    try:
-        error = json.loads(text)["error"]
-        message = error["message"] if isinstance(error, dict) else error
-    except (ValueError, LookupError, TypeError):
-        message = text
-    return str(message).strip()

@@ -6,23 +6,21 @@ routes: a remote engine has no plans, jobs and library.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from types import TracebackType
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
 
+from app.client.connection import MAX_QUOTED, HttpConnection, chat_body, error_message
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.protocol.status import ModelStatus, ServiceStatus
-from quantizer.errors import RequestError, ServiceError
+from quantizer.errors import RequestError, ServiceError, UserError
 
 __all__ = ["RemoteEngine", "parse_address"]
 
-_MAX_QUOTED = 300  # characters of an engine's message, in an error
+_NEEDS_KEY = "Give its key with --api-key, or in LOCALLLM_API_KEY."
+_REMEDIES = {401: _NEEDS_KEY, 403: _NEEDS_KEY, 429: "Try again later."}
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
 
 
@@ -33,11 +31,10 @@ def parse_address(text: str) -> str | None:
     return text.rstrip("/").removesuffix("/v1")
 
 
-class RemoteEngine:
+class RemoteEngine(HttpConnection):
     """An open connection to the engine at `base_url`; fulfils what a chat needs of `ServiceClient`.
 
-    Use it as an async context manager. Every method raises ServiceError when the engine cannot be reached or is none,
-    and RequestError for what it refuses.
+    Every method raises ServiceError when the engine cannot be reached or is none, and RequestError for what it refuses.
     """
 
     def __init__(
@@ -47,30 +44,14 @@ class RemoteEngine:
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.base_url = base_url
+        super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=10.0))
         self._clock = clock
-        self._http = httpx.AsyncClient(
-            base_url=base_url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            transport=transport,
-            timeout=httpx.Timeout(None, connect=10.0),
-        )
-
-    async def __aenter__(self) -> RemoteEngine:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.aclose()
 
     async def status(self) -> ServiceStatus:
         """Return the engine's models, each as ready: such an engine reports no progress."""
-        with self._reachable():
-            response = await self._http.get("/v1/models")
-        self._check(response.status_code, response.content)
+        listed = await self.call("GET", "/v1/models")
         with self._parsing():
-            items = [item for item in response.json()["data"] if isinstance(item["id"], str)]
+            items = [item for item in listed["data"] if isinstance(item["id"], str)]
             models = tuple(_model(item) for item in items)
         if not models:
             raise ServiceError(f"The engine at {self.base_url} has no model.", "Give it one.")
@@ -96,68 +77,32 @@ class RemoteEngine:
         Tokens are counted as pieces until the engine reports its own count; times are measured here unless it reports
         them as llama.cpp does. Reasoning that the engine leaves in the answer stays there.
         """
-        chosen = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
-        body = {
-            "model": model,
-            "messages": [asdict(message) for message in messages],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **chosen,
-        }
-        if chosen.get("continue_final_message"):
+        body = chat_body(messages, model, options)
+        if body.get("continue_final_message"):
             body["add_generation_prompt"] = False  # vLLM takes either
         reply = _Reply(self._clock)
-        async for event in self._events("/v1/chat/completions", body):
+        async for event in self.events("POST", "/v1/chat/completions", body):
             with self._parsing():
                 delta = reply.add(event)
             if delta is not None:
                 yield delta
         yield reply.completed()
 
-    async def _events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
-        with self._reachable():
-            async with self._http.stream("POST", path, json=body) as response:
-                if response.is_error:
-                    self._check(response.status_code, await response.aread())
-                async for line in response.aiter_lines():
-                    if line.startswith("data:") and line[5:].strip() != "[DONE]":
-                        with self._parsing():
-                            event = json.loads(line[5:])
-                        yield event
+    def _unreachable(self, error: Exception) -> ServiceError:
+        if isinstance(error, httpx.InvalidURL):
+            return ServiceError(f"{self.base_url} is not an address: {error}.", "Give one such as http://host:8000.")
+        cause = f"No engine answers at {self.base_url}: {str(error) or type(error).__name__}."
+        return ServiceError(cause, "Check the address, and that it runs.")
 
-    def _check(self, status: int, body: bytes) -> None:
-        """Raise the error that an HTTP status means, if any."""
-        cause = f"The engine at {self.base_url} responds {status}: {_message(body)}"
-        if status in (401, 403):
-            raise RequestError(cause, "Give its key with --api-key, or in LOCALLLM_API_KEY.")
-        if status == 429:
-            raise RequestError(cause, "Try again later.")
+    def _invalid(self, reason: str) -> ServiceError:
+        cause = f"The engine at {self.base_url} sends an invalid response: {reason}."
+        return ServiceError(cause, "Give the address of an OpenAI-compatible engine.")
+
+    def _refusal(self, path: str, status: int, body: bytes) -> UserError:  # noqa: ARG002 - the status says enough
+        cause = f"The engine at {self.base_url} responds {status}: {error_message(body)}"
         if status >= 500:
-            raise ServiceError(cause, "Try again, or see its log.")
-        if status >= 400:
-            raise RequestError(cause, "Change the request, or the engine's settings.")
-
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.InvalidURL as error:
-            raise ServiceError(
-                f"{self.base_url} is not an address: {error}.", "Give one such as http://host:8000."
-            ) from error
-        except (httpx.TransportError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not self._http.is_closed:  # closed by its owner
-                raise
-            cause = f"No engine answers at {self.base_url}: {str(error) or type(error).__name__}."
-            raise ServiceError(cause, "Check the address, and that it runs.") from error
-
-    @contextmanager
-    def _parsing(self) -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            cause = f"The engine at {self.base_url} sends an invalid response: {str(error)[:_MAX_QUOTED]}."
-            raise ServiceError(cause, "Give the address of an OpenAI-compatible engine.") from error
+            return ServiceError(cause, "Try again, or see its log.")
+        return RequestError(cause, _REMEDIES.get(status, "Change the request, or the engine's settings."))
 
 
 class _Reply:
@@ -176,7 +121,7 @@ class _Reply:
     def add(self, event: Mapping[str, Any]) -> TextDelta | None:
         """Add an event and return its text, if any. Raises ServiceError for an error in mid-answer."""
         if error := event.get("error"):
-            raise ServiceError(f"The engine failed: {str(error)[:_MAX_QUOTED]}", "Ask again.")
+            raise ServiceError(f"The engine failed: {str(error)[:MAX_QUOTED]}", "Ask again.")
         text, reasoning = "", ""
         for choice in event.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
@@ -208,13 +153,3 @@ def _model(item: Mapping[str, Any]) -> ModelStatus:
     lengths = [item.get(name) for name in _CONTEXT_FIELDS] + [(item.get("meta") or {}).get("n_ctx")]
     n_ctx = next((value for value in lengths if isinstance(value, int)), 0)
     return ModelStatus(id=item["id"], state="ready", progress=1.0, n_ctx=n_ctx, notices=(), error=None)
-
-
-def _message(body: bytes) -> str:
-    """Return the message of an engine's error, in OpenAI's shape or any other."""
-    text = body.decode("utf-8", "replace")
-    try:
-        error = json.loads(text)["error"]
-    except (ValueError, LookupError, TypeError):
-        return text[:_MAX_QUOTED]
-    return str(error.get("message", error) if isinstance(error, dict) else error)[:_MAX_QUOTED]

@@ -34,3 +34,20 @@ async def test_a_mistake_of_ours_is_not_blamed_on_the_service() -> None:
     async with ServiceClient("http://127.0.0.1:11500", transport=httpx.MockTransport(broken)) as client:
         with pytest.raises(RuntimeError, match="a bug"):
             await client.jobs()
+
+
+async def test_events_of_the_service_that_end_without_done_are_incomplete() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, text="data: {}\n\n"))
+    async with ServiceClient("http://127.0.0.1:11500", transport=transport) as client:
+        events = client.events("GET", "/api/localllm/jobs/events")
+        assert await anext(events) == {}
+        with pytest.raises(ServiceError, match="before it was complete"):
+            await anext(events)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_another_program_on_the_port_is_reported(status: int) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, text="<html>"))
+    async with ServiceClient("http://127.0.0.1:11500", transport=transport) as client:
+        with pytest.raises(ServiceError, match="Another program"):
+            await client.jobs()

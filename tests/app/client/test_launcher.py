@@ -44,7 +44,7 @@ async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Setti
         status = await load_model(client, "", seen.append)
         assert (status.id, status.state) == ("tiny", "ready")
         events = [event async for event in client.chat([Message("user", "hello")])]
-        pid = (await client._connection.call("GET", "/api/localllm/status"))["models"][0]["worker_pid"]
+        pid = (await client.call("GET", "/api/localllm/status"))["models"][0]["worker_pid"]
     assert isinstance(events[-1], Completed)
     assert all(isinstance(event, TextDelta) for event in events[:-1])
     assert seen[-1] == status
@@ -162,7 +162,7 @@ from app.settings.settings import load_settings
 async def main():
     async with open_service(load_settings()) as client:
         await load_model(client, "")
-        status = await client._connection.call("GET", "/api/localllm/status")
+        status = await client.call("GET", "/api/localllm/status")
         print(client.base_url, status["models"][0]["worker_pid"], flush=True)
         await asyncio.sleep(60)
 
