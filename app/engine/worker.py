@@ -23,7 +23,7 @@ from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.load.speed_sampler import SpeedSampler
 from app.engine.loop.core import Engine, Event
-from app.engine.protocol import codec, messages
+from app.engine.protocol import messages
 from app.engine.protocol.messages import WorkerMessage
 from app.engine.request import Request
 from app.engine.tuning.tune_results import Workload
@@ -58,7 +58,7 @@ class Worker:
 
     def send(self, *sent: WorkerMessage) -> None:
         with self._write_lock:
-            self._write(b"".join(map(codec.encode, sent)))
+            self._write(b"".join(map(messages.encode, sent)))
 
     def _listener(self) -> LoadListener:
         return LoadListener(
@@ -77,7 +77,7 @@ class Worker:
 
     def read_messages(self) -> None:
         """Pass messages to the engine thread until the service closes the pipe; handle urgent ones at once."""
-        while (message := codec.read_message(self._read)) is not None:
+        while (message := messages.read_message(self._read)) is not None:
             if self._engine is None or not self._handle_at_once(message, self._engine):
                 self._inbox.put(message)
         self.is_stopping = True

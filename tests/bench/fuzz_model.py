@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from app.engine.protocol import codec, messages
+from app.engine.protocol import messages
 from app.engine.protocol.messages import EngineConfig
 from quantizer.errors import EngineError, UserError
 from quantizer.gguf.model_info import read_model_info
@@ -76,9 +76,9 @@ def _loaded(path: Path) -> str:
     ) as worker:
         assert worker.stdin
         assert worker.stdout
-        worker.stdin.write(codec.encode(messages.Load(str(path), EngineConfig(n_ctx=256))))
+        worker.stdin.write(messages.encode(messages.Load(str(path), EngineConfig(n_ctx=256))))
         worker.stdin.flush()
-        while (frame := codec.read_message(worker.stdout.read)) is not None:
+        while (frame := messages.read_message(worker.stdout.read)) is not None:
             if isinstance(frame, messages.Ready):
                 worker.stdin.close()
                 return "loaded"

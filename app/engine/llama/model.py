@@ -25,7 +25,7 @@ from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
-from app.engine.speculative.vocabulary import Vocabulary
+from app.engine.speculative.draft_model import Vocabulary
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.kv_cache import DRAFT_CELLS, n_seq_max, parse_kv_types
 from offload.footprint.profile import RunConfig

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.speculative.draft_heads import DraftHead
-from app.engine.speculative.draft_model import DraftModel
+from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.step_cost import StepCost
-from app.engine.speculative.vocabulary import vocabulary_mismatch
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import LoadParameters
 from quantizer.errors import ModelFileError

@@ -14,10 +14,9 @@ from collections.abc import Sequence as Many
 from app.engine.backend import Backend, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
-from app.engine.loop.admission import Admission
 from app.engine.loop.counters import Counters, DraftCounts
 from app.engine.loop.scheduler import StepBudget, schedule
-from app.engine.loop.sequence import Sequence
+from app.engine.loop.sequence import Admission, Sequence
 from app.engine.loop.slots import AdapterScheduler, SlotManager
 from app.engine.loop.verification import Verifier, n_steps_at_once
 from app.engine.protocol.messages import Failed, Finished, Output

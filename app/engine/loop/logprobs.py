@@ -1,12 +1,14 @@
-"""Log probabilities of sampled tokens and their alternatives, buffered until their text is shown.
+"""Log probabilities of sampled tokens and their alternatives, and the echo of a prompt with those of its tokens.
 
-Owns the probabilities (the model's own, before samplers) and the order in which they are released. Independent of how
-text is held back.
+Owns the probabilities (the model's own, before samplers), the order in which they are released, and where in the text
+each token begins. Independent of batches and of how text is held back.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections import deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from app.engine.backend import Backend
 from app.engine.request import TokenLogprob
 
-__all__ = ["LogprobBuffer", "most_likely", "score"]
+__all__ = ["Echo", "EchoedText", "LogprobBuffer", "most_likely", "score"]
 
 LOWEST_LOGPROB = -9999.0  # instead of -infinity, as in OpenAI's API; JSON has no infinity
 
@@ -60,3 +62,94 @@ class LogprobBuffer:
         while self._entries and self._entries[0][0] <= n_shown:
             released.append(self._entries.popleft()[1])
         return tuple(released)
+
+
+class EchoedText:
+    """Text of a prompt, token by token, in characters.
+
+    A prompt given as text is reproduced exactly, whatever its tokenizer changed; one given as tokens is detokenized.
+    """
+
+    def __init__(self, prompt: str | None) -> None:
+        self._prompt = None if prompt is None else prompt.encode("utf-8", "replace")
+        self._n_bytes = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.n_characters = 0
+
+    def push(self, piece: bytes, label: bytes) -> str:
+        """Return the text of a token with the bytes `piece`; a special token is written as `label`."""
+        return self._decode(piece if self._prompt is None else self._next(self._prompt, piece, label))
+
+    def finish(self) -> str:
+        """Return the rest of the text."""
+        return self._decode(b"" if self._prompt is None else self._prompt[self._n_bytes :], is_final=True)
+
+    def _next(self, prompt: bytes, piece: bytes, label: bytes) -> bytes:
+        """Return the bytes of `prompt` for a token, none if the tokenizer added it.
+
+        Tokenizers may put a blank before a text; bytes that the tokenizer changed are matched by length.
+        """
+        spellings = (piece, label, piece.removeprefix(b" "))
+        found = (spelling for spelling in spellings if spelling and prompt.startswith(spelling, self._n_bytes))
+        n_bytes = len(next(found, piece.removeprefix(b" ")))
+        begin, self._n_bytes = self._n_bytes, min(len(prompt), self._n_bytes + n_bytes)
+        return prompt[begin : self._n_bytes]
+
+    def _decode(self, data: bytes, *, is_final: bool = False) -> str:
+        text = self._decoder.decode(data, final=is_final)
+        self.n_characters += len(text)
+        return text
+
+
+class Echo:
+    """Echo of the prompt `tokens`, given as the text `prompt` or None.
+
+    Unless `n_top` is None it includes log probabilities with that many alternatives a token; the first token has none.
+    """
+
+    def __init__(self, prompt: str | None, tokens: Sequence[int], n_top: int | None) -> None:
+        self._tokens = tuple(tokens)
+        self._n_top = n_top
+        self._n_emitted = 0
+        self._text = EchoedText(prompt)
+
+    @property
+    def is_scoring(self) -> bool:
+        """Whether all tokens computed next need logits."""
+        return self._n_top is not None and self._n_emitted < len(self._tokens)
+
+    @property
+    def n_reusable(self) -> int:
+        """The number of tokens that may be taken from the cache: their logits are done, or not requested."""
+        return max(0, self._n_emitted - 1) if self.is_scoring else len(self._tokens)
+
+    @property
+    def n_characters(self) -> int:
+        """The length of the emitted text."""
+        return self._text.n_characters
+
+    def advance(self, backend: Backend, row: int, begin: int, n_tokens: int) -> tuple[str, tuple[TokenLogprob, ...]]:
+        """Return the text and log probabilities to emit after `n_tokens` from position `begin` on were computed.
+
+        Their logits, if requested, begin at `row` of the batch. The last token's logits are the answer's.
+        """
+        if self._n_emitted == len(self._tokens):
+            return "", ()
+        end = min(len(self._tokens), begin + n_tokens + 1) if self.is_scoring else len(self._tokens)
+        text: list[str] = []
+        entries = tuple(self._entries(backend, row - begin, end, text))
+        if self._n_emitted == len(self._tokens):
+            text.append(self._text.finish())
+        return "".join(text), entries
+
+    def _entries(self, backend: Backend, row_of_first: int, end: int, text: list[str]) -> Iterator[TokenLogprob]:
+        """Yield the entries of the tokens up to `end` and append their text to `text`."""
+        while self._n_emitted < end:
+            token, offset = self._tokens[self._n_emitted], self._text.n_characters
+            piece, label = backend.piece(token), backend.label(token)
+            text.append(self._text.push(piece, label))
+            if self._n_top is not None:
+                row = row_of_first + self._n_emitted - 1
+                logprob, alternatives = score(backend, row, token, self._n_top) if self._n_emitted else (None, ())
+                yield TokenLogprob(piece or label, logprob, alternatives, offset)
+            self._n_emitted += 1

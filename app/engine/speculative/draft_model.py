@@ -1,7 +1,7 @@
 """Drafts of a second, smaller model: its own greedy continuation of each answer.
 
-Owns the cache of the draft model, in step with the answers that it drafts for, and the cost of drafting. Independent of
-how drafts are verified.
+Owns the cache of the draft model, in step with the answers that it drafts for, the cost of drafting, and what its
+vocabulary must share with the target's. Independent of how drafts are verified.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, D
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = ["DraftModel"]
+__all__ = ["DraftModel", "Vocabulary", "vocabulary_mismatch"]
 
 MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step
 EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
 MAX_OBSERVED_TOKENS = 32  # larger steps only catch up, in too many sizes to measure each
+# Of vocabularies; both figures: common/speculative.cpp @ the llama.cpp vendored in llama-cpp-python 0.3.36.
+MAX_SIZE_DIFFERENCE = 128  # of padding within one family of models
+N_UNCHECKED = 5  # first ids: special tokens, with different names in models that otherwise agree
 
 
 @dataclass(slots=True)
@@ -224,3 +227,31 @@ class DraftModel:
             if answer.sequence_id is not None:
                 self._cache.truncate(answer.slot_id, answer.n_computed)
                 answer.drafted = []
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a model by id. `begin` and `end` are added around every text, None if nothing is."""
+
+    kind: int
+    begin: int | None
+    end: int | None
+    texts: Many[bytes]
+
+
+def vocabulary_mismatch(target: Vocabulary, draft: Vocabulary) -> str:
+    """Return why tokens of `draft` cannot replace those of `target`, as half a sentence; empty if they can."""
+    if target.kind != draft.kind:
+        return f"its tokenizer is of kind {draft.kind} and not {target.kind}"
+    if target.begin != draft.begin:
+        return f"it begins texts with token {draft.begin} and not {target.begin}"
+    if target.end != draft.end:
+        return f"it ends texts with token {draft.end} and not {target.end}"
+    if abs(len(target.texts) - len(draft.texts)) > MAX_SIZE_DIFFERENCE:
+        return f"it has {len(draft.texts)} tokens and not {len(target.texts)}"
+    pairs = list(zip(target.texts, draft.texts, strict=False))[N_UNCHECKED:]
+    different = next((index for index, (one, other) in enumerate(pairs, N_UNCHECKED) if one != other), None)
+    if different is None:
+        return ""
+    one, other = (vocabulary.texts[different].decode("utf-8", "replace") for vocabulary in (target, draft))
+    return f"token {different} is {other!r} and not {one!r}"

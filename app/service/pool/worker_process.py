@@ -11,8 +11,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from app.engine.protocol.codec import decode, encode, message_length
-from app.engine.protocol.messages import Finished, Output, WorkerMessage
+from app.engine.protocol.messages import Finished, Output, WorkerMessage, decode, encode, message_length
 from app.engine.request import Request
 from quantizer.errors import EngineError, UserError
 from quantizer.process import ChildProcess

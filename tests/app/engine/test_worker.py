@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.protocol import codec, messages
+from app.engine.protocol import messages
 from app.engine.protocol.messages import EngineConfig, WorkerMessage
 from app.engine.request import FinishReason, Request, SamplingParams
 
@@ -27,12 +27,12 @@ class Child:
 
     def send(self, *wanted: WorkerMessage) -> None:
         assert self.process.stdin
-        self.process.stdin.write(b"".join(codec.encode(message) for message in wanted))
+        self.process.stdin.write(b"".join(messages.encode(message) for message in wanted))
         self.process.stdin.flush()
 
     def receive(self) -> WorkerMessage | None:
         assert self.process.stdout
-        return codec.read_message(self.process.stdout.read)
+        return messages.read_message(self.process.stdout.read)
 
     def until(self, kind: type[WorkerMessage]) -> list[WorkerMessage]:
         seen: list[WorkerMessage] = []

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine.speculative.vocabulary import Vocabulary, vocabulary_mismatch
+from app.engine.speculative.draft_model import Vocabulary, vocabulary_mismatch
 
 TARGET = Vocabulary(kind=2, begin=1, end=None, texts=[f"t{index}".encode() for index in range(300)])
 

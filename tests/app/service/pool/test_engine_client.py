@@ -188,7 +188,7 @@ async def test_a_failed_load_raises_and_the_next_request_retries_it(tmp_path: Pa
 import sys, pathlib
 from app.engine import worker
 from app.engine.protocol import messages
-from app.engine.protocol import codec
+from app.engine.protocol import messages
 from quantizer.errors import ErrorInfo
 marker = pathlib.Path({str(marker)!r})
 if marker.exists():
@@ -197,7 +197,7 @@ if marker.exists():
 else:
     marker.touch()
     failed = messages.Failed("", ErrorInfo("EngineError", "Not enough memory.", "Close something."))
-    sys.stdout.buffer.write(codec.encode(failed))
+    sys.stdout.buffer.write(messages.encode(failed))
 """
     engine = EngineClient(
         Path("tiny.gguf"), EngineConfig(), partial(WorkerProcess.start, [sys.executable, "-P", "-c", program])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.client.fake import PLAN
 from app.engine.loop.counters import Counters, Histogram
-from app.engine.protocol import codec, messages
+from app.engine.protocol import messages
 from app.engine.request import Adapter, FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
 from app.protocol.codec import decode as decode_value
 from app.protocol.codec import encode as encode_value
@@ -54,10 +54,10 @@ SAMPLES = [
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
 def test_every_message_survives_the_pipe(message: messages.WorkerMessage) -> None:
-    stream = io.BytesIO(codec.encode(message) * 2)
-    assert codec.read_message(stream.read) == message
-    assert codec.read_message(stream.read) == message
-    assert codec.read_message(stream.read) is None
+    stream = io.BytesIO(messages.encode(message) * 2)
+    assert messages.read_message(stream.read) == message
+    assert messages.read_message(stream.read) == message
+    assert messages.read_message(stream.read) is None
 
 
 def test_every_kind_of_frame_is_sampled_above() -> None:
@@ -65,21 +65,21 @@ def test_every_kind_of_frame_is_sampled_above() -> None:
 
 
 def test_a_pipe_that_ends_inside_a_message_ends_the_stream() -> None:
-    assert codec.read_message(io.BytesIO(codec.encode(messages.Abort("a"))[:-1]).read) is None
+    assert messages.read_message(io.BytesIO(messages.encode(messages.Abort("a"))[:-1]).read) is None
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"type":"Nonsense"}', b'{"type":"Abort"}', b'{"type":"Abort","x":1}'])
 def test_what_is_no_frame_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="not a message"):
-        codec.decode(body)
+        messages.decode(body)
 
 
 def test_a_length_past_the_limit_is_refused_before_anything_is_read() -> None:
     with pytest.raises(ValueError, match="a message of"):
-        codec.read_message(io.BytesIO(b"\xff\xff\xff\xff").read)
+        messages.read_message(io.BytesIO(b"\xff\xff\xff\xff").read)
 
 
 @given(st.text(), st.integers(0, 10**6))
 def test_any_text_survives_the_pipe(text: str, n_tokens: int) -> None:
     message = messages.Output("a", text, n_tokens)
-    assert codec.read_message(io.BytesIO(codec.encode(message)).read) == message
+    assert messages.read_message(io.BytesIO(messages.encode(message)).read) == message
