@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest, describe_plan
-from app.service.pool.eviction import LoadedModel
-from app.service.pool.memory import private_bytes
+from app.service.pool.memory import LoadedModel, private_bytes
 from app.settings.settings import Settings
 
 __all__ = ["MachineCache", "PlanService", "machine_for_reload"]

@@ -1,19 +1,22 @@
 """One model loads after another, in the order of the requests, each once there is memory for it.
 
-Owns the order. `eviction` decides which models are unloaded, `memory` reports what they hold. Independent of requests.
+Owns the order, and which models are unloaded: idle ones first, then busy ones, which leave after their last answer; of
+each the least recently used first; none without need. `memory` reports what they hold. Independent of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.eviction import EvictionPlan, LoadedModel, machine_without, plan_eviction
-from app.service.pool.memory import Memory
+from app.service.pool.memory import LoadedModel, Memory, ModelDemand, machine_without
+from offload.devices.machine import Machine
 
-__all__ = ["LoadQueue"]
+__all__ = ["LoadQueue", "plan_eviction"]
+
+_AS_GOOD = 0.97  # of the rate when alone: the same share below which a plan is called partial
 
 
 class LoadQueue:
@@ -52,8 +55,7 @@ class LoadQueue:
         if not others and not self._memory.is_limited:
             return False  # the worker plans for itself
         loaded = [self._loaded(other) for other in others]
-        plan = await asyncio.to_thread(self._plan, engine, loaded)
-        leaving = [*plan.unload, *plan.wait_for]
+        leaving = await asyncio.to_thread(self._leaving, engine, loaded)
         await self._evict([others[_index(loaded, model)] for model in leaving])
         return bool(leaving)
 
@@ -78,13 +80,41 @@ class LoadQueue:
             is_busy=engine.is_busy,
         )
 
-    def _plan(self, engine: EngineClient, loaded: list[LoadedModel]) -> EvictionPlan:
+    def _leaving(self, engine: EngineClient, loaded: list[LoadedModel]) -> list[LoadedModel]:
         machine = self._memory.machine(loaded)
-        plan = plan_eviction(self._memory.demand(engine.model_path, engine.config), loaded, machine)
-        if plan.does_not_fit:
+        leaving = plan_eviction(self._memory.demand(engine.model_path, engine.config), loaded, machine)
+        if leaving is None:
             self._memory.check(engine.model_path, engine.config, machine_without(machine, loaded))
-            return EvictionPlan.of(loaded)  # the user has agreed to load it anyway: it gets all memory there is
-        return plan
+            return _by_use(loaded)  # the user has agreed to load it anyway: it gets all memory there is
+        return leaving
+
+
+def plan_eviction(demand: ModelDemand, loaded: Sequence[LoadedModel], machine: Machine) -> list[LoadedModel] | None:
+    """Return which of `loaded` to unload for `demand`, on a `machine` as free as it is with all of them loaded.
+
+    As many are unloaded as it takes to run as well as alone, idle ones first; None where it would not run even alone.
+    """
+    alone = demand(machine_without(machine, loaded))
+    if alone <= 0:
+        return None
+
+    def suffices(leaving: list[LoadedModel]) -> bool:
+        return demand(machine_without(machine, leaving)) >= _AS_GOOD * alone
+
+    leaving: list[LoadedModel] = []
+    candidates = _by_use(loaded)
+    while not suffices(leaving) and candidates:
+        leaving.append(candidates.pop(0))
+    for model in reversed(leaving):  # the most recently used is the first to be spared
+        others = [other for other in leaving if other is not model]
+        if suffices(others):
+            leaving = others
+    return leaving
+
+
+def _by_use(models: Iterable[LoadedModel]) -> list[LoadedModel]:
+    """Return idle models before busy ones, the least recently used first."""
+    return sorted(models, key=lambda model: (model.is_busy, model.last_used_s))
 
 
 def _index(models: list[LoadedModel], model: LoadedModel) -> int:

@@ -6,24 +6,31 @@ Independent of the order of loading. Imports numpy only when it is needed, after
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import psutil
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import stat_model
 from app.protocol.plan import Plan
-from app.service.pool.eviction import LoadedModel, ModelDemand
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
-from offload.devices.machine import HOST_NAME, Machine
+from offload.devices.machine import HOST_NAME, Device, Machine
 from offload.format import format_memory
 from quantizer.errors import EngineError
 
-__all__ = ["MachineMemory", "Memory", "private_bytes", "resident_bytes"]
+__all__ = [
+    "LoadedModel",
+    "MachineMemory",
+    "Memory",
+    "ModelDemand",
+    "machine_without",
+    "private_bytes",
+    "resident_bytes",
+]
 
 if TYPE_CHECKING:
     from offload.devices.gpus import ListedGpu
@@ -32,7 +39,21 @@ if TYPE_CHECKING:
     from offload.speed.cost_model import Rates
 
 
+# How well a model would run on a machine with what is free there: 0 for not at all, never less for more memory.
+ModelDemand: TypeAlias = Callable[[Machine], float]
 _UNLIMITED_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model in memory: its file, the process that holds it (None before it starts), its bytes by device name, the
+    time of its last use in seconds, and whether it is busy."""
+
+    path: Path
+    worker_pid: int | None = None
+    held_bytes: Mapping[str, int]
+    last_used_s: float = 0.0
+    is_busy: bool = False
 
 
 class Memory(Protocol):
@@ -159,6 +180,22 @@ def _worth(assessment: Assessment) -> float:
         return 0.0
     tps = assessment.decode_tps
     return tps if tps is not None else 1.0 + assessment.placement.n_on_gpus
+
+
+def machine_without(machine: Machine, leaving: Iterable[LoadedModel]) -> Machine:
+    """Return `machine` with the memory of `leaving` free; memory that a GPU shares with the CPU is free to both."""
+    leaving = tuple(leaving)
+    freed = {device.name: _held(leaving, device) for device in (machine.host, *machine.gpus)}
+    shared = freed[machine.host.name] + sum(freed[gpu.name] for gpu in machine.gpus if gpu.shares_host)
+
+    def freer(device: Device) -> Device:
+        return replace(device, free_bytes=device.free_bytes + (shared if device.shares_host else freed[device.name]))
+
+    return Machine(freer(machine.host), tuple(map(freer, machine.gpus)))
+
+
+def _held(models: Iterable[LoadedModel], device: Device) -> int:
+    return sum(model.held_bytes.get(device.name, 0) for model in models)
 
 
 def _uncounted_bytes(model: LoadedModel) -> int:

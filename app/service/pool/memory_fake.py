@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.protocol.plan import Plan
-from app.service.pool.eviction import LoadedModel, ModelDemand
+from app.service.pool.memory import LoadedModel, ModelDemand
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from quantizer.errors import EngineError
 

@@ -22,7 +22,7 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 from app.service.models.served_model import ServedModel
-from app.service.pool.eviction import LoadedModel
+from app.service.pool.memory import LoadedModel
 from offload.footprint.kv_cache import parse_kv_types
 from quantizer.errors import UsageError
 

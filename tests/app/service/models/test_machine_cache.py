@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.service.models.plan_service import MachineCache, machine_for_reload
-from app.service.pool.eviction import LoadedModel
+from app.service.pool.memory import LoadedModel
 from offload.devices.machine import Device, DeviceKind, Machine
 
 GIB = 1 << 30

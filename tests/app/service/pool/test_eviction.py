@@ -6,7 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.pool.eviction import EvictionPlan, LoadedModel, ModelDemand, machine_without, plan_eviction
+from app.service.pool.load_queue import plan_eviction
+from app.service.pool.memory import LoadedModel, ModelDemand, machine_without
 from app.service.pool.memory_fake import host_with
 from offload.devices.machine import Device, DeviceKind, Machine
 
@@ -33,36 +34,29 @@ def _models(draw: st.DrawFn) -> list[LoadedModel]:
     ]
 
 
-def _left(loaded: list[LoadedModel], plan: EvictionPlan) -> list[LoadedModel]:
-    return [model for model in loaded if model not in (*plan.unload, *plan.wait_for)]
-
-
 @given(_models(), SIZES, st.integers(-50, 100))
 def test_the_model_fits_beside_those_that_stay(loaded: list[LoadedModel], wanted: int, free: int) -> None:
     machine = host_with(free)
-    plan = plan_eviction(_all_of(wanted), loaded, machine)
-    leaving = [model for model in loaded if model not in _left(loaded, plan)]
-    assert plan.does_not_fit or machine_without(machine, leaving).host.free_bytes >= wanted
+    leaving = plan_eviction(_all_of(wanted), loaded, machine)
+    assert leaving is None or machine_without(machine, leaving).host.free_bytes >= wanted
 
 
 @given(_models(), SIZES, st.integers(-50, 100))
-def test_no_busy_model_is_unloaded_or_waited_for_if_idle_ones_suffice(
+def test_busy_models_leave_last_and_only_if_idle_ones_do_not_suffice(
     loaded: list[LoadedModel], wanted: int, free: int
 ) -> None:
-    busy = [model for model in loaded if model.is_busy]
-    plan = plan_eviction(_all_of(wanted), loaded, host_with(free))
-    assert not any(model in busy for model in plan.unload)
-    assert all(model in busy for model in plan.wait_for)
+    leaving = plan_eviction(_all_of(wanted), loaded, host_with(free)) or []
+    are_busy = [model.is_busy for model in leaving]
+    assert are_busy == sorted(are_busy)
     idle = [model for model in loaded if not model.is_busy]
     if machine_without(host_with(free), idle).host.free_bytes >= wanted:
-        assert not plan.wait_for
+        assert not any(are_busy)
 
 
 @given(_models(), SIZES, st.integers(-50, 100))
 def test_none_is_unloaded_without_need(loaded: list[LoadedModel], wanted: int, free: int) -> None:
     machine = host_with(free)
-    plan = plan_eviction(_all_of(wanted), loaded, machine)
-    leaving = [model for model in loaded if model not in _left(loaded, plan)]
+    leaving = plan_eviction(_all_of(wanted), loaded, machine) or []
     for spared in leaving:
         others = [model for model in leaving if model is not spared]
         assert machine_without(machine, others).host.free_bytes < wanted
@@ -74,23 +68,19 @@ def test_none_is_unloaded_for_a_model_that_would_not_run_alone(
 ) -> None:
     machine = host_with(free)
     fits_alone = machine_without(machine, loaded).host.free_bytes >= wanted
-    plan = plan_eviction(_all_of(wanted), loaded, machine)
-    assert plan.does_not_fit is not fits_alone
-    if plan.does_not_fit:
-        assert plan == EvictionPlan(does_not_fit=True)
+    assert (plan_eviction(_all_of(wanted), loaded, machine) is None) is not fits_alone
 
 
 @given(st.lists(st.just(10), min_size=1, max_size=6), st.integers(1, 60))
 def test_of_equal_models_the_least_recently_used_are_unloaded_first(sizes: list[int], wanted: int) -> None:
     loaded = [_model(str(index), size, float(index)) for index, size in enumerate(sizes)]
-    plan = plan_eviction(_all_of(wanted), loaded, host_with(0))
     n_needed = -(-wanted // 10)
-    assert plan.does_not_fit or plan.unload == tuple(loaded[:n_needed])
+    assert plan_eviction(_all_of(wanted), loaded, host_with(0)) in (None, loaded[:n_needed])
 
 
 def test_a_small_model_stays_where_a_large_one_has_to_be_unloaded_anyway() -> None:
     loaded = [_model("small", 5, 1.0), _model("large", 50, 2.0)]
-    assert plan_eviction(_all_of(40), loaded, host_with(0)).unload == (loaded[1],)
+    assert plan_eviction(_all_of(40), loaded, host_with(0)) == [loaded[1]]
 
 
 def _machine(host_bytes: int, gpu_bytes: int, kind: DeviceKind = DeviceKind.GPU) -> Machine:
@@ -107,8 +97,8 @@ def _faster_with_layers(machine: Machine) -> float:
 def test_a_model_that_would_be_slow_beside_another_has_the_gpu_to_itself() -> None:
     on_gpu = LoadedModel(path=Path("a"), held_bytes={GPU: 8, "CPU": 1}, last_used_s=0.0)
     on_host = LoadedModel(path=Path("b"), held_bytes={"CPU": 5}, last_used_s=1.0)
-    assert plan_eviction(_faster_with_layers, [on_gpu, on_host], _machine(100, 4)).unload == (on_gpu,)
-    assert plan_eviction(_faster_with_layers, [on_gpu, on_host], _machine(100, 10)).unload == ()
+    assert plan_eviction(_faster_with_layers, [on_gpu, on_host], _machine(100, 4)) == [on_gpu]
+    assert plan_eviction(_faster_with_layers, [on_gpu, on_host], _machine(100, 10)) == []
 
 
 def test_shared_memory_of_a_gpu_becomes_free_to_both() -> None:

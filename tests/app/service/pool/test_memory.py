@@ -12,8 +12,7 @@ import pytest
 from app.client.fake import PLAN
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.resolve import GUIDE, resolve
-from app.service.pool.eviction import LoadedModel
-from app.service.pool.memory import MachineMemory, private_bytes, resident_bytes
+from app.service.pool.memory import LoadedModel, MachineMemory, private_bytes, resident_bytes
 from app.service.pool.memory_fake import host_with
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind
