@@ -90,7 +90,7 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
     """Yield the best type that fits whole; where none does, the best and the smallest that help."""
     helping: list[Remedy] = []
     for name in _FILE_TYPES:
-        least_bytes = FILE_TYPES[name].bits_per_weight * case.model.n_parameters / 8
+        least_bytes = FILE_TYPES[name].base.bits_per_weight * case.model.n_parameters / 8
         if least_bytes > min(_SMALLER_FILE * case.model.n_bytes, case.machine.free_bytes):
             continue
         if helping and least_bytes > case.fast_bytes and name != _FILE_TYPES[-1]:

@@ -20,7 +20,7 @@ from quantizer.gguf.file_types import FileType
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
-from quantizer.gguf.tensor_types import tensor_type
+from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.mix.type_rules import MixTensor, assign
 
 __all__ = ["KvRow", "PlannedModel", "kv_table"]
@@ -78,7 +78,7 @@ class PlannedModel:
 
     def quantized(self, file_type: FileType) -> PlannedModel:
         """Return the same model as `localllm quantize` would make it; the offsets of tensors stay unchanged."""
-        mix = [MixTensor(tensor.name, tensor.shape or (1,), tensor_type(tensor.type_id)) for tensor in self.tensors]
+        mix = [MixTensor(tensor.name, tensor.shape or (1,), TENSOR_TYPES[tensor.type_id]) for tensor in self.tensors]
         targets = {name: verdict.target for name, verdict in assign(mix, file_type, model_shape(self.header)).items()}
         quantized = (
             replace(tensor, type_id=target.type_id, n_bytes=target.tensor_bytes(tensor.shape))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import layer_values
 from quantizer.gguf.layer_caches import LayerCaches
-from quantizer.gguf.tensor_types import TensorType, tensor_type
+from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType
 
 __all__ = ["attention_bytes", "unpacking_bytes"]
 
@@ -36,7 +36,7 @@ _CELL_BLOCK = 256  # attention that is not fused computes whole blocks of cells,
 
 def unpacking_bytes(tensor: TensorInfo, read_share: float = 1.0) -> float:
     """Return the work on the weights of `tensor` beyond reading, where `read_share` of them is read."""
-    type_ = tensor_type(tensor.type_id)
+    type_ = TENSOR_TYPES[tensor.type_id]
     n_rows = tensor.n_elements / tensor.shape[0] if len(tensor.shape) > 1 else 0.0
     weights_bytes = tensor.n_elements * _UNPACKING.get(type_.name, _UNPACKING_OF_OTHERS)
     return read_share * (weights_bytes + n_rows * _row_bytes(type_))

@@ -8,8 +8,8 @@ from quantizer.convert.source_model import FileTensor, SourceModel
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.header_encoder import Entry
-from quantizer.gguf.hyperparameters import per_layer
-from quantizer.gguf.tensor_types import tensor_type
+from quantizer.gguf.hyperparameters import hyperparameter, per_layer
+from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.gguf.validation import shard_paths, validate_gguf
 from quantizer.mix.type_rules import ModelShape
 
@@ -38,15 +38,14 @@ def open_gguf(path: Path) -> SourceModel:
 
 def model_shape(header: Header) -> ModelShape:
     """Return the hyperparameters that the type rules need; 0 where the file has none."""
-    prefix = header.architecture
-    heads = per_layer(header, f"{prefix}.attention.head_count")
-    kv_heads = per_layer(header, f"{prefix}.attention.head_count_kv") or heads
+    heads = per_layer(header, "attention.head_count")
+    kv_heads = per_layer(header, "attention.head_count_kv") or heads
     return ModelShape(
         header.architecture,
-        header.integer(f"{prefix}.block_count") or 0,
+        hyperparameter(header, "block_count"),
         int(heads[0]) if heads else 0,
         int(kv_heads[0]) if kv_heads else 0,
-        header.integer(f"{prefix}.expert_count") or 0,
+        hyperparameter(header, "expert_count"),
     )
 
 
@@ -60,7 +59,7 @@ def _tensors(header: Header) -> list[FileTensor]:
         FileTensor(
             tensor.name,
             tensor.shape or (1,),
-            tensor_type(tensor.type_id),
+            TENSOR_TYPES[tensor.type_id],
             header.source,
             header.data_offset + tensor.offset,
         )

@@ -21,10 +21,10 @@ from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceMode
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError, UsageError
 from quantizer.gguf.file_types import FileType
-from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.header import Header
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.gguf.lora_adapter import fits
-from quantizer.gguf.validation import shard_paths, validate_gguf
+from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import ModelShape
 
 __all__ = ["is_adapter", "open_adapter"]
@@ -214,7 +214,7 @@ def _open_base(path: Path) -> _BaseModel:
     if not path.is_file():
         raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
     header = validate_gguf(path)
-    shapes = {tensor.name: tensor.shape for shard in shard_paths(header) for tensor in read_header(shard).tensors}
+    shapes = {tensor.name: tensor.shape for tensor in tensors_of(header)}
     return _BaseModel(path, _entry(header), _config(header), shapes)
 
 

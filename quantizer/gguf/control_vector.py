@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from quantizer.errors import ModelFileError
 from quantizer.gguf.gguf_reader import invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
+from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.tensor_types import tensor_type_named
 
 __all__ = ["read_control_vector"]
@@ -32,8 +33,8 @@ def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
     header, base = read_header(path), read_header(model)
     if header.architecture != _KIND:
         raise ModelFileError(f"{path.name} is no control vector.", "Make one with llama.cpp's llama-cvector-generator.")
-    n_layers = base.integer(f"{base.architecture}.block_count") or 1
-    n_embd = base.integer(f"{base.architecture}.embedding_length") or 0
+    n_layers = hyperparameter(base, "block_count") or 1
+    n_embd = hyperparameter(base, "embedding_length")
     directions = np.zeros((n_layers - 1, n_embd), np.float32)
     for tensor in header.tensors:
         layer = _layer(header, tensor)
@@ -43,7 +44,7 @@ def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
                 f"{n_embd}.",
                 "Name a control vector that was made for this model.",
             )
-        directions[layer - 1] = _values(header, tensor)
+        directions[layer - 1] = np.frombuffer(header.tensor_bytes(tensor), "<f4")
     if not np.isfinite(directions).all():
         raise invalid_gguf(path.name, "one of its directions is not a number")
     if not directions.any():
@@ -56,11 +57,3 @@ def _layer(header: Header, tensor: TensorInfo) -> int:
     if match is None or tensor.type_id != _F32 or len(tensor.shape) != 1:
         raise invalid_gguf(header.path.name, f"the tensor {tensor.name!r} is no direction")
     return int(match[1])
-
-
-def _values(header: Header, tensor: TensorInfo) -> NDArray[np.float32]:
-    begin = header.data_offset + tensor.offset
-    data = header.source.read(begin, begin + tensor.n_bytes)
-    if len(data) != tensor.n_bytes:
-        raise invalid_gguf(header.path.name, "it changed while it was read")
-    return np.frombuffer(data, "<f4").astype(np.float32)

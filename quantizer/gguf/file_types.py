@@ -33,11 +33,6 @@ class FileType:
         """The tensor type that most tensors get."""
         return tensor_type_named(self.base_name)
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of the base type; the whole file is a little larger."""
-        return self.base.bits_per_weight
-
 
 FILE_TYPES: dict[str, FileType] = {
     entry.name: entry

@@ -83,17 +83,14 @@ class Cursor:
         self._n_strings = 0
 
     def u32(self) -> int:
-        value: int = self._number(_U32)
-        return value
+        return self._number(_U32)
 
     def u64(self) -> int:
-        value: int = self._number(_U64)
-        return value
+        return self._number(_U64)
 
     def scalar(self, type_id: int) -> Scalar:
         """Return one number or bool of a GGUF value type that is neither string nor array."""
-        value: Scalar = self._number(_SCALARS[type_id])
-        return value
+        return self._number(_SCALARS[type_id])
 
     def take(self, n_bytes: int) -> bytes:
         """Return the next `n_bytes` bytes. Raises ModelFileError past the end of the file."""
@@ -164,9 +161,7 @@ class Cursor:
 def _walk_strings(window: bytes, at: int, count: int) -> tuple[int, int]:
     """Step over up to `count` strings that start in `window`; returns the position reached and how many are left."""
     if count >= MANY:
-        from quantizer.gguf.numpy_strings import (
-            skip_strings,  # imports numpy, without which user interfaces start faster
-        )
+        from quantizer.gguf.numpy_strings import skip_strings  # imports numpy: user interfaces start faster without
 
         at, count = skip_strings(window, at, count)
     unpack = _U64.unpack_from

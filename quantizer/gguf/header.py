@@ -32,7 +32,7 @@ from quantizer.gguf.tensor_types import TENSOR_TYPES
 __all__ = ["ArrayRef", "Field", "Header", "TensorInfo", "Value", "parse_header", "planned_header", "read_header"]
 
 Value: TypeAlias = Scalar | str | ArrayRef
-Decoded = TypeVar("Decoded")
+_Decoded = TypeVar("_Decoded")
 
 _MAGIC = b"GGUF"
 _DEFAULT_ALIGNMENT = 32
@@ -42,6 +42,7 @@ _MAX_TENSOR_NAME_BYTES = 63  # GGML_MAX_NAME less the final NUL
 _MAX_FIELDS = 65_536
 _MAX_TENSORS = 262_144
 _MAX_ELEMENTS = (1 << 63) - 1
+_CHANGED = "it changed while it was read"
 # What a file is instead of a GGUF, by its first bytes.
 _IMPOSTORS = (
     (b"version https://git-lfs", "It is a Git LFS pointer: fetch the real file with `git lfs pull`."),
@@ -126,24 +127,15 @@ class Header:
 
     def strings(self, key: str) -> list[bytes]:
         """Return the elements of an array of strings, undecoded. Raises as `array` does."""
-        ref = self.array_ref(key)
-        if ref.element_type != STRING:
-            raise KeyError(key)
-        return self._decoded(decode_strings, ref)
+        return self._decoded(key, decode_strings, is_text=True)
 
     def string_array(self, key: str) -> StringArray:
         """Return an array of strings to query as a whole. Raises as `array` does."""
-        ref = self.array_ref(key)
-        if ref.element_type != STRING:
-            raise KeyError(key)
-        return self._decoded(string_array, ref)
+        return self._decoded(key, string_array, is_text=True)
 
     def numbers(self, key: str) -> list[Scalar]:
         """Return the elements of an array of numbers or bools. Raises as `array` does."""
-        ref = self.array_ref(key)
-        if ref.element_type == STRING:
-            raise KeyError(key)
-        return self._decoded(decode_numbers, ref)
+        return self._decoded(key, decode_numbers, is_text=False)
 
     def array_ref(self, key: str) -> ArrayRef:
         """Return the place of the array `key`. Raises KeyError when there is none."""
@@ -152,11 +144,22 @@ class Header:
             raise KeyError(key)
         return value
 
-    def _decoded(self, decode: Callable[[ArrayRef, bytes], Decoded], ref: ArrayRef) -> Decoded:
+    def tensor_bytes(self, tensor: TensorInfo) -> bytes:
+        """Read the data of one tensor. Raises ModelFileError when the file changed since the header was read."""
+        begin = self.data_offset + tensor.offset
+        data = self.source.read(begin, begin + tensor.n_bytes)
+        if len(data) != tensor.n_bytes:
+            raise invalid_gguf(self.path.name, _CHANGED)
+        return data
+
+    def _decoded(self, key: str, decode: Callable[[ArrayRef, bytes], _Decoded], *, is_text: bool) -> _Decoded:
+        ref = self.array_ref(key)
+        if (ref.element_type == STRING) != is_text:
+            raise KeyError(key)
         try:
             return decode(ref, self.source.read(ref.start, ref.stop))
         except struct.error as error:
-            raise invalid_gguf(self.path.name, "it changed while it was read") from error
+            raise invalid_gguf(self.path.name, _CHANGED) from error
 
     def _value(self, key: str) -> Value | None:
         field = self.fields.get(key)
@@ -182,8 +185,9 @@ def parse_header(source: ByteSource, path: Path) -> Header:
     alignment = _alignment(cursor, fields)
     tensors = _read_tensors(cursor, n_tensors, alignment)
     data_offset = _padded(cursor.position, alignment) if tensors else cursor.position
-    if tensors:
-        _check_data(cursor, tensors[-1], data_offset, source.n_bytes)
+    end = data_offset + tensors[-1].offset + tensors[-1].n_bytes if tensors else 0
+    if end > source.n_bytes:
+        raise cursor.invalid(f"it is truncated: its tensors need {end} bytes and it has {source.n_bytes}")
     return Header(path, version, alignment, fields, tensors, data_offset, source)
 
 
@@ -293,12 +297,6 @@ def _read_tensor(cursor: Cursor) -> TensorInfo:
     if not kind.fits(shape[0] if shape else 1):
         raise cursor.invalid(f"the tensor {name!r} has rows that are no whole blocks of {kind.name}")
     return TensorInfo(name, shape, type_id, offset, kind.tensor_bytes(shape))
-
-
-def _check_data(cursor: Cursor, last: TensorInfo, data_offset: int, file_bytes: int) -> None:
-    end = data_offset + last.offset + last.n_bytes
-    if end > file_bytes:
-        raise cursor.invalid(f"it is truncated: its tensors need {end} bytes and it has {file_bytes}")
 
 
 def _padded(position: int, alignment: int) -> int:

@@ -56,22 +56,20 @@ _ROPE_SCALING_TYPES = {"none", "linear", "yarn", "longrope"}
 
 def hyperparameter_faults(header: Header) -> Iterator[str]:
     """Yield every hyperparameter that llama.cpp could not survive."""
-    prefix = f"{header.architecture}."
     for suffix, (low, high) in _INTEGER_RANGES.items():
-        yield from _type_faults(header, prefix + suffix, (int, ArrayRef))
-        yield from _range_faults(header, prefix + suffix, low, high)
+        yield from _value_faults(header, suffix, (int, ArrayRef), low, high)
     for suffix, bounds in _FLOAT_RANGES.items():
-        yield from _type_faults(header, prefix + suffix, (int, float, ArrayRef))
-        yield from _range_faults(header, prefix + suffix, *bounds)
-    scaling = header.text(prefix + "rope.scaling.type", "none")
+        yield from _value_faults(header, suffix, (int, float, ArrayRef), *bounds)
+    scaling = header.text(f"{header.architecture}.rope.scaling.type", "none")
     if scaling not in _ROPE_SCALING_TYPES:
         yield f"its rope scaling {scaling[:32]!r} is unknown"
-    yield from _expert_faults(header, prefix)
-    yield from _attention_faults(header, prefix)
+    yield from _expert_faults(header)
+    yield from _attention_faults(header)
 
 
-def per_layer(header: Header, key: str) -> list[float]:
-    """Return a number, or one number for each layer, as a list; empty when the key is missing or holds text."""
+def per_layer(header: Header, suffix: str) -> list[float]:
+    """Return `<architecture>.<suffix>`, one number or one for each layer, as a list; empty when missing or text."""
+    key = f"{header.architecture}.{suffix}"
     field = header.fields.get(key)
     if field is None or isinstance(field.value, str):
         return []
@@ -89,44 +87,42 @@ def hyperparameter(header: Header, suffix: str) -> int:
 
 def layer_values(header: Header, suffix: str, n_layers: int) -> list[int]:
     """Return `<architecture>.<suffix>` for each of `n_layers`; zeros when the file has none."""
-    values = [int(value) for value in per_layer(header, f"{header.architecture}.{suffix}")] or [0]
+    values = [int(value) for value in per_layer(header, suffix)] or [0]
     return values * n_layers if len(values) == 1 else (values + [0] * n_layers)[:n_layers]
 
 
-def _type_faults(header: Header, key: str, types: tuple[type, ...]) -> Iterator[str]:
-    """Yield values of a wrong type. llama.cpp refuses them when it loads them; a plan would take them for 0."""
+def _value_faults(header: Header, suffix: str, types: tuple[type, ...], low: float, high: float) -> Iterator[str]:
+    """Yield a wrong type, which llama.cpp refuses when it loads it and a plan would take for 0, and a wrong value."""
+    key = f"{header.architecture}.{suffix}"
     field = header.fields.get(key)
     if field is not None and not isinstance(field.value, types):
         yield f"{key} is {str(field.value)[:32]!r}, which is no number of its kind"
-
-
-def _range_faults(header: Header, key: str, low: float, high: float) -> Iterator[str]:
-    for value in per_layer(header, key):
+    for value in per_layer(header, suffix):
         if not low <= value <= high:  # false for NaN too
             yield f"{key} is {value}, outside {low} to {high}"
             return
 
 
-def _expert_faults(header: Header, prefix: str) -> Iterator[str]:
-    count = header.integer(prefix + "expert_count") or 0
-    used = max(per_layer(header, prefix + "expert_used_count"), default=0)
-    groups = header.integer(prefix + "expert_group_count") or 0
-    groups_used = header.integer(prefix + "expert_group_used_count") or 0
+def _expert_faults(header: Header) -> Iterator[str]:
+    count = hyperparameter(header, "expert_count")
+    used = max(per_layer(header, "expert_used_count"), default=0)
+    groups = hyperparameter(header, "expert_group_count")
+    groups_used = hyperparameter(header, "expert_group_used_count")
     if used > count or (count > 0 and used == 0):
         yield f"it uses {used} of {count} experts"
     if groups and groups >= count:
         yield f"it puts {count} experts into {groups} groups"
     if groups > 1 and (count % groups or not 0 < groups_used < groups):
         yield f"it uses {groups_used} of {groups} groups of {count} experts"
-    n_layers = header.integer(prefix + "block_count")
-    if n_layers is not None and (header.integer(prefix + "nextn_predict_layers") or 0) > n_layers:
+    n_layers = header.integer(f"{header.architecture}.block_count")
+    if n_layers is not None and hyperparameter(header, "nextn_predict_layers") > n_layers:
         yield "it predicts with more layers than it has"
 
 
-def _attention_faults(header: Header, prefix: str) -> Iterator[str]:
-    heads = per_layer(header, prefix + "attention.head_count")
-    kv_heads = per_layer(header, prefix + "attention.head_count_kv") or heads
-    width = header.integer(prefix + "embedding_length") or 0
+def _attention_faults(header: Header) -> Iterator[str]:
+    heads = per_layer(header, "attention.head_count")
+    kv_heads = per_layer(header, "attention.head_count_kv") or heads
+    width = hyperparameter(header, "embedding_length")
     if not heads:
         return
     n_layers = max(len(heads), len(kv_heads))
@@ -134,9 +130,9 @@ def _attention_faults(header: Header, prefix: str) -> Iterator[str]:
         if n_kv and n_heads % n_kv:
             yield f"its {n_heads} attention heads cannot share {n_kv} key-value heads"
             return
-    if heads[0] and header.integer(prefix + "attention.key_length") is None and width < heads[0]:
+    if heads[0] and header.integer(f"{header.architecture}.attention.key_length") is None and width < heads[0]:
         yield f"its {heads[0]} attention heads do not fit an embedding of {width}"
-    if (header.integer(prefix + "rope.dimension_count") or 0) % 2:
+    if hyperparameter(header, "rope.dimension_count") % 2:
         yield "its rope dimensions are an odd number"
 
 

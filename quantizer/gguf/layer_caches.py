@@ -146,7 +146,7 @@ def kv_shape_of(header: Header) -> KvShape:
     k_elements, v_elements = (sum(layer.k_elements for layer in layers), sum(layer.v_elements for layer in layers))
     if not k_elements:
         return KvShape(0, 0, 0, 0)
-    n_heads = int(max(per_layer(header, f"{header.architecture}.attention.head_count"), default=1)) or 1
+    n_heads = int(max(per_layer(header, "attention.head_count"), default=1)) or 1
     even = hyperparameter(header, "embedding_length") // n_heads
     k_head, v_head = (hyperparameter(header, f"attention.{what}_length") or even for what in ("key", "value"))
     return KvShape(k_elements, v_elements, k_head, v_head if v_elements else 0)

@@ -14,7 +14,7 @@ from quantizer.errors import ModelFileError
 from quantizer.gguf.gguf_reader import invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.gguf.validation import shard_paths
+from quantizer.gguf.validation import tensors_of
 
 __all__ = ["fits", "validate_adapter"]
 
@@ -45,8 +45,7 @@ def validate_adapter(path: Path, model: Path) -> Header:
         raise ModelFileError(cause, "Name an adapter that was made for this model.")
     for fault in _faults(header):
         raise invalid_gguf(path.name, fault)
-    weights = {tensor.name: tensor.shape for shard in shard_paths(base) for tensor in read_header(shard).tensors}
-    for fault in _misfits(header, weights):
+    for fault in _misfits(header, {tensor.name: tensor.shape for tensor in tensors_of(base)}):
         raise ModelFileError(f"{path.name} does not fit {model.name}: {fault}.", "Name an adapter made for this model.")
     return header
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from quantizer.gguf.file_types import file_type_name
 from quantizer.gguf.header import Header
-from quantizer.gguf.hyperparameters import per_layer
+from quantizer.gguf.hyperparameters import hyperparameter, per_layer
 from quantizer.gguf.layer_caches import kv_shape_of
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 
@@ -58,7 +58,6 @@ class ModelInfo:
 
 def read_model_info(header: Header) -> ModelInfo:
     """Gather the facts of a header that was validated."""
-    prefix = header.architecture
     shape = kv_shape_of(header)
     tokens = "tokenizer.ggml.tokens"
     template = header.text("tokenizer.chat_template")
@@ -72,12 +71,12 @@ def read_model_info(header: Header) -> ModelInfo:
         types=_types(header),
         bits_per_weight=round(n_bits / n_parameters, 3) if n_parameters else 0.0,
         file_bytes=header.file_bytes,
-        n_ctx_train=header.integer(f"{prefix}.context_length") or 0,
-        n_layers=header.integer(f"{prefix}.block_count") or 0,
-        n_embd=header.integer(f"{prefix}.embedding_length") or 0,
+        n_ctx_train=hyperparameter(header, "context_length"),
+        n_layers=hyperparameter(header, "block_count"),
+        n_embd=hyperparameter(header, "embedding_length"),
         n_heads=_largest(header, "attention.head_count"),
         n_kv_heads=_largest(header, "attention.head_count_kv") or _largest(header, "attention.head_count"),
-        n_experts=header.integer(f"{prefix}.expert_count") or 0,
+        n_experts=hyperparameter(header, "expert_count"),
         kv_bytes_per_token=(shape.k_elements + shape.v_elements) * _F16_BYTES,
         n_vocab=header.array_ref(tokens).count if tokens in header.fields else 0,
         tokenizer=header.text("tokenizer.ggml.pre") or header.text("tokenizer.ggml.model"),
@@ -100,4 +99,4 @@ def _types(header: Header) -> dict[str, TypeShare]:
 
 
 def _largest(header: Header, suffix: str) -> int:
-    return int(max(per_layer(header, f"{header.architecture}.{suffix}"), default=0))
+    return int(max(per_layer(header, suffix), default=0))

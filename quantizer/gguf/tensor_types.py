@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["TENSOR_TYPES", "TensorType", "tensor_type", "tensor_type_named"]
+__all__ = ["TENSOR_TYPES", "WEIGHT_TYPES", "TensorType", "tensor_type_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,8 @@ _ALL = (
 
 TENSOR_TYPES: dict[int, TensorType] = {entry.type_id: entry for entry in _ALL}
 _BY_NAME = {entry.name: entry for entry in _ALL}
-
-
-def tensor_type(type_id: int) -> TensorType:
-    """Return the type with this number. Raises KeyError for numbers that ggml does not define (or has retired)."""
-    return TENSOR_TYPES[type_id]
+_NO_WEIGHTS = {"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"}  # for indices, or for activations only
+WEIGHT_TYPES = {name: entry for name, entry in _BY_NAME.items() if name not in _NO_WEIGHTS}
 
 
 def tensor_type_named(name: str) -> TensorType:

@@ -22,16 +22,14 @@ from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.hyperparameters import hyperparameter_faults
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.gguf.string_array import StringArray
-from quantizer.gguf.tensor_types import tensor_type_named
+from quantizer.gguf.tensor_types import TENSOR_TYPES, WEIGHT_TYPES
 
 __all__ = ["check_answers", "shard_paths", "tensors_of", "validate_gguf", "validate_header"]
 
-_WEIGHT_TYPES_REFUSED = {tensor_type_named(name).type_id for name in ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")}
 # Integer tensors that models have: an expert routing table, a draft model's map of tokens.
 _INTEGER_TENSORS = re.compile(r"(\.ffn_gate_tid2eid\.weight|^d2t(\.weight)?)$")
 # Tensors that are added to or multiplied with activations; the CPU backend aborts unless they are F32.
 _ELEMENTWISE = re.compile(r"(_norm\.weight|\.bias)$")
-_F32 = tensor_type_named("F32").type_id
 
 
 def validate_gguf(path: Path) -> Header:
@@ -48,7 +46,8 @@ def validate_gguf(path: Path) -> Header:
 
 def validate_header(header: Header) -> None:
     """Raise ModelFileError when llama.cpp could not survive this file, or it is an importance matrix."""
-    _check_no_matrix(header)
+    if header.text("general.type") == _MATRIX:  # it has none of a model's fields
+        _refuse(header, _MATRIX)
     for fault in _faults(header):
         raise invalid_gguf(header.path.name, fault)
 
@@ -94,9 +93,10 @@ def _identity_faults(header: Header) -> Iterator[str]:
 
 def _tensor_faults(header: Header) -> Iterator[str]:
     for tensor in header.tensors:
-        if tensor.type_id in _WEIGHT_TYPES_REFUSED and not _INTEGER_TENSORS.search(tensor.name):
+        stored = TENSOR_TYPES[tensor.type_id].name
+        if stored not in WEIGHT_TYPES and not _INTEGER_TENSORS.search(tensor.name):
             yield f"the tensor {tensor.name!r} has a type that no weight has"
-        if tensor.type_id != _F32 and _ELEMENTWISE.search(tensor.name):
+        if stored != "F32" and _ELEMENTWISE.search(tensor.name):
             yield f"the tensor {tensor.name!r} is not in F32"
     embedding = next((tensor for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
     tokens = header.fields.get("tokenizer.ggml.tokens")
@@ -116,12 +116,6 @@ _NO_MODELS = {
 }
 _ARCHITECTURES = {"clip": "mmproj", "controlvector": "controlvector"}  # in older files
 _NO_TOKENIZER = ("", "no_vocab", "none")
-
-
-def _check_no_matrix(header: Header) -> None:
-    """Raise ModelFileError for an importance matrix, which has none of a model's fields."""
-    if header.text("general.type") == _MATRIX:
-        _refuse(header, _MATRIX)
 
 
 def check_answers(header: Header, *, needs_tokenizer: bool) -> None:

@@ -216,8 +216,7 @@ def _values(header: Header, tensor: TensorInfo) -> Floats:
     """Return the elements of one tensor of the file, none of them negative."""
     if tensor.type_id != _F32.type_id:
         raise _unsound(header.path, f"{tensor.name} is not stored in F32")
-    start = header.data_offset + tensor.offset
-    values = np.frombuffer(header.source.read(start, start + tensor.n_bytes), "<f4").astype(np.float64)
+    values = np.frombuffer(header.tensor_bytes(tensor), "<f4").astype(np.float64)
     if not (np.isfinite(values) & (values >= 0)).all():
         raise _unsound(header.path, f"{tensor.name} holds invalid sums or counts")
     return values

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quantizer.errors import UsageError
-from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType
+from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType
 
 __all__ = ["Overrides", "TensorOverride", "parse_override", "weight_type_named"]
 
-_NO_WEIGHTS = {"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"}  # for indices, or for activations only
-_WEIGHT_TYPES = {kind.name: kind for kind in TENSOR_TYPES.values() if kind.name not in _NO_WEIGHTS}
 _MAX_PATTERN_CHARS = 1000
 _EMBEDDING, _LAYER_EMBEDDING, _OUTPUT = "token_embd.weight", "per_layer_token_embd.weight", "output.weight"
 
@@ -87,7 +85,7 @@ def parse_override(text: str) -> TensorOverride:
 
 def weight_type_named(name: str) -> TensorType:
     """Return the storage type of weights called `name`, in any case. Raises UsageError listing all."""
-    kind = _WEIGHT_TYPES.get(name.upper())
+    kind = WEIGHT_TYPES.get(name.upper())
     if kind is None:
-        raise UsageError(f"There is no tensor type {name!r}.", f"Choose one of {', '.join(_WEIGHT_TYPES)}.")
+        raise UsageError(f"There is no tensor type {name!r}.", f"Choose one of {', '.join(WEIGHT_TYPES)}.")
     return kind

@@ -13,7 +13,7 @@ from pathlib import Path
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import ArrayRef, Header, read_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header
-from quantizer.gguf.tensor_types import tensor_type
+from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan
 from tests.quantizer.checkpoints import TinyLlama
@@ -114,7 +114,7 @@ def _key_values(originals: Originals, chance: random.Random) -> _Damaged:
 
 def _tensors(originals: Originals, chance: random.Random) -> _Damaged:
     header = read_header(originals.gguf)
-    tensors = [OutputTensor(tensor.name, tensor.shape, tensor_type(tensor.type_id)) for tensor in header.tensors]
+    tensors = [OutputTensor(tensor.name, tensor.shape, TENSOR_TYPES[tensor.type_id]) for tensor in header.tensors]
     index = chance.randrange(len(tensors))
     victim = tensors[index]
     kind = chance.choice(
@@ -134,7 +134,7 @@ def _tensors(originals: Originals, chance: random.Random) -> _Damaged:
         case "flat":
             tensors[index] = replace(victim, shape=(*victim.shape, *[1] * 4))
         case "integers":
-            tensors[index] = replace(victim, kind=tensor_type(chance.choice((24, 25, 26, 27, 28))))
+            tensors[index] = replace(victim, kind=TENSOR_TYPES[chance.choice((24, 25, 26, 27, 28))])
         case "odd type":
             return f"{victim.name}: no type", _file(
                 _patched(header, index, -12, "<I", chance.choice((4, 5, 99, 1 << 31)))
@@ -287,7 +287,7 @@ def _entries(header: Header) -> list[Entry]:
 
 def _changed(header: Header, entry: Entry) -> bytes:
     """The file with one entry in place of the one of the same key."""
-    tensors = [OutputTensor(tensor.name, tensor.shape, tensor_type(tensor.type_id)) for tensor in header.tensors]
+    tensors = [OutputTensor(tensor.name, tensor.shape, TENSOR_TYPES[tensor.type_id]) for tensor in header.tensors]
     return _rebuilt(header, [*(item for item in _entries(header) if item.key != entry.key), entry], tensors)
 
 

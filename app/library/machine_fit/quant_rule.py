@@ -24,7 +24,7 @@ def choose_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float = C
 
     def bits(quant: Quant) -> float:
         known = FILE_TYPES.get(quant.name)  # the type of most weights; of an unknown quant, the average
-        return known.bits_per_weight if known else 8 * quant.n_bytes / max(1, n_parameters)
+        return known.base.bits_per_weight if known else 8 * quant.n_bytes / max(1, n_parameters)
 
     def quality(quant: Quant) -> tuple[float, int]:
         return bits(quant), quant.n_bytes

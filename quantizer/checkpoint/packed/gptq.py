@@ -1,7 +1,9 @@
-"""GPTQ: whole numbers of 2, 3, 4 or 8 bits packed down the columns, in groups of inputs in any order.
+"""GPTQ and AWQ: whole numbers packed into words, with a zero point and a scale for each group of inputs.
 
-weight[o, i] = (q[i, o] - zero[group of i, o]) * scale[group of i, o]. The first version of the format stores zero
-points less one. Source: AutoGPTQ's and GPTQModel's linear layers.
+weight[o, i] = (q[i, o] - zero[group of i, o]) * scale[group of i, o]. GPTQ packs 2, 3, 4 or 8 bits down the columns,
+its groups in any order; the first version of the format stores zero points less one. AWQ's GEMM layout packs four bits,
+eight outputs to a word, in the order that its kernel likes. Source: AutoGPTQ's and GPTQModel's linear layers, AutoAWQ's
+WQLinear_GEMM.
 """
 
 from __future__ import annotations
@@ -14,18 +16,31 @@ import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, apply_scales, column_groups, unpack_bits
-from quantizer.checkpoint.packed.parts import FLOATS, Parts, Rows, array, computed_weight, dims, malformed, unsupported
+from quantizer.checkpoint.packed.parts import (
+    FLOATS,
+    Parts,
+    Rows,
+    array,
+    computed_weight,
+    dims,
+    malformed,
+    unsupported,
+)
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack"]
+__all__ = ["unpack_awq", "unpack_gptq"]
 
-_BITS = (2, 3, 4, 8)
+_GPTQ_BITS = (2, 3, 4, 8)
 # checkpoint_format -> what is added to a stored zero point, which wraps round
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
+_AWQ_BITS = 4
+_PER_WORD = WORD_BITS // _AWQ_BITS
+# the field of a word in which each of eight neighbours lies
+_FIELDS = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
+class _GptqWeight:
     """The parts of a weight; `groups` is missing where inputs are in order, `group_size` at a time."""
 
     words: FileTensor
@@ -40,35 +55,63 @@ class _Weight:
         """Read all of it, packed: a row of the weight lies across the whole of `words`."""
         words, scales = array(self.words), array(self.scales)
         zeros = unpack_bits(array(self.zeros), self.n_bits) + np.uint8(self.zero_offset) & np.uint8(2**self.n_bits - 1)
-        n_groups, n_rows = scales.shape
-        n_columns = len(words) * WORD_BITS // self.n_bits
-        in_order = np.arange(n_columns) // self.group_size
-        columns = in_order if self.groups is None else column_groups(self.groups, n_groups)
+        in_order = np.arange(len(words) * WORD_BITS // self.n_bits) // self.group_size
+        columns = in_order if self.groups is None else column_groups(self.groups, len(scales))
+        return _scaled(lambda start, stop: unpack_bits(words[:, start:stop].T, self.n_bits), scales, zeros, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _AwqWeight:
+    """The parts of a weight, whose inputs come in groups of `group_size`."""
+
+    words: FileTensor
+    zeros: FileTensor
+    scales: FileTensor
+    group_size: int
+
+    def open(self) -> Rows:
+        """Read all of it, packed: a row of the weight lies across the whole of `words`."""
+        words = array(self.words)
 
         def codes(start: int, stop: int) -> npt.NDArray[np.uint8]:
-            return unpack_bits(words[:, start:stop].T, self.n_bits)
+            first = start // _PER_WORD
+            fields = _ordered(words[:, first : -(-stop // _PER_WORD)])
+            return fields[:, start - first * _PER_WORD : stop - first * _PER_WORD].T
 
-        def grid(values: npt.NDArray[np.generic]) -> Grid:
-            return Grid(values.T.astype(np.float32), np.arange(n_rows), columns)
-
-        return apply_scales(codes, grid(scales), grid(zeros))
+        columns = np.arange(len(words)) // self.group_size
+        return _scaled(codes, array(self.scales), _ordered(array(self.zeros)), columns)
 
 
-def unpack(config: Config, parts: Parts) -> Iterator[FileTensor]:
+def _scaled(
+    codes: Rows, scales: npt.NDArray[np.generic], zeros: npt.NDArray[np.generic], columns: npt.NDArray[np.intp]
+) -> Rows:
+    """Return (code - zero) * scale; both have a row for each group and a column for each row of the weight."""
+    rows = np.arange(scales.shape[1])
+    grids = (Grid(values.T.astype(np.float32), rows, columns) for values in (scales, zeros))
+    return apply_scales(codes, *grids)
+
+
+def _ordered(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
+    """Return the fields of each row of AWQ's words, neighbours side by side."""
+    fields = unpack_bits(words, _AWQ_BITS).reshape(len(words), -1, _PER_WORD)
+    return fields[..., _FIELDS].reshape(len(words), -1)
+
+
+def unpack_gptq(config: Config, parts: Parts) -> Iterator[FileTensor]:
     """Yield every weight that is stored as qweight, qzeros, scales and g_idx.
 
     Raises CheckpointError naming a setting that is not supported or the part that does not fit.
     """
     n_bits, version = config.integer("bits"), config.text("checkpoint_format") or "gptq"
-    if n_bits not in _BITS:
+    if n_bits not in _GPTQ_BITS:
         raise unsupported(f"GPTQ of {n_bits} bits")
     if version not in _ZERO_OFFSETS:
         raise unsupported(f"GPTQ format {version[:64]!r}")
     for name in parts.bases(".qweight"):
-        yield _weight(name, config, n_bits, _ZERO_OFFSETS[version], parts)
+        yield _gptq_weight(name, config, n_bits, _ZERO_OFFSETS[version], parts)
 
 
-def _weight(name: str, config: Config, n_bits: int, zero_offset: int, parts: Parts) -> FileTensor:
+def _gptq_weight(name: str, config: Config, n_bits: int, zero_offset: int, parts: Parts) -> FileTensor:
     words, n_words, n_rows = parts.matrix(f"{name}.qweight", ("I32",))
     n_columns, rest = divmod(n_words * WORD_BITS, n_bits)
     scales, n_groups, _ = parts.matrix(f"{name}.scales", FLOATS)
@@ -79,5 +122,27 @@ def _weight(name: str, config: Config, n_bits: int, zero_offset: int, parts: Par
         raise malformed(f"The tensor {scales.name!r} is not one number for each group of {n_rows} rows")
     zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_rows * n_bits // WORD_BITS))
     groups = parts.optional(f"{name}.g_idx", ("I32",), (n_columns,))
-    weight = _Weight(words, zeros, scales, groups, group_size, n_bits, zero_offset)
+    weight = _GptqWeight(words, zeros, scales, groups, group_size, n_bits, zero_offset)
     return computed_weight(f"{name}.weight", (n_rows, n_columns), weight.open)
+
+
+def unpack_awq(config: Config, parts: Parts) -> Iterator[FileTensor]:
+    """Yield every weight that is stored as qweight, qzeros and scales. Raises as `unpack_gptq` does."""
+    layout, n_bits = (config.text("version") or "gemm").lower(), config.integer("bits", "w_bit")
+    if layout != "gemm" or n_bits != _AWQ_BITS:
+        raise unsupported(f"AWQ layout {layout[:64]!r} of {n_bits} bits")
+    for name in parts.bases(".qweight"):
+        yield _awq_weight(name, config, parts)
+
+
+def _awq_weight(name: str, config: Config, parts: Parts) -> FileTensor:
+    words, n_columns, n_words = parts.matrix(f"{name}.qweight", ("I32",))
+    n_rows = n_words * _PER_WORD
+    is_whole = config.values.get("group_size", config.values.get("q_group_size")) == -1
+    group_size = n_columns if is_whole else config.integer("group_size", "q_group_size")
+    if not group_size or n_columns % group_size:
+        raise malformed(f"The tensor {words.name!r} has {n_columns} inputs, no groups of {group_size}")
+    n_groups = n_columns // group_size
+    zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_words))
+    scales = parts.take(f"{name}.scales", FLOATS, (n_groups, n_rows))
+    return computed_weight(f"{name}.weight", (n_rows, n_columns), _AwqWeight(words, zeros, scales, group_size).open)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed import awq, bitsandbytes, compressed_tensors, gptq, mxfp4, scaled
+from quantizer.checkpoint.packed import bitsandbytes, gptq, mxfp4, scaled
 from quantizer.checkpoint.packed.parts import FLOATS, Parts, malformed, unsupported
 from quantizer.checkpoint.safetensors import Checkpoint, read_json
 from quantizer.convert.source_model import FileTensor
@@ -20,12 +20,12 @@ Method: TypeAlias = Callable[[Config, Parts], Iterator[FileTensor]]
 
 # quant_method of config.json -> what takes the parts and yields the weights
 METHODS: dict[str, Method] = {
-    "awq": awq.unpack,
+    "awq": gptq.unpack_awq,
     "bitsandbytes": bitsandbytes.unpack,
-    "compressed-tensors": compressed_tensors.unpack,
+    "compressed-tensors": scaled.unpack_compressed_tensors,
     "fbgemm_fp8": scaled.unpack_fp8,
     "fp8": scaled.unpack_fp8,
-    "gptq": gptq.unpack,
+    "gptq": gptq.unpack_gptq,
     "modelopt": scaled.unpack_fp8,
     "mxfp4": mxfp4.unpack,
 }

@@ -10,7 +10,7 @@ from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
 from quantizer.gguf.shards import shard_entries, shard_path
-from quantizer.gguf.tensor_types import tensor_type
+from quantizer.gguf.tensor_types import TENSOR_TYPES
 from tests.app.library.hub_repos import HubFile
 from tests.offload.model_outlines import header_of
 
@@ -51,7 +51,7 @@ def hub_file(path: Path) -> HubFile:
 def _parts(outline: str, file_type: str) -> tuple[Header, list[OutputTensor]]:
     header = header_of(outline)
     model = PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
-    return header, [OutputTensor(tensor.name, tensor.shape, tensor_type(tensor.type_id)) for tensor in model.tensors]
+    return header, [OutputTensor(tensor.name, tensor.shape, TENSOR_TYPES[tensor.type_id]) for tensor in model.tensors]
 
 
 def _entries(header: Header) -> Iterator[Entry]:
