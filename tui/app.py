@@ -28,9 +28,8 @@ from tui.chat.screen import ChatScreen
 from tui.commands import FEATURES, HOME, Feature
 from tui.connection import ServiceConnection
 from tui.jobs.format import ending, is_long
-from tui.jobs.monitor import JobMonitor
+from tui.jobs.monitor import Downloads, JobMonitor, model_of
 from tui.jobs.quit_flow import QuitFlow
-from tui.models.downloads import Downloads, model_of
 from tui.models.welcome import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import HIGH_CONTRAST, theme_choices
@@ -78,7 +77,7 @@ class LocalllmApp(App[None]):
         self._jobs = JobMonitor(connection)
         self._quit_flow = QuitFlow(self, self._jobs, connection, self._settings_controller)
         self._jobs.on_end(self._notify_job_end)
-        self._connection.on_disconnect(self._warn_disconnected)
+        self._connection.on_disconnect(partial(self._warn, _LOSS))
         app_context = AppContext(
             connection=connection,
             downloads=self._downloads,
@@ -216,10 +215,6 @@ class LocalllmApp(App[None]):
             self.notify(ending(job), severity="error" if job.error else "information", markup=False)
         if is_long(job) or not self.app_focus:
             self.bell()
-
-    def _warn_disconnected(self) -> None:
-        """Warn that the connection to the service was lost and is being restored."""
-        self._warn(_LOSS)
 
     def _welcome(self) -> None:
         """Show the machine and the models that suit it, on the first run."""

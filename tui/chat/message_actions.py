@@ -6,8 +6,8 @@ Owns which message an action applies to. `tui.chat.session` carries the actions 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ class ConversationScreen(CommandScreen):
     last chat is open."""
 
     def __init__(self, app_context: AppContext) -> None:
-        super().__init__()
+        super().__init__(app_context)
         self._connection = app_context.connection
         self._session = ChatSession(
             app_context.connection, app_context.repository, app_context.clock, self._show_status
@@ -87,13 +87,6 @@ class ConversationScreen(CommandScreen):
             self._titling.cancel()  # a title can wait, the user cannot
         self._answering = self.run_worker(answer, group="answer")
 
-    @contextmanager
-    def _notify_storage_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except StorageError as error:
-            self.inform(str(error))
-
     def _editable_selection(self) -> TranscriptEntry | None:
         """Return the selected message if it may change now; otherwise notify why not."""
         selected = self.transcript.selected
@@ -133,7 +126,7 @@ class ConversationScreen(CommandScreen):
         """Show another version of the selected message."""
         if (selected := self._editable_selection()) is None:
             return
-        with self._notify_storage_errors():
+        with self.inform_on_error(StorageError):
             version_id = await self._session.step_to_version(selected.message.id, n_steps)
             if version_id is not None:
                 await self.transcript.show(self._session.conversation.entries(), at=version_id)
@@ -165,7 +158,7 @@ class ConversationScreen(CommandScreen):
         """Delete the selected message and its descendants; undo stays possible for a while."""
         if (selected := self._editable_selection()) is None:
             return
-        with self._notify_storage_errors():
+        with self.inform_on_error(StorageError):
             self._removed = await self._session.remove(selected.message.id)
             n_removed = len(self._removed.messages)
             self.inform(f"Deleted {n_removed} message{'s' if n_removed > 1 else ''}. Ctrl+Z undoes it.", _UNDONE_FOR_S)
@@ -176,7 +169,7 @@ class ConversationScreen(CommandScreen):
         """Restore the deleted messages."""
         removed, self._removed = self._removed, None
         if removed is not None:
-            with self._notify_storage_errors():
+            with self.inform_on_error(StorageError):
                 await self._session.restore(removed)
             await self._show_all(at=removed.messages[0].id)
 

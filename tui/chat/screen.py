@@ -173,7 +173,7 @@ class ChatScreen(ConversationScreen):
         """Open the latest chat and load the recent questions."""
         try:
             await self._open_stored()
-            with self._notify_storage_errors():
+            with self.inform_on_error(StorageError):
                 self.prompt.remember(await self._repository.recent_questions())
             await self._open_draft()
         finally:
@@ -181,7 +181,7 @@ class ChatScreen(ConversationScreen):
 
     async def _open_draft(self) -> None:
         """Restore the unsent text of the open chat; if the user is typing already, make it recallable."""
-        with self._notify_storage_errors():
+        with self.inform_on_error(StorageError):
             draft = await self._drafts.open()
             if self.prompt.text:
                 self.prompt.push_recall(draft.text)

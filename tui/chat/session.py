@@ -1,6 +1,7 @@
-"""One chat with one model: its messages, the running answer and its figures.
+"""One chat with one model: its messages, the running answer, its figures and its title.
 
-Owns an answer from question to end, and edits of the branches. Sees widgets only as a `ChatView`.
+Owns an answer from question to end, edits of the branches, and the title that the model generates while it is idle.
+Sees widgets only as a `ChatView`.
 """
 
 from __future__ import annotations
@@ -8,21 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.sampling_options import valid_options
-from app.protocol.chat import Completed
+from app.chat.text import provisional_title
+from app.protocol.chat import Completed, GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
+from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
 from tui.chat.answer_stream import AnswerTimer, Clock, StreamChunk, stream_answer
 from tui.chat.conversation import UNSAVED_ID, Conversation, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.format import Status, status_of
 from tui.chat.repository import AnswerTarget, AnswerWriter, ChatRepository
-from tui.chat.titles import generate_title, needs_title
-from tui.connection import ServiceConnection
+from tui.connection import ChatBackend, ServiceConnection
 
-__all__ = ["ChatSession", "ChatView"]
+if TYPE_CHECKING:
+    from app.protocol.status import ModelStatus
+
+__all__ = ["ChatSession", "ChatView", "generate_title", "is_idle", "needs_title", "parse_title"]
+
+_REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
+_MAX_TOKENS = 32
+_GUIDE = "guide"  # only answers questions about localllm
+_TRIMMED = " \t#*_`\"'“”‘’«»."
 
 
 class ChatView(Protocol):
@@ -223,3 +233,38 @@ class ChatSession:
             is_blank = not message.content and not message.reasoning
             if message.parent_id == question_id and message.role == "assistant" and is_blank:
                 await self.remove(message.id)
+
+
+def needs_title(branch: Sequence[Message]) -> bool:
+    """Return whether the chat has exactly one question and its finished answer."""
+    if [message.role for message in branch] != ["user", "assistant"]:
+        return False
+    return branch[1].state is MessageState.FINISHED and bool(branch[1].content)
+
+
+def is_idle(model: ModelStatus | None) -> bool:
+    """Return whether `model` can generate titles and has no other requests."""
+    if model is None or model.id == _GUIDE or model.occupancy is None:
+        return False
+    return model.occupancy.n_running == model.occupancy.n_waiting == 0
+
+
+async def generate_title(client: ChatBackend, model: str, turns: Sequence[ChatMessage]) -> str:
+    """Return a title for `turns`; an empty string if the model is busy or returns none. Cancelling it stops the model.
+    Raises UserError."""
+    if not is_idle((await client.status()).model(model)):
+        return ""
+    messages = [*turns, ChatMessage("user", _REQUEST)]
+    options = GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS)
+    async with aclosing(client.chat(messages, model=model, options=options)) as events:
+        parts = [event.text async for event in events if isinstance(event, TextDelta)]
+    return parse_title("".join(parts))
+
+
+def parse_title(answer: str) -> str:
+    """Return the title in a model's response: its first line of words without quotes or markup, shortened."""
+    lines = (printable_line(line).strip(_TRIMMED) for line in answer.splitlines())
+    line = next(filter(None, lines), "")
+    label, colon, rest = line.partition(":")
+    title = rest if colon and label.strip(_TRIMMED).casefold() == "title" else line
+    return provisional_title(title.strip(_TRIMMED))

@@ -50,13 +50,11 @@ class SearchInput(Input):
 
 
 class ChatFilters(Container):
-    """Posts Changed with the whole query when any part of it changes."""
+    """Posts Changed when any part of the query changes."""
 
     @dataclass
     class Changed(Message):
         """The query changed."""
-
-        chat_query: ChatQuery
 
     def compose(self) -> ComposeResult:
         yield SearchInput()
@@ -89,7 +87,7 @@ class ChatFilters(Container):
     @on(Select.Changed)
     def _changed(self, event: Input.Changed | Select.Changed) -> None:
         event.stop()
-        self.post_message(self.Changed(self.chat_query))
+        self.post_message(self.Changed())
 
     def _chosen(self, name: str) -> Any:
         return self.query_one(f"#{name}", Select).selection

@@ -51,29 +51,24 @@ HISTORY_COMMANDS = CommandTable(
             "chats-delete", "Delete", "delete,x", "Delete the chat; it can be restored for a week", "delete_chat"
         ),
         list_command("chats-undo", "Undo", "u", "Restore the last deleted chat", "restore_chat"),
-        Command(
-            "chats-duplicate",
-            "Duplicate",
-            "Copy the chat with all its branches",
-            "duplicate_chat",
-            keys="d",
-            has_priority=False,
+        list_command(
+            "chats-duplicate", "Duplicate", "d", "Copy the chat with all its branches", "duplicate_chat", is_shown=False
         ),
-        Command(
+        list_command(
             "chats-export",
             "Export",
+            "e",
             "Export the chat; the file extension selects Markdown, JSON or HTML",
             "export_chat",
-            keys="e",
-            has_priority=False,
+            is_shown=False,
         ),
-        Command(
+        list_command(
             "chats-import",
             "Import",
+            "i",
             "Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama",
             "import_chats",
-            keys="i",
-            has_priority=False,
+            is_shown=False,
         ),
     )
 )

@@ -57,11 +57,11 @@ class LoopThread:
     @contextmanager
     def within(self, manager: AbstractAsyncContextManager[_Result]) -> Iterator[_Result]:
         """Enter `manager` on the loop for the block."""
-        entered = self.run(_entered(manager))
+        entered = self.run(manager.__aenter__())
         try:
             yield entered
         finally:
-            self.run(_left(manager))
+            self.run(manager.__aexit__(None, None, None))
 
 
 class _Running(Generic[_Result]):
@@ -97,11 +97,3 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-async def _entered(manager: AbstractAsyncContextManager[_Result]) -> _Result:
-    return await manager.__aenter__()
-
-
-async def _left(manager: AbstractAsyncContextManager[_Result]) -> None:
-    await manager.__aexit__(None, None, None)

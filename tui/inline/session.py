@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -101,7 +101,7 @@ class InlineSession:
 
     def _converse(self) -> None:
         prompt = LinePrompt(SLASH_WORDS)
-        prompt.remember(self._loop.run(_recent_questions(self._repository)))
+        prompt.remember(self._loop.run(self._repository.recent_questions()))
         self._greet()
         while not self._chat.is_quitting:
             try:
@@ -135,10 +135,6 @@ class InlineSession:
             self._scrollback.print_line(
                 f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {requested}."
             )
-
-
-async def _recent_questions(repository: ChatRepository) -> Sequence[str]:
-    return await repository.recent_questions()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The jobs of the service, followed for the whole app.
+"""The jobs of the service, followed for the whole app, and the downloads among them that this app started.
 
-Owns the subscription and its callbacks.
+Owns the subscription and its callbacks, and which downloaded model is the latest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tui.connection import ServiceConnection, localllm_service
 if TYPE_CHECKING:
     from app.protocol.job import Job
 
-__all__ = ["JobMonitor"]
+__all__ = ["Downloads", "JobMonitor", "model_of"]
 
 
 class JobMonitor:
@@ -101,3 +101,34 @@ class JobMonitor:
     def _notify(self) -> None:
         for callback in self._changed:
             callback()
+
+
+class Downloads:
+    """The downloads that this app started; they continue after it quits if the service stays."""
+
+    def __init__(self, connection: ServiceConnection) -> None:
+        self.newest = ""  # the path of the latest model
+        self._connection = connection
+        self._started: set[str] = set()  # ids of their jobs
+
+    async def start(self, reference: str, quantize: str = "") -> Job:
+        """Download `reference`; quantize a checkpoint to the type `quantize`. Raises UserError if the service is
+        unreachable or refuses."""
+        service = await localllm_service(self._connection)
+        arguments = {"reference": reference} | ({"quantize": quantize} if quantize else {})
+        job = await service.start_job("pull", arguments)
+        self._started.add(job.id)
+        return job
+
+    def note_end(self, job: Job) -> bool:
+        """Record the end of a job; return whether it was started here."""
+        if job.id not in self._started:
+            return False
+        self.newest = model_of(job) or self.newest
+        return True
+
+
+def model_of(job: Job) -> str:
+    """Return the path of the model that a pull or a quantization produced, "" for none."""
+    result = job.result or {}
+    return str(result.get("output") or result.get("path") or "") if job.state == "done" else ""

@@ -199,8 +199,6 @@ class JobsScreen(FeatureScreen):
         if job is None:
             self.inform("No job is selected.")
             return
-        try:
+        with self.warn_on_error():
             await action(await localllm_service(self.app_context.connection), job)
-        except UserError as error:
-            self.warn(str(error))
         self._read_log()

@@ -20,8 +20,7 @@ from app.terminal import printable
 from quantizer.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
-from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line
-from tui.metrics.samples import MetricsHistory
+from tui.metrics.figures import MetricsHistory, bench_runs, compared_lines, history_lines, model_lines, run_line
 from tui.widgets.command_screen import AppContext
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
 
@@ -141,13 +140,11 @@ class MetricsScreen(FeatureScreen):
 
     @work(group="measure")
     async def _begin_measuring(self, model: str) -> None:
-        try:
+        with self.inform_on_error():
             service = await localllm_service(self.app_context.connection)
             await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
             self.inform(f"{model} is being benchmarked: keep the machine idle for a minute. F8 shows the log.")
             self._show_runs(bench_runs(await service.jobs()))
-        except UserError as error:
-            self.inform(str(error))
 
     @work(group="history", exclusive=True)
     async def _show_history(self) -> None:

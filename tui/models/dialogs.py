@@ -53,7 +53,7 @@ class ModelInfoScreen(ModalScreen[None]):
             yield Static(table)
 
 
-class QuantizeScreen(ModalScreen[dict[str, object]]):
+class QuantizeScreen(ModalScreen[dict[str, object] | None]):
     """A list of types and a field for a size; `n_bytes` is the model's current size. Returns the arguments of a
     quantize job."""
 

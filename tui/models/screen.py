@@ -5,18 +5,17 @@ Owns the selected row and the actions on it. The lists belong to `tui.models.lis
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.worker import Worker
 
 from app.protocol.job import Job
-from quantizer.errors import UserError
 from tui.commands import HOME, CommandTable, list_command
 from tui.connection import localllm_service
 from tui.models.lists import ModelLists
@@ -62,23 +61,6 @@ MODEL_COMMANDS = CommandTable(
         list_command("look-again", "Refresh", "ctrl+r", "Rescan the disk and free memory", "rescan", is_shown=False),
     )
 )
-
-
-Rest = ParamSpec("Rest")
-Action = Callable[Concatenate["ModelsScreen", Rest], Coroutine[Any, Any, None]]
-
-
-def _notify_errors(action: Action[Rest]) -> Action[Rest]:
-    """Notify the user of a UserError."""
-
-    @wraps(action)
-    async def wrapped(self: ModelsScreen, /, *rest: Rest.args, **more: Rest.kwargs) -> None:
-        try:
-            await action(self, *rest, **more)
-        except UserError as error:
-            self.inform(str(error))
-
-    return wrapped
 
 
 class ModelsScreen(FeatureScreen):
@@ -140,7 +122,7 @@ class ModelsScreen(FeatureScreen):
 
     @on(OptionList.OptionSelected)
     async def _selected(self) -> None:
-        await self.choose()
+        await self.run_command("choose")
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self) -> None:
@@ -161,7 +143,11 @@ class ModelsScreen(FeatureScreen):
         """Refresh the lists and measure the free memory."""
         self._begin(partial(self._lists.refresh, is_fresh=True), "refresh")
 
-    @_notify_errors
+    async def run_command(self, command_id: str, argument: str = "") -> None:
+        """Run the command with this id; show a UserError like a note."""
+        with self.inform_on_error():
+            await super().run_command(command_id, argument)
+
     async def choose(self) -> None:
         """Chat with the row's model, or download it."""
         row = self.row
@@ -175,7 +161,6 @@ class ModelsScreen(FeatureScreen):
             await self._connection.use_model(row.model)
             await self.run_command(f"go-{HOME}")
 
-    @_notify_errors
     async def show_card(self) -> None:
         """Show the metadata of the row's model."""
         from tui.models.dialogs import ModelInfoScreen
@@ -183,16 +168,23 @@ class ModelsScreen(FeatureScreen):
         if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
 
-    @_notify_errors
+    @work
     async def quantize(self) -> None:
         """Ask for a type or a size and start a quantization job."""
         from tui.models.dialogs import QuantizeScreen
 
-        if row := self._local_row():
+        row = self._local_row()
+        if row is None:
+            return
+        with self.inform_on_error():
             choices = await (await self._library()).types(row.model)
-            self.app.push_screen(QuantizeScreen(row.name, row.n_bytes, choices), self._begin_quantizing(row))
+            chosen = await self.app.push_screen_wait(QuantizeScreen(row.name, row.n_bytes, choices))
+            if chosen is not None:
+                service = await localllm_service(self._connection)
+                source = "guide" if row.name == "guide" else row.model
+                job = await service.start_job("quantize", {"source": source, **chosen})
+                self.inform(f"{job.title}: started. F8 shows the jobs.")
 
-    @_notify_errors
     async def import_model(self) -> None:
         """Link another program's model into the library."""
         row = self.row
@@ -203,17 +195,22 @@ class ModelsScreen(FeatureScreen):
         self.inform(f"{name} is imported; it shares disk space with the original.")
         self.rescan()
 
-    @_notify_errors
+    @work
     async def remove_model(self) -> None:
         """Show what would be deleted, and delete it after confirmation."""
         from tui.widgets.dialogs import ChoiceDialog
 
-        if row := self._local_row():
+        row = self._local_row()
+        if row is None:
+            return
+        with self.inform_on_error():
             removal = await (await self._library()).removal(row.model)
-            asked = ChoiceDialog("Remove a model", format_removal(removal), _REMOVING)
-            self.app.push_screen(asked, self._remove_agreed(row.model))
+            dialog = ChoiceDialog("Remove a model", format_removal(removal), _REMOVING)
+            if await self.app.push_screen_wait(dialog) == _REMOVE:
+                gone = await (await self._library()).remove(row.model)
+                self.inform(f"{gone.id} is removed.")
+                self.rescan()
 
-    @_notify_errors
     async def load_or_unload(self) -> None:
         """Unload a loaded model, or load one."""
         row = self._local_row()
@@ -227,7 +224,6 @@ class ModelsScreen(FeatureScreen):
             self.inform(f"{row.name} is loading.")
         self.rescan()
 
-    @_notify_errors
     async def toggle_keep_alive(self) -> None:
         """Toggle whether a loaded model stays in memory when idle."""
         row = self.row
@@ -238,7 +234,6 @@ class ModelsScreen(FeatureScreen):
         self.inform(f"{row.name} unloads after ten idle minutes." if row.is_staying else f"{row.name} stays loaded.")
         self.rescan()
 
-    @_notify_errors
     async def cancel(self) -> None:
         """Stop the row's download."""
         row = self.row
@@ -267,33 +262,6 @@ class ModelsScreen(FeatureScreen):
 
     async def _library(self) -> LibraryClient:
         return (await localllm_service(self._connection)).library
-
-    def _begin_quantizing(self, row: ModelRow) -> Callable[[dict[str, object] | None], Awaitable[None]]:
-        async def begin(chosen: dict[str, object] | None) -> None:
-            if chosen is not None:
-                await self._quantize_to(row, chosen)
-
-        return begin
-
-    @_notify_errors
-    async def _quantize_to(self, row: ModelRow, chosen: dict[str, object]) -> None:
-        service = await localllm_service(self._connection)
-        source = "guide" if row.name == "guide" else row.model
-        job = await service.start_job("quantize", {"source": source, **chosen})
-        self.inform(f"{job.title}: started. F8 shows the jobs.")
-
-    def _remove_agreed(self, model: str) -> Callable[[str | None], Awaitable[None]]:
-        async def agreed(choice: str | None) -> None:
-            if choice == _REMOVE:
-                await self._remove(model)
-
-        return agreed
-
-    @_notify_errors
-    async def _remove(self, model: str) -> None:
-        gone = await (await self._library()).remove(model)
-        self.inform(f"{gone.id} is removed.")
-        self.rescan()
 
     def _begin(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
         """Run `work` in the background, replacing the running one of its group."""

@@ -23,7 +23,7 @@ from app.settings.settings import Settings
 from app.terminal import printable_line
 from quantizer.errors import UserError
 from tui.connection import ServiceConnection, localllm_service
-from tui.models.downloads import Downloads
+from tui.jobs.monitor import Downloads
 from tui.models.rows import format_fit, format_rate, format_size
 
 if TYPE_CHECKING:

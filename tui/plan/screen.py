@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from app.protocol.plan import PlanRequest
 from app.terminal import printable
 from quantizer.errors import UserError
-from tui.commands import Command, CommandTable, list_command
+from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
 from tui.plan.charts import DeviceBars, SpeedCurve
 from tui.plan.controls import Stepper, apply_step, plan_controls
@@ -59,13 +59,8 @@ PLAN_COMMANDS = CommandTable(
             "Plan for another machine, such as RTX 3060=12GiB; empty means this machine",
             "ask_for_machine",
         ),
-        Command(
-            "plan-look",
-            "Refresh",
-            "Rescan this machine's memory and plan again",
-            "rescan",
-            keys="r",
-            has_priority=False,
+        list_command(
+            "plan-look", "Refresh", "r", "Rescan this machine's memory and plan again", "rescan", is_shown=False
         ),
     )
 )

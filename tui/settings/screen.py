@@ -195,7 +195,7 @@ class SettingsScreen(FeatureScreen):
     async def load_as_written(self) -> None:
         """Reload the chat's model with the saved settings, after confirmation."""
         connection = self.app_context.connection
-        try:
+        with self.warn_on_error():
             load_request = self.settings_controller.load_request(connection.state.model)
             if load_request is None:
                 self.inform("The model already uses the saved settings.")
@@ -206,8 +206,6 @@ class SettingsScreen(FeatureScreen):
                 model_id = await (await localllm_service(connection)).planner.reload(load_request)
                 await connection.use_model(model_id)
                 self.inform("Loading: Esc returns to the chat.")
-        except UserError as error:
-            self.warn(str(error))
 
     def _choices(self, name: str) -> dict[str, str]:
         if name == "theme":

@@ -21,8 +21,7 @@ from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository
 from tui.commands import APP_COMMANDS, Command, CommandTable
 from tui.connection import ServiceConnection
-from tui.jobs.monitor import JobMonitor
-from tui.models.downloads import Downloads
+from tui.jobs.monitor import Downloads, JobMonitor
 from tui.settings.controller import SettingsController
 
 __all__ = ["AppContext", "CommandScreen"]
@@ -52,6 +51,10 @@ class CommandScreen(Screen[None]):
     TABLE: ClassVar[CommandTable]
     KEYS: ClassVar[tuple[Binding, ...]] = ()
     BINDINGS = APP_COMMANDS.bindings()
+
+    def __init__(self, app_context: AppContext) -> None:
+        super().__init__()
+        self.app_context = app_context
 
     def all_commands(self) -> Iterator[Command]:
         """Yield the screen's commands, then the app's."""
@@ -91,8 +94,16 @@ class CommandScreen(Screen[None]):
 
     @contextmanager
     def warn_on_error(self) -> Iterator[None]:
-        """Show a UserError of the block in a corner."""
+        """Show a UserError of the block as an error."""
         try:
             yield
         except UserError as error:
             self.warn(str(error))
+
+    @contextmanager
+    def inform_on_error(self, kind: type[UserError] = UserError) -> Iterator[None]:
+        """Show an error of the block like a note."""
+        try:
+            yield
+        except kind as error:
+            self.inform(str(error))

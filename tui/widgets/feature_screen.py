@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Footer, Static
 
 from tui.commands import FEATURES, HOME
-from tui.widgets.command_screen import AppContext, CommandScreen
+from tui.widgets.command_screen import CommandScreen
 
 __all__ = ["FEATURE_CSS", "FeatureScreen", "NavigationBar"]
 
@@ -59,10 +59,6 @@ class FeatureScreen(CommandScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", f"command('go-{HOME}')", "Chat", id="back", tooltip="Go back to the chat"),
     ]
-
-    def __init__(self, app_context: AppContext) -> None:
-        super().__init__()
-        self.app_context = app_context
 
     def compose(self) -> ComposeResult:
         yield NavigationBar(self.FEATURE, self.app_context.settings_controller.keys)

@@ -13,8 +13,15 @@ from app.protocol.plan import MeasuredRun
 from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, Occupancy, ServiceStatus
 from quantizer.errors import ErrorInfo
 from tests.tui.plans import split_plan
-from tui.metrics.format import bench_runs, compared_lines, history_lines, model_lines, run_line, sparkline
-from tui.metrics.samples import MetricsHistory
+from tui.metrics.figures import (
+    MetricsHistory,
+    bench_runs,
+    compared_lines,
+    history_lines,
+    model_lines,
+    run_line,
+    sparkline,
+)
 
 NO_WAIT = LatencySummary(0, None, None)
 

@@ -29,11 +29,10 @@ _MOST_SCORED = 400  # scoring a file may take a millisecond
 
 @dataclass(frozen=True, slots=True)
 class PartialWord:
-    """An unfinished word: `typed` follows its sign, which is `start` characters into the text before the cursor."""
+    """An unfinished word: `typed` follows its sign."""
 
     kind: Literal["command", "file"]
     typed: str
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +51,9 @@ def partial_word(before: str) -> PartialWord | None:
     start = max(before.rfind(space) for space in " \n\t") + 1
     word = before[start:]
     if word.startswith("/") and start == 0 and "/" not in word[1:]:
-        return PartialWord("command", word[1:], start)
+        return PartialWord("command", word[1:])
     if word.startswith("@"):
-        return PartialWord("file", word[1:], start)
+        return PartialWord("file", word[1:])
     return None
 
 

@@ -18,13 +18,13 @@ FILES = [
 @pytest.mark.parametrize(
     ("before", "found"),
     [
-        ("/sys", PartialWord("command", "sys", 0)),
-        ("/", PartialWord("command", "", 0)),
+        ("/sys", PartialWord("command", "sys")),
+        ("/", PartialWord("command", "")),
         ("/etc/ho", None),
         ("look /sys", None),
         ("/system be", None),
-        ("look at @set", PartialWord("file", "set", 8)),
-        ("one\n@", PartialWord("file", "", 4)),
+        ("look at @set", PartialWord("file", "set")),
+        ("one\n@", PartialWord("file", "")),
         ("me@home", None),
         ("", None),
     ],
