@@ -83,9 +83,9 @@ def _temporary_cache(cache_dir: Path) -> Iterator[Path]:
 
 def _keep_runs(measured_dir: Path, cache_dir: Path) -> None:
     """Keep the speeds of the answers: they count like any others."""
-    from app.engine.load.run_history import run_history
+    from app.engine.load.run_history import RunHistory
 
-    run_history(cache_dir).add(run_history(measured_dir).records())
+    RunHistory(cache_dir).add(RunHistory(measured_dir).records())
 
 
 _N_PROMPT, _N_ANSWER = 512, 48

@@ -18,7 +18,7 @@ from statistics import median
 
 from app.engine.backend import Chunk
 from app.engine.load.loading import LoadListener, load_model
-from app.engine.load.run_history import RunRecord, fitted_rates, machine_key, run_history
+from app.engine.load.run_history import RunHistory, RunRecord, fitted_rates, machine_key
 from app.engine.load.speed_sampler import SpeedSample
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
@@ -71,7 +71,7 @@ class Subject:
             self._loaded.record_speed(SpeedSample(median(speeds), middle, middle, None, 0))
         self._sampler.close()
         self._loaded.owned.close()
-        return run_history(self._cache_dir).records(machine_key(_HERE))[-len(DEPTHS) :]
+        return RunHistory(self._cache_dir).records(machine_key(_HERE))[-len(DEPTHS) :]
 
     def _state(self, depth: int) -> bytes | bytearray:
         for start in range(0, depth, 256):

@@ -49,7 +49,7 @@ def diagnose_model(model: str, settings: Settings, machine: Machine) -> ModelDia
 def _symptoms_by_turn(path: Path, settings: Settings, machine: Machine) -> Callable[[TurnTiming], Symptoms]:
     """Plan the model at `path` and return the function from a measured turn to its symptoms."""
     from app.engine.load.machine_file import model_key
-    from app.engine.tuning.tune_results import tune_file
+    from app.engine.tuning.tune_results import TuneFile
     from app.library.machine_fit.planning import local_planning_context
     from offload.advice.bottleneck import Symptoms
     from offload.footprint.model import PlannedModel
@@ -60,7 +60,7 @@ def _symptoms_by_turn(path: Path, settings: Settings, machine: Machine) -> Calla
     candidate, here = PlannedModel(header, tensors_of(header)), local_planning_context(settings, machine)
     planned = here.plan(candidate)
     smaller = faster_quantization(candidate, here.requested, here.machine, here.rates)
-    work = tune_file(settings.cache_dir).work(model_key(path))
+    work = TuneFile(settings.cache_dir).work(model_key(path))
 
     def symptoms(turn: TurnTiming) -> Symptoms:
         return Symptoms(

@@ -88,9 +88,9 @@ def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
     from app.engine.load.machine_file import model_key
-    from app.engine.tuning.tune_results import tune_file
+    from app.engine.tuning.tune_results import TuneFile
 
-    known = tune_file(cache_dir)
+    known = TuneFile(cache_dir)
     wanted = None if path is None else model_key(path)
     names = {key: name for key, name in known.names().items() if wanted in (None, key)}
     if not names:

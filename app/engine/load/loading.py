@@ -24,7 +24,7 @@ from app.engine.load.draft_sources import load_draft_model, make_draft_head, mtp
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import LoadAttempt, load_within_memory
-from app.engine.load.run_history import run_history
+from app.engine.load.run_history import RunHistory
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
@@ -38,7 +38,6 @@ from app.engine.tuning.tune_results import (
     Workload,
     default_setting,
     fastest,
-    tune_file,
     with_kv_type,
 )
 from app.protocol.plan import Plan, describe_plan
@@ -113,7 +112,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     for sentence in filter(None, (notice, exposure_warning(config.rpc))):
         listener.on_notice(sentence)
     key = model_key(path)
-    tuned = tune_file(cache_dir)
+    tuned = TuneFile(cache_dir)
     setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=is_safe)
     adapters = [Path(file) for file, _ in config.lora]
     auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
@@ -198,7 +197,7 @@ def _recorder(attempt: LoadAttempt, model: PlannedModel, key: str, cache_dir: Pa
     """Return the recorder of the speeds of a model that was loaded as `attempt`."""
     found, setting = attempt.plan.assessment, attempt.setting
     return RunRecorder(
-        history=run_history(cache_dir),
+        history=RunHistory(cache_dir),
         n_threads=setting.n_threads,
         fingerprint=key,
         model=model,

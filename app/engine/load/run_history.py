@@ -22,9 +22,8 @@ from offload.speed.cost_model import Rates, Work, expected_rates
 from offload.speed.rate_fitting import Run, fit_rates
 from quantizer.files import try_lock
 
-__all__ = ["HISTORY_NAME", "RunHistory", "RunRecord", "fitted_rates", "machine_key", "measured_runs", "run_history"]
+__all__ = ["RunHistory", "RunRecord", "fitted_rates", "machine_key", "measured_runs"]
 
-HISTORY_NAME = "runs.jsonl"
 _MAX_BYTES = 1 << 18  # some 500 runs
 _LOCK_TIMEOUT_S = 0.2
 _N_NEWEST = 5  # of a model at a depth, whose median counts
@@ -52,10 +51,10 @@ class RunRecord:
 
 
 class RunHistory:
-    """The runs in the file at `path`, which may be missing."""
+    """The runs of this machine in a file of `cache_dir`, which may be missing."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, cache_dir: Path) -> None:
+        self._path = cache_dir / "runs.jsonl"
 
     def add(self, records: Iterable[RunRecord]) -> bool:
         """Append `records`. Return False when the disk is full or another process locks the file; no harm is done."""
@@ -105,20 +104,15 @@ def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Ru
 
 
 def _append(file: BinaryIO, added: bytes) -> bool:
-    """Append lines to a locked file; the oldest lines are dropped when it is too large."""
+    """Append lines to a locked file; the oldest lines are dropped when it is too large, down to half of the limit."""
     file.seek(0)
     present = file.read()
     if present and not present.endswith(b"\n"):
         added = b"\n" + added  # after an incomplete line
     if len(present) + len(added) > _MAX_BYTES:
-        added = _newest(present + added)
+        added = (present + added)[-_MAX_BYTES // 2 :].partition(b"\n")[2]  # whole lines only
         file.truncate(0)
     return file.write(added) == len(added)
-
-
-def _newest(lines: bytes) -> bytes:
-    """Return the last complete lines, up to half of the size limit."""
-    return lines[-_MAX_BYTES // 2 :].partition(b"\n")[2]
 
 
 def _parsed(lines: Iterable[bytes]) -> Iterator[RunRecord]:
@@ -142,12 +136,7 @@ def machine_key(machine: Machine) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
 
-def run_history(cache_dir: Path) -> RunHistory:
-    """Return the run history of this machine."""
-    return RunHistory(cache_dir / HISTORY_NAME)
-
-
 def fitted_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
     """Return the rates of `machine`, this one, fitted to its run history for `n_threads` (0: physical cores)."""
-    records = run_history(cache_dir).records(machine_key(machine))
+    records = RunHistory(cache_dir).records(machine_key(machine))
     return fit_rates(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))

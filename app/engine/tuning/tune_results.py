@@ -30,7 +30,6 @@ __all__ = [
     "fastest",
     "measured_step_cost",
     "seconds",
-    "tune_file",
     "with_kv_type",
 ]
 
@@ -117,10 +116,10 @@ def _at_depth(decode: Sequence[tuple[int, float]], depth: int) -> float:
 
 
 class TuneFile:
-    """The measurements of one machine, by model fingerprint."""
+    """The measurements of one machine, by default of this one with this build of llama.cpp, by model fingerprint."""
 
-    def __init__(self, path: Path, machine: str) -> None:
-        self._file = MachineFile(path, machine)
+    def __init__(self, cache_dir: Path, machine: str = "") -> None:
+        self._file = MachineFile(cache_dir / "tune.json", machine or this_build())
 
     def measured(self, model: str) -> tuple[SpeedMeasurement, ...]:
         """Return all measurements of `model`."""
@@ -153,14 +152,9 @@ class TuneFile:
         return {model: str(entry["name"]) for model, entry in self._file.entries().items() if "name" in entry}
 
 
-def tune_file(cache_dir: Path) -> TuneFile:
-    """Return the measurements of this machine with this build of llama.cpp."""
-    return TuneFile(cache_dir / "tune.json", this_build())
-
-
 def best_measurement(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
     """Return the measurement of the model at `path` that is fastest for its workload; None before it was tuned."""
-    known, key = tune_file(cache_dir), model_key(path)
+    known, key = TuneFile(cache_dir), model_key(path)
     measured = known.measured(key)
     return fastest(measured, known.work(key)) if measured else None
 
@@ -172,4 +166,4 @@ def measured_step_cost(path: Path, cache_dir: Path) -> StepCost | None:
     best = best_measurement(path, cache_dir)
     if best is None:
         return None
-    return StepCost.from_measured(tune_file(cache_dir).step_ratios(model_key(path)) or dict(best.step_ratios))
+    return StepCost.from_measured(TuneFile(cache_dir).step_ratios(model_key(path)) or dict(best.step_ratios))

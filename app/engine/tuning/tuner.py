@@ -32,9 +32,9 @@ from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
     RuntimeSettings,
     SpeedMeasurement,
+    TuneFile,
     TuneRequest,
     fastest,
-    tune_file,
     with_kv_type,
 )
 from app.settings.settings import load_settings
@@ -199,7 +199,7 @@ def _measured(path: Path, candidates: Iterable[RuntimeSettings], effort: TuningE
 def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
     """Yield the speeds of each setting worth measuring, stored at once, and the progress."""
     path, cache_dir = Path(request.path), load_settings().cache_dir
-    tuned, key, shape = tune_file(cache_dir), model_key(path), kv_shape_of(read_header(path))
+    tuned, key, shape = TuneFile(cache_dir), model_key(path), kv_shape_of(read_header(path))
     first = _first(request.n_threads, cache_dir)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
     measured: list[SpeedMeasurement] = []
@@ -222,7 +222,7 @@ def _tune_idle(path: Path, n_threads: int, cache_dir: Path) -> None:
     """Measure settings without a measurement quickly, if there is memory for a second copy of the model."""
     if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
         return
-    tuned, key = tune_file(cache_dir), model_key(path)
+    tuned, key = TuneFile(cache_dir), model_key(path)
     done = {speeds.setting for speeds in tuned.measured(key)}
     missing = [setting for setting in _first(n_threads, cache_dir) if setting not in done]
     for speeds in _measured(path, missing, QUICK):

@@ -172,10 +172,10 @@ class PlanService:
     def _measured(self, model: PlannedModel, machine: Machine) -> tuple[MeasuredRun, ...]:
         """Return the speeds of the newest answers and prompts of the model on this machine, oldest first."""
         from app.engine.load.machine_file import model_key
-        from app.engine.load.run_history import machine_key, run_history
+        from app.engine.load.run_history import RunHistory, machine_key
 
         key = model_key(model.header.path)
-        records = run_history(self._settings.cache_dir).records(machine_key(machine))
+        records = RunHistory(self._settings.cache_dir).records(machine_key(machine))
         return tuple(
             MeasuredRun(
                 kind=record.kind,

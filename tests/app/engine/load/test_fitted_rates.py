@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.load.run_history import fitted_rates, machine_key, run_history
+from app.engine.load.run_history import RunHistory, fitted_rates, machine_key
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes
@@ -23,7 +23,7 @@ ANSWER = SpeedSample(decode_tps=5.0, depth=100, n_cells=600, prefill_tps=50.0, p
 def recorder(cache_dir: Path, model: Path, *, is_fused: bool = False) -> RunRecorder:
     header = read_header(model)
     return RunRecorder(
-        history=run_history(cache_dir),
+        history=RunHistory(cache_dir),
         n_threads=2,
         fingerprint="a",
         model=PlannedModel(header, tensors_of(header)),
@@ -35,7 +35,7 @@ def recorder(cache_dir: Path, model: Path, *, is_fused: bool = False) -> RunReco
 
 def test_recorded_speeds_are_predicted_afterwards(tmp_path: Path, tiny_model: Path) -> None:
     recorder(tmp_path / "first", tiny_model).record(ANSWER)
-    decode, prefill = run_history(tmp_path / "first").records()
+    decode, prefill = RunHistory(tmp_path / "first").records()
     expected = 1 / decode_s(decode.work, expected_rates(MACHINE))
     recorder(tmp_path, tiny_model).record(replace(ANSWER, decode_tps=expected / 2))
     rates = fitted_rates(MACHINE, tmp_path, n_threads=2)
@@ -46,7 +46,7 @@ def test_recorded_speeds_are_predicted_afterwards(tmp_path: Path, tiny_model: Pa
 def test_a_single_slow_run_changes_little(tmp_path: Path, tiny_model: Path) -> None:
     recorder(tmp_path, tiny_model).record(replace(ANSWER, decode_tps=0.01))
     rates = fitted_rates(MACHINE, tmp_path, n_threads=2)
-    (decode, _) = run_history(tmp_path).records()
+    (decode, _) = RunHistory(tmp_path).records()
     assert 1 / decode_s(decode.work, rates) > 0.1
     assert rates.uncertainty > 0.9
 
@@ -63,5 +63,5 @@ def test_runs_with_other_threads_or_on_another_machine_change_nothing(tmp_path: 
 def test_unfused_attention_is_as_deep_as_all_cells_in_use(tmp_path: Path, tiny_model: Path) -> None:
     recorder(tmp_path, tiny_model).record(ANSWER)
     recorder(tmp_path, tiny_model, is_fused=True).record(ANSWER)
-    plain, fused = (record.depth for record in run_history(tmp_path).records() if record.kind == "decode")
+    plain, fused = (record.depth for record in RunHistory(tmp_path).records() if record.kind == "decode")
     assert (plain, fused) == (600, 100)

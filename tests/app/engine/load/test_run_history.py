@@ -19,7 +19,7 @@ RECORD = RunRecord(
 
 @pytest.fixture
 def history(tmp_path: Path) -> RunHistory:
-    return RunHistory(tmp_path / "cache" / "runs.jsonl")
+    return RunHistory(tmp_path / "cache")
 
 
 def test_added_records_are_read_by_machine(history: RunHistory) -> None:
@@ -68,7 +68,7 @@ def test_a_file_locked_by_another_process_is_unchanged(history: RunHistory, tmp_
 
 def test_a_folder_that_cannot_be_created_loses_the_record_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    history = RunHistory(tmp_path / "file" / "runs.jsonl")
+    history = RunHistory(tmp_path / "file")
     assert not history.add([RECORD])
     assert history.records() == []
 
@@ -82,7 +82,7 @@ from offload.speed.cost_model import Work
 for depth in range(40):
     fields = dict(machine="m", n_threads=1, model="x", kind="decode")
     record = RunRecord(**fields, depth=depth, tokens_per_s=1.0, work=Work(read_bytes={{}}))
-    while not RunHistory(Path({str(path)!r})).add([record]):
+    while not RunHistory(Path({str(path.parent)!r})).add([record]):
         pass
 """
     children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]

@@ -52,22 +52,21 @@ def test_a_cache_of_quantized_values_brings_fused_attention_with_it() -> None:
 
 
 def test_measurements_are_found_by_machine_and_model(tmp_path: Path) -> None:
-    path = tmp_path / "cache" / "tune.json"
-    results = TuneFile(path, "this machine")
+    cache_dir = tmp_path / "cache"
+    results = TuneFile(cache_dir, "this machine")
     results.store("model", "name.gguf", [FAST_PREFILL, FAST_DECODE])
     results.record_use("model", Workload(1, 2, 3), {1: 1.0, 16: 4.0})
-    assert TuneFile(path, "this machine").measured("model") == (FAST_PREFILL, FAST_DECODE)
-    assert TuneFile(path, "this machine").work("model") == Workload(1, 2, 3)
-    assert TuneFile(path, "this machine").step_ratios("model") == {1: 1.0, 16: 4.0}
+    assert TuneFile(cache_dir, "this machine").measured("model") == (FAST_PREFILL, FAST_DECODE)
+    assert TuneFile(cache_dir, "this machine").work("model") == Workload(1, 2, 3)
+    assert TuneFile(cache_dir, "this machine").step_ratios("model") == {1: 1.0, 16: 4.0}
     assert results.names() == {"model": "name.gguf"}
-    assert TuneFile(path, "another machine").measured("model") == ()
-    assert TuneFile(path, "another machine").work("model") == DEFAULT_WORKLOAD
+    assert TuneFile(cache_dir, "another machine").measured("model") == ()
+    assert TuneFile(cache_dir, "another machine").work("model") == DEFAULT_WORKLOAD
 
 
 def test_a_damaged_file_counts_as_empty_and_is_rewritten(tmp_path: Path) -> None:
-    path = tmp_path / "tune.json"
-    path.write_text("{")
-    file = TuneFile(path, "machine")
+    (tmp_path / "tune.json").write_text("{")
+    file = TuneFile(tmp_path, "machine")
     assert file.measured("model") == ()
     file.store("model", "name", [FAST_DECODE])
     assert file.measured("model") == (FAST_DECODE,)
@@ -151,7 +150,7 @@ def test_a_refinement_changes_one_setting_and_those_it_requires() -> None:
 
 
 def test_a_new_measurement_replaces_that_of_the_same_setting(tmp_path: Path) -> None:
-    results = TuneFile(tmp_path / "tune.json", "this machine")
+    results = TuneFile(tmp_path, "this machine")
     results.add("model", "name.gguf", FAST_PREFILL)
     results.add("model", "name.gguf", FAST_DECODE)
     again = SpeedMeasurement(PLAIN, 1.0, FAST_DECODE.decode, FAST_DECODE.step_ratios)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from app.engine.load.machine_file import model_key
-from app.engine.load.run_history import RunRecord, machine_key, run_history
+from app.engine.load.run_history import RunHistory, RunRecord, machine_key
 from app.protocol.plan import MeasuredRun, PlanRequest
 from app.service.models.plan_service import PlanService
 from app.settings.settings import Settings
@@ -78,7 +78,7 @@ def test_measured_speeds_are_in_the_plan(tiny_model: Path, settings: Settings, m
         at_s=1000.0,
         gpu_layers=0,
     )
-    run_history(settings.cache_dir).add([record, replace(record, model="another")])
+    RunHistory(settings.cache_dir).add([record, replace(record, model="another")])
     plan = PlanService(settings).plan(PlanRequest(model=str(tiny_model)))
     assert plan.measured == (MeasuredRun(kind="decode", depth=128, tps=12.5, gpu_layers=0, at_s=1000.0),)
 
