@@ -1,23 +1,24 @@
-"""Measurements: named samples with a unit and their medians, results files, and the roofline of decode.
+"""Measurements: named samples with a unit and their medians, results files and tables, and the roofline of decode.
 
 The roofline compares bytes read per pass × passes a second with the memory bandwidth; a pass yields one token, or
-several with accepted drafts. Pure, except for the files.
+several with accepted drafts. Owns the tables of results, for one server or two side by side; text from servers is
+escaped for the terminal. Prints nothing, and is pure except for the files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rich.table import Table
 
 from app.protocol.codec import decode, encode
+from app.terminal import printable
 from quantizer.errors import UsageError
-
-if TYPE_CHECKING:
-    from offload.devices.bandwidth import ReadBandwidth
 
 __all__ = [
     "Figure",
@@ -25,10 +26,18 @@ __all__ = [
     "Results",
     "Roofline",
     "Unmeasured",
+    "as_json",
+    "comparison",
+    "line",
     "percentile",
+    "reasons",
     "roofline_of",
     "shallowest_decode",
+    "table",
 ]
+
+if TYPE_CHECKING:
+    from offload.devices.bandwidth import ReadBandwidth
 
 _RATES = ("tok/s",)  # in all other units less is better
 
@@ -159,3 +168,77 @@ def roofline_of(label: str, decode: Measurement, weight_bytes_per_pass: int, ban
     """Return the roofline of `decode` for the server called `label`."""
     passes_per_s = decode.value / decode.tokens_per_pass
     return Roofline(label, decode.case, weight_bytes_per_pass, passes_per_s, bandwidth)
+
+
+def table(results: Results) -> Table:
+    """Return the medians of one server, with the lowest and highest sample and the prediction."""
+    made = _columns(results.label, "lowest–highest", "predicted", "")
+    for item in results.measurements:
+        made.add_row(item.work, item.case, _figure(item), _spread(item), _predicted(item), item.note)
+    return made
+
+
+def comparison(before: Results, after: Results) -> Table:
+    """Return the medians of two servers for all cases of both, and how many times better `after` is."""
+    made = _columns(before.label, "lowest–highest", after.label, "lowest–highest", "×", "")
+    others = {item.key: item for item in after.measurements}
+    for item in before.measurements:
+        if other := others.get(item.key):
+            gain = f"{other.gain_over(item):.2f}"
+            made.add_row(
+                item.work, item.case, _figure(item), _spread(item), _figure(other), _spread(other), gain, other.note
+            )
+    return made
+
+
+def line(figure: Figure) -> str:
+    """Return one figure on one line, for progress."""
+    name = f"{figure.work} {figure.case}".rstrip()
+    text = _figure(figure) if isinstance(figure, Measurement) else f"not measured. {figure.reason}"
+    return printable(f"{name}: {text}").replace("\n", " ")
+
+
+def reasons(results: Results) -> list[str]:
+    """Return a line for each figure of a server that could not be measured."""
+    return [f"{printable(results.label)}: {line(item)}" for item in results.unmeasured]
+
+
+def as_json(measured: Sequence[Results], rooflines: Sequence[Roofline], seed: int) -> dict[str, Any]:
+    """Return everything as one JSON object: samples with their medians, and the gain over the first server.
+
+    A `gain` above 1 is better: faster, or smaller.
+    """
+    return {
+        "seed": seed,
+        "results": [_results(results, measured[0]) for results in measured],
+        "rooflines": [asdict(roofline) | {"share": roofline.share} for roofline in rooflines],
+    }
+
+
+def _results(results: Results, first: Results) -> dict[str, Any]:
+    compared = {item.key: item for item in first.measurements} if results is not first else {}
+    rows = []
+    for item in results.measurements:
+        gain = {"gain": item.gain_over(compared[item.key])} if item.key in compared else {}
+        rows.append({**asdict(item), "median": item.value, **gain})
+    return {**asdict(results), "measurements": rows}
+
+
+def _columns(*names: str) -> Table:
+    made = Table("work", "case", box=None, pad_edge=False)
+    for name in names[:-1]:
+        made.add_column(printable(name), justify="right", no_wrap=True)
+    made.add_column(names[-1])
+    return made
+
+
+def _figure(item: Measurement) -> str:
+    return f"{item.value:.4g} {item.unit}"
+
+
+def _predicted(item: Measurement) -> str:
+    return "" if item.predicted is None else f"{item.predicted:.4g} ({item.predicted / item.value - 1:+.0%})"
+
+
+def _spread(item: Measurement) -> str:
+    return f"{min(item.samples):.4g}–{max(item.samples):.4g}" if len(item.samples) > 1 else ""

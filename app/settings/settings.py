@@ -1,31 +1,36 @@
 """One typed settings object: defaults < TOML file < LOCALLLM_* environment < flags.
 
-Owns names, types and sources of settings. Independent of their effects; `app.settings.toml_file` writes them.
+Owns names, types and sources of settings, and changes to the file, which keep its comments and order. Independent of
+their effects.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
 from app.settings.descriptions import DESCRIPTIONS
 from quantizer.errors import UsageError
+from quantizer.files import explained, write_atomically
 
 __all__ = [
     "SettingSource",
     "Settings",
+    "edit_toml",
     "environment_variable",
     "format_setting",
     "load_settings",
     "parse_setting",
     "setting_sources",
     "settings_file",
+    "write_setting",
 ]
 
 ENVIRONMENT_PREFIX = "LOCALLLM_"
@@ -223,3 +228,51 @@ def _table(name: str, value: object, source: str) -> dict[str, str]:
     if isinstance(pairs, Mapping) and all(isinstance(item, str) for item in pairs.values()):
         return dict(pairs)
     raise UsageError(f"{source} sets {name} to {value!r}.", "It takes NAME=TEXT, separated by spaces.")
+
+
+def write_setting(path: Path, name: str, value: object) -> None:
+    """Set `name` in the file, or with None remove it; the file is replaced atomically.
+
+    Raises UsageError for invalid TOML, StorageError where it cannot be written.
+    """
+    try:
+        with explained(f"The settings file {path} cannot be written"):
+            text = path.read_bytes().decode("utf-8") if path.exists() else ""
+            changed = edit_toml(text, name, value)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # A link to the file stays one. The file may hold a key, so only its owner can read it.
+            write_atomically(path.resolve(), changed, sync=True, mode=0o600)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
+
+
+def edit_toml(text: str, name: str, value: object) -> str:
+    """Return the file's text with `name` set to `value`, or without it for None. Raises UsageError for invalid TOML."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise UsageError(f"The settings file cannot be read: {error}.", "Repair or remove it.") from error
+    _put(document, name, value)
+    return tomlkit.dumps(document)
+
+
+def _put(table: MutableMapping[str, Any], name: str, value: object) -> None:
+    """Set or remove; of a table that is there already only what differs, so that its comments stay too."""
+    there = table.get(name)
+    if value is None:
+        table.pop(name, None)
+    elif isinstance(value, Mapping) and isinstance(there, MutableMapping):
+        for each in dict.fromkeys((*there, *value)):
+            _put(there, each, value.get(each))
+    elif value != there:
+        table[name] = _plain(value)
+
+
+def _plain(value: object) -> object:
+    """Return the value as TOML has it."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.bench.client import BenchClient
-from app.bench.measurement import Figure, Measurement, Results
+from app.bench.measurement import Figure, Measurement, Results, line, table
 from app.bench.random_text import measured_text
-from app.bench.report import line, table
 from app.bench.workloads import WORKLOADS, Bench, Workload, run_workloads
 from quantizer.errors import UserError
 from tests.bench.intrusion import intrusion

@@ -12,8 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from app.bench.measurement import Results
-from app.bench.report import comparison, reasons, table
+from app.bench.measurement import Results, comparison, reasons, table
 
 __all__ = ["show"]
 

@@ -124,7 +124,7 @@ class SettingsController:
 
         Raises UserError for an invalid value or an unwritable file.
         """
-        from app.settings.toml_file import write_setting
+        from app.settings.settings import write_setting
 
         value = None if text is None else self._checked(name, text)
         await asyncio.to_thread(write_setting, self.path, name, value)

@@ -7,8 +7,7 @@ files, which the export does not contain, are reported as skipped.
 from __future__ import annotations
 
 from app.chat.conversation import Chat, MessageContent, Role
-from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem
+from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 
 __all__ = ["is_chatgpt", "read_chatgpt"]
 

@@ -20,8 +20,7 @@ from app.chat.conversation import (
     Scalar,
     Transcript,
 )
-from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem
+from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 
 __all__ = ["is_localllm", "localllm_json", "read_localllm"]
 

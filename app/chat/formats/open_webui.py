@@ -8,8 +8,7 @@ from __future__ import annotations
 import html
 
 from app.chat.conversation import ROLES, Chat, ChatSettings, MessageContent
-from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem
+from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 
 __all__ = ["is_open_webui", "read_open_webui"]
 

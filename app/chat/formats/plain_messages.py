@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from app.chat.conversation import ROLES, Chat, ChatSettings, MessageContent
-from app.chat.formats.import_tree import TreeNode, import_tree
-from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem
+from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 
 __all__ = ["is_plain_messages", "read_plain_messages"]
 

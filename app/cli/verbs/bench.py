@@ -124,9 +124,8 @@ async def _measure_all(wanted: list[str | RemoteServer], predicted: list[_Predic
 
 
 async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
-    from app.bench.measurement import Results
+    from app.bench.measurement import Results, line
     from app.bench.random_text import measured_text
-    from app.bench.report import line
     from app.bench.workloads import WORKLOADS, Bench, run_workloads
     from app.cli.output.progress import Meter
 
@@ -177,7 +176,7 @@ def _rooflines(measured: list[Results], read_bytes: list[int | None], settings: 
 def _print(measured: list[Results], rooflines: list[Roofline], seed: int, *, wants_json: bool) -> None:
     from rich.console import Console
 
-    from app.bench.report import as_json, comparison, reasons, table
+    from app.bench.measurement import as_json, comparison, reasons, table
 
     if wants_json:
         print_json(as_json(measured, rooflines, seed))

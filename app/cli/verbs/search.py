@@ -36,7 +36,7 @@ def search(
     """
     from app.cli.planning import requested_planning_context
     from app.library.hub.access import hub_access_from_environment
-    from app.library.hub.repo_list import list_repos
+    from app.library.hub.search import list_repos
     from app.settings.settings import load_settings
 
     settings, access = load_settings(), hub_access_from_environment()

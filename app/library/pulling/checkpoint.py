@@ -1,34 +1,35 @@
 """Pulls of checkpoints that are converted to a GGUF while they are fetched, by one process at a time.
 
 Owns the steps, and the shards' headers: the first bytes of each safetensors file, fetched before the file, stored under
-a name with its hash, and compared with the shard once that is complete.
+a name with its hash, and compared with the shard once that is complete. One shard ahead of those being converted is
+fetched, and each is removed after the last tensor made of it is written. After any end of a run the next one resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.library.download.downloader import Downloader
-from app.library.download.events import Chosen, Done
+from app.library.download.events import Chosen, Converting, Done, Report
 from app.library.download.http_session import HttpSession, RangeSource
 from app.library.download.remote_file import RemoteFile
 from app.library.download.replies import RetryPolicy
 from app.library.hub.remote_model import RemoteHeader, read_up_to
 from app.library.pulling.checkpoint_store import CheckpointStore, was_converted
 from app.library.pulling.puller import MakePlan, Puller, PullPlan
-from app.library.pulling.shard_stream import ShardStream
 from app.library.pulling.staging import Staging, staged
 from quantizer.checkpoint.pending_shards import PendingShard
 from quantizer.errors import CheckpointError, StorageError
 from quantizer.files import explained, write_atomically
 from quantizer.gguf.byte_source import open_local
-from quantizer.write.events import Event
-from quantizer.write.job import JobRequest
+from quantizer.write.events import Event, JobPlanned, JobResumed, ShardOrder, TensorWritten, WaitingForShard
+from quantizer.write.job import JobRequest, RunningQuantization, open_job
 
-__all__ = ["CheckpointPuller", "check_free", "fetch_shard_headers"]
+__all__ = ["CheckpointPuller", "ShardStream", "ShardUse", "ShardWindow", "check_free", "fetch_shard_headers"]
 
 _FIRST_BYTES = 64 << 10  # usually enough
 _LENGTH_BYTES = 8
@@ -124,3 +125,173 @@ def _header_bytes(length: bytes, file_bytes: int, name: str) -> int:
     if n_bytes > min(_MOST_BYTES, file_bytes):
         raise CheckpointError(f"{name} is not a valid safetensors file.", "Look for another checkpoint.")
     return n_bytes
+
+
+_SPARE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardUse:
+    """A shard of `n_bytes` that some tensors between the numbers `first` and `last` are made of."""
+
+    name: str
+    first: int
+    last: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWindow:
+    """Which shards may be on the disk at once. `uses` are in the order of their first use. Pure."""
+
+    uses: tuple[ShardUse, ...]
+
+    @classmethod
+    def of(cls, uses: Iterable[tuple[str, int, int]], n_bytes: Mapping[str, int]) -> ShardWindow:
+        """Build it from the uses that a job reports and the sizes of the shards."""
+        return cls(tuple(ShardUse(name, first, last, n_bytes[name]) for name, first, last in uses))
+
+    def fetchable(self, n_written: int) -> set[str]:
+        """Return the shards that may be fetched once `n_written` tensors are written.
+
+        Of the shards whose last use precedes a shard's first, all but the one right before it must be finished.
+        """
+        return {
+            use.name
+            for index, use in enumerate(self.uses)
+            if all(other.last < n_written for other in self.uses[: max(index - 1, 0)] if other.last < use.first)
+        }
+
+    def finished(self, n_written: int) -> set[str]:
+        """Return the shards that are not read again once `n_written` tensors are written."""
+        return {use.name for use in self.uses if use.last < n_written}
+
+    def peak_bytes(self, existing: Collection[str]) -> int:
+        """Return the most bytes on the disk at once, if the shards `existing` are there from the beginning."""
+        peaks = [sum(use.n_bytes for use in self.uses if use.name in existing)]
+        for index, use in enumerate(self.uses):
+            before, later = self.uses[: max(index - 1, 0)], self.uses[index + 1 :]
+            others = [it for it in before if it.last >= use.first] + [it for it in later if it.name in existing]
+            peaks.append(sum(it.n_bytes for it in (*others, *self.uses[max(index - 1, 0) : index + 1])))
+        return max(peaks)
+
+
+class ShardStream:
+    """One run of the job and the fetching of its shards."""
+
+    def __init__(self, store: CheckpointStore, request: JobRequest, *, is_removing: bool, report: Report) -> None:
+        self._store = store
+        self._weights = {file.name: file for file in store.weights}
+        self._request = request
+        self._is_removing = is_removing
+        self._report = report
+        self._here: set[str] = set()
+        self._urgent: list[str] = []
+        self._window: ShardWindow | None = None
+        self._n_planned_bytes = 0
+        self._n_written_bytes = 0
+        self._peak_bytes = 0
+        self._n_tensors = 0
+        self._changed = asyncio.Condition()
+
+    async def run(self, on_event: Callable[[Event], None]) -> None:
+        """Convert everything, passing the job's events to `on_event`. Raises as fetching and the job do."""
+        for file in self._weights.values():
+            if await self._store.exists(file):
+                self._here.add(file.name)
+        async with open_job(self._request) as job:
+            for name in self._here:
+                await job.mark_arrived(name)
+            fetching, listening = (
+                asyncio.create_task(self._fetch(job)),
+                asyncio.create_task(self._listen(job, on_event)),
+            )
+            try:
+                await asyncio.wait({fetching, listening}, return_when=asyncio.FIRST_EXCEPTION)
+                for task in (listening, fetching):
+                    if task.done():
+                        task.result()
+            finally:
+                for task in (fetching, listening):
+                    task.cancel()
+                await asyncio.gather(fetching, listening, return_exceptions=True)
+
+    async def _listen(self, job: RunningQuantization, on_event: Callable[[Event], None]) -> None:
+        async for event in job.events():
+            async with self._changed:
+                self._apply(event)
+                self._changed.notify_all()
+            on_event(event)
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case JobPlanned():
+                self._n_planned_bytes = event.n_bytes
+            case JobResumed():
+                self._n_tensors, self._n_written_bytes = event.n_tensors, event.n_bytes
+            case WaitingForShard() if self._window is None and event.name not in self._here:
+                self._urgent.append(event.name)  # the job needs it for planning
+            case ShardOrder():
+                n_bytes = {name: file.n_bytes for name, file in self._weights.items()}
+                self._window = ShardWindow.of(event.files, n_bytes)
+                self._check_space(self._window)
+                self._release(self._window)
+            case TensorWritten() if self._window:
+                self._n_tensors, self._n_written_bytes = event.index + 1, event.n_written
+                self._report_progress()
+                self._release(self._window)
+
+    async def _fetch(self, job: RunningQuantization) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._next() or self._has_all())
+                name = self._next()
+            if not name:
+                return
+            await self._store.fetch(name)
+            self._here.add(name)
+            self._urgent = [other for other in self._urgent if other != name]
+            await job.mark_arrived(name)
+
+    def _next(self) -> str:
+        """Return the shard to fetch now, empty for none."""
+        if self._window is None:
+            return next(iter(self._urgent), "")
+        left = self._left(self._window)
+        fetchable = self._window.fetchable(self._n_tensors) if self._is_removing else left
+        return next((name for name in left if name in fetchable), "")
+
+    def _has_all(self) -> bool:
+        return self._window is not None and not self._left(self._window)
+
+    def _left(self, window: ShardWindow) -> list[str]:
+        """Return the shards that still have to be fetched, in the order of their first use."""
+        used = [use.name for use in window.uses]
+        others = [] if self._is_removing else [name for name in self._weights if name not in used]
+        finished = window.finished(self._n_tensors) if self._is_removing else set()
+        return [name for name in (*used, *others) if name not in self._here | finished]
+
+    def _release(self, window: ShardWindow) -> None:
+        """Remove the shards that are not read again."""
+        if self._is_removing:
+            needed = {use.name for use in window.uses} - window.finished(self._n_tensors)
+            for name in self._here - needed:
+                self._store.remove(name)
+            self._here &= needed
+
+    def _check_space(self, window: ShardWindow) -> None:
+        """Report the peak use of the disk, and raise StorageError if that is not free."""
+        n_here = sum(self._weights[name].n_bytes for name in self._here)
+        held = window.peak_bytes(self._here) if self._is_removing else sum(f.n_bytes for f in self._weights.values())
+        self._peak_bytes = held + self._n_planned_bytes
+        self._report_progress()
+        n_missing = self._peak_bytes - n_here - self._n_written_bytes
+        folder = Path(self._request.output).parent
+        free = shutil.disk_usage(folder).free
+        if free < n_missing + _SPARE_BYTES:
+            cause = f"That takes up to {n_missing / 1e9:.3f} GB more, and {folder} has {free / 1e9:.3f} GB free."
+            raise StorageError(cause, "Free some space, or set LOCALLLM_DATA_DIR to another disk.")
+
+    def _report_progress(self) -> None:
+        name = Path(self._request.output).name
+        self._report(Converting(name, self._n_planned_bytes, self._n_written_bytes, self._peak_bytes))

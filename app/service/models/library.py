@@ -167,8 +167,7 @@ class LibraryService:
 
     async def _found(self, words: str, limit: int) -> list[HubRepository]:
         from app.library.hub.access import hub_access_from_environment
-        from app.library.hub.repo_list import list_repos
-        from app.library.hub.search import inspect_repos
+        from app.library.hub.search import inspect_repos, list_repos
 
         access, context = hub_access_from_environment(), self._fit_cache.here()
         listed = list_repos(access, words, limit)

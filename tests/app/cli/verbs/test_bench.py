@@ -66,7 +66,7 @@ def test_what_cannot_be_measured_is_an_error_before_anything_starts(
 def test_it_reaches_servers_over_http_alone() -> None:
     code = """
 import sys
-import app.bench.report, app.bench.target, app.bench.workloads, app.cli.verbs.bench
+import app.bench.measurement, app.bench.target, app.bench.workloads, app.cli.verbs.bench
 print(*(name for name in sys.modules if name.startswith(("app.engine", "app.service", "llama_cpp"))))
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)

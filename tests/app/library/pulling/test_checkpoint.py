@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.library.pulling.shard_stream import ShardWindow
+from app.library.pulling.checkpoint import ShardWindow
 
 GIB = 1 << 30
 

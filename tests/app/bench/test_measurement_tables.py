@@ -6,8 +6,18 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from app.bench.measurement import Measurement, Results, Unmeasured, roofline_of, shallowest_decode
-from app.bench.report import as_json, comparison, line, reasons, table
+from app.bench.measurement import (
+    Measurement,
+    Results,
+    Unmeasured,
+    as_json,
+    comparison,
+    line,
+    reasons,
+    roofline_of,
+    shallowest_decode,
+    table,
+)
 from offload.devices.bandwidth import ReadBandwidth
 
 BEFORE = Results.of(

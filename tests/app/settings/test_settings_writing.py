@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.settings.descriptions import DESCRIPTIONS
-from app.settings.settings import Settings, SettingSource, format_setting, load_settings, parse_setting, setting_sources
-from app.settings.toml_file import edit_toml, write_setting
+from app.settings.settings import (
+    Settings,
+    SettingSource,
+    edit_toml,
+    format_setting,
+    load_settings,
+    parse_setting,
+    setting_sources,
+    write_setting,
+)
 from quantizer.errors import StorageError, UsageError, UserError
 
 COMMENTED = """# my machine

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.library.hub import repo_list as hub_list
+from app.library.hub import search as hub_list
 from app.library.hub.access import HubAccess, HubError
-from app.library.hub.repo_list import list_repos
+from app.library.hub.search import list_repos
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 
