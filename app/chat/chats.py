@@ -9,10 +9,9 @@ import time
 from collections.abc import Mapping
 
 from app.chat.conversation import Chat, ChatSettings
-from app.chat.database import Database
+from app.chat.database import Database, storable
 from app.chat.rows import CHAT_COLUMNS, chat_columns, chat_of, insert, settings_json
 from app.chat.search import ANYTHING, ChatFilter
-from app.chat.text import storable
 from quantizer.errors import UserError
 
 __all__ = ["PAGE_SIZE", "PURGE_AFTER_MS", "Chats", "UnknownChatError", "now_ms"]

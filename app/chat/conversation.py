@@ -23,11 +23,13 @@ __all__ = [
     "Role",
     "Scalar",
     "Transcript",
+    "provisional_title",
 ]
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: frozenset[str] = frozenset(get_args(Role))
 Scalar = str | int | float | bool
+_TITLE_CHARACTERS = 60
 
 
 class MessageState(Enum):
@@ -160,3 +162,9 @@ class Transcript:
     def branch(self) -> tuple[Message, ...]:
         """The messages of the shown branch, from the first to the leaf."""
         return MessageTree(self.messages).path(self.chat.leaf_id)
+
+
+def provisional_title(text: str) -> str:
+    """Return the first title of a chat that begins with `text`: at most 60 characters."""
+    words = " ".join(text.split())
+    return words if len(words) <= _TITLE_CHARACTERS else f"{words[: _TITLE_CHARACTERS - 1].rstrip()}…"

@@ -1,7 +1,7 @@
 """The connection to chats.db and its tables: opened on first use, every change a synced transaction.
 
 Owns the schema as steps of `user_version` (a published step never changes, later changes are new steps), waiting for
-other windows, and the meaning of SQLite's errors.
+other windows, the meaning of SQLite's errors, and which characters cannot be stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from pathlib import Path
 
 from quantizer.errors import StorageError
 
-__all__ = ["STEPS", "Database", "migrate"]
+__all__ = ["MATCH_BEGIN", "MATCH_END", "STEPS", "Database", "migrate", "storable"]
+
+# Noncharacters of Unicode, for internal use: they mark matches, so no stored text contains them.
+MATCH_BEGIN = "\ufdd0"
+MATCH_END = "\ufdd1"
+_REPLACEMENT = 0xFFFD
+_UNSTORABLE = dict.fromkeys((0, ord(MATCH_BEGIN), ord(MATCH_END), *range(0xD800, 0xE000)), _REPLACEMENT)
 
 # Long texts come last in a row, so that a search reads the rest of it without them.
 # Parents are no ON DELETE CASCADE: SQLite goes one level deeper for each generation, and stops at 1,000.
@@ -88,6 +94,11 @@ STEPS: tuple[tuple[str, ...], ...] = (
     _DRAFTS,
     _DRAFT_ATTACHMENTS,
 )
+
+
+def storable(text: str) -> str:
+    """Return `text` with U+FFFD for NUL, lone surrogates and our two marks: SQLite takes the rest as it is."""
+    return text.translate(_UNSTORABLE)
 
 
 def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> None:

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from app.chat.chats import now_ms
 from app.chat.conversation import Message, MessageContent, MessageState, Scalar
-from app.chat.database import Database
+from app.chat.database import Database, storable
 from app.chat.rows import insert, message_columns, message_of
-from app.chat.text import storable
 
 __all__ = ["Messages", "insert_message"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import ChatSettings
+from app.chat.database import storable
 from app.chat.sampling_options import SAMPLER_OPTIONS, valid_options
-from app.chat.text import storable
 from quantizer.errors import UsageError
 from quantizer.files import explained, write_atomically
 

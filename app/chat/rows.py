@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, Message, MessageContent, MessageState
-from app.chat.text import storable
+from app.chat.database import storable
 
 __all__ = [
     "CHAT_COLUMNS",

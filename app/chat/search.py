@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from app.chat.conversation import Chat
-from app.chat.database import Database
+from app.chat.database import MATCH_BEGIN, MATCH_END, Database, storable
 from app.chat.rows import CHAT_COLUMNS, chat_of
-from app.chat.text import MATCH_BEGIN, MATCH_END, storable
 
 __all__ = ["ANYTHING", "MAX_QUERY_CHARACTERS", "ChatFilter", "ChatMatch", "Search", "Snippet", "match_expression"]
 

@@ -16,11 +16,10 @@ from typing import TypeVar
 
 from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms
 from app.chat.conversation import Chat, Draft, Transcript
-from app.chat.database import Database
+from app.chat.database import Database, storable
 from app.chat.messages import Messages, insert_message
 from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
 from app.chat.search import Search
-from app.chat.text import storable
 
 __all__ = ["ChatStore", "Drafts", "StoreThread", "Transcripts"]
 

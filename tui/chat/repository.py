@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from app.chat.conversation import Draft, Message, MessageContent, MessageState
-from app.chat.text import provisional_title
+from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
 from quantizer.errors import StorageError
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 

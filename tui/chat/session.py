@@ -11,9 +11,8 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol
 
-from app.chat.conversation import Message, MessageContent, MessageState
+from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
 from app.chat.sampling_options import valid_options
-from app.chat.text import provisional_title
 from app.protocol.chat import Completed, GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable_line

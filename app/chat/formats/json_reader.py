@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.chat.conversation import Chat, Message, MessageContent, Transcript
-from app.chat.text import provisional_title
+from app.chat.conversation import Chat, Message, MessageContent, Transcript, provisional_title
 
 __all__ = ["FormatError", "ImportedChat", "JsonField", "SkippedItem", "TreeNode", "import_tree"]
 

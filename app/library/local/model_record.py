@@ -15,8 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from app.engine.tuning.tune_results import SpeedMeasurement
-from app.library.external import home_folder
-from app.library.external.hugging_face import cache_folder, snapshots_of
+from app.library.external import hugging_face_snapshots
 from app.library.local.index import Index, full_model_info
 from app.library.local.model_files import parts_of
 from app.library.local.verification import expected_sha256
@@ -94,8 +93,7 @@ def base_template(header: Header, environment: Mapping[str, str] = os.environ) -
     for match in (_REPO_URL.fullmatch(header.text(key)) for key in _ORIGINS):
         if match is None:
             continue
-        folder = cache_folder(home_folder(), environment) / f"models--{match[1]}--{match[2]}"
-        for snapshot in snapshots_of(folder):
+        for snapshot in hugging_face_snapshots(f"{match[1]}/{match[2]}", environment):
             if (snapshot / "tokenizer_config.json").is_file():
                 with contextlib.suppress(CheckpointError):
                     return BaseTemplate(f"{match[1]}/{match[2]}", _template_in(snapshot))

@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat.conversation import Attachment, MessageContent, MessageState
+from app.chat.database import storable
 from app.chat.store import ChatStore
-from app.chat.text import storable
 from quantizer.errors import StorageError
 
 

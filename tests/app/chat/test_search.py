@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.conversation import MessageContent, MessageState
+from app.chat.database import MATCH_BEGIN, MATCH_END, storable
 from app.chat.search import ChatFilter, match_expression, snippet_of
 from app.chat.store import ChatStore
-from app.chat.text import MATCH_BEGIN, MATCH_END, storable
 
 _SPECIAL = st.text(st.sampled_from("ab\"'*^():-+{}, \t\nANDORNOTEé日\x00\ud800"))
 

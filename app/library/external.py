@@ -1,0 +1,123 @@
+"""External models: those of Ollama, LM Studio and the Hugging Face cache, which run in place.
+
+Owns where each program keeps its models. LM Studio's folder has our own layout, `<publisher>/<repo>/<file>.gguf`. The
+cache of huggingface-hub has `models--ORG--NAME/snapshots/<commit>/…`, links to `blobs/<sha256>`, or on Windows
+files (source: its documentation). Ollama's `manifests/<host>/<namespace>/<model>/<tag>` refer to `blobs/sha256-<hash>`;
+they are untrusted: only a hash from them becomes part of a path. Never writes to a program's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of
+
+__all__ = ["external_models", "hugging_face_snapshots"]
+
+_LM_STUDIO_FOLDERS = (".lmstudio/models", ".cache/lm-studio/models")  # since version 0.3.6, and before
+_MAIN_BYTES = 256
+_OLLAMA_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install
+_MODEL_LAYER = "application/vnd.ollama.image.model"
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_MAX_MANIFEST_BYTES = 1 << 20
+_OWN_HOST, _OWN_NAMESPACE = "registry.ollama.ai", "library"
+
+
+def external_models(environment: Mapping[str, str] = os.environ) -> tuple[ModelRef, ...]:
+    """Return every GGUF in a program's usual folder, or the one that `environment` sets; sorted by name.
+
+    Unreadable files and folders are skipped.
+    """
+    home = _home_folder()
+    found = (_lm_studio_models(home), _hugging_face_models(home, environment), _ollama_models(home, environment))
+    return tuple(ref for models in found for ref in sorted(models, key=lambda ref: ref.id))
+
+
+def _home_folder() -> Path:
+    """Return the user's home folder; for a user without one, a folder that does not exist."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
+
+
+def _lm_studio_models(home: Path) -> Iterator[ModelRef]:
+    for folder in _LM_STUDIO_FOLDERS:
+        for path in model_paths(home / folder):
+            yield ModelRef(f"{repo_of(path)}/{path.stem}", path, repo_of(path), "LM Studio")
+
+
+def _hugging_face_models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
+    """Yield the GGUFs of every repository; a file of several commits in the version of the latest `main`."""
+    for folder in sorted(_cache_folder(home, environment).glob("models--*--*")):
+        repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+        found: dict[Path, Path] = {}
+        for snapshot in _snapshots_of(folder):
+            for path in sorted(snapshot.rglob("*.gguf")):
+                if is_model_file(path.name) and path.exists():
+                    found.setdefault(path.relative_to(snapshot), path)
+        for path in found.values():
+            yield ModelRef(f"{repo}/{path.stem}", path, repo, "Hugging Face")
+
+
+def hugging_face_snapshots(repo: str, environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """Return the commits of `repo` in the cache, the latest `main` first."""
+    return _snapshots_of(_cache_folder(_home_folder(), environment) / f"models--{repo.replace('/', '--')}")
+
+
+def _cache_folder(home: Path, environment: Mapping[str, str]) -> Path:
+    """Return the cache folder: HF_HUB_CACHE, or `hub` in HF_HOME, or in the user's cache folder."""
+    if folder := environment.get("HF_HUB_CACHE"):
+        return Path(folder).expanduser()
+    if folder := environment.get("HF_HOME"):
+        return Path(folder).expanduser() / "hub"
+    user_cache = environment.get("XDG_CACHE_HOME")
+    return (Path(user_cache) if user_cache else home / ".cache") / "huggingface" / "hub"
+
+
+def _snapshots_of(folder: Path) -> list[Path]:
+    """Return the cached commits of the repository in `folder`, the latest `main` first."""
+    try:
+        with (folder / "refs" / "main").open(encoding="utf-8", errors="replace") as file:
+            main = file.read(_MAIN_BYTES).strip()
+    except OSError:
+        main = ""
+    return sorted((folder / "snapshots").glob("*"), key=lambda path: (path.name != main, path.name))
+
+
+def _ollama_models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
+    """Yield the models that consist of one GGUF, by the names that `ollama ls` shows."""
+    chosen = environment.get("OLLAMA_MODELS")
+    for folder in [Path(chosen)] if chosen else [home / ".ollama" / "models", _OLLAMA_SYSTEM_FOLDER]:
+        for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
+            digest = _digest_of(manifest)
+            blob = folder / "blobs" / f"sha256-{digest}"
+            if digest and blob.is_file():
+                yield ModelRef(_name(manifest), blob, _repo(manifest), "Ollama")
+
+
+def _digest_of(manifest: Path) -> str:
+    """Return the hash of the one model in a manifest; empty for none, several or an unreadable manifest."""
+    try:
+        with manifest.open("rb") as file:
+            layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]
+        digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == _MODEL_LAYER]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
+    return match[1] if match else ""
+
+
+def _name(manifest: Path) -> str:
+    host, namespace, model, tag = manifest.parts[-4:]
+    parts = (host, namespace, model) if host != _OWN_HOST else (namespace, model)
+    return "/".join(parts).removeprefix(f"{_OWN_NAMESPACE}/") + f":{tag}"
+
+
+def _repo(manifest: Path) -> str:
+    host, namespace, model, _ = manifest.parts[-4:]
+    return f"ollama/{model}" if (host, namespace) == (_OWN_HOST, _OWN_NAMESPACE) else f"{namespace}/{model}"
