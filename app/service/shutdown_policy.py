@@ -6,11 +6,9 @@ Owns that decision. Independent of signals and sockets.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Literal
 
-__all__ = ["UNTIL_JOBS_END", "ShutdownPolicy"]
-
-UNTIL_JOBS_END: Final = "jobs-end"
+__all__ = ["ShutdownPolicy"]
 
 
 class ShutdownPolicy:
@@ -29,7 +27,7 @@ class ShutdownPolicy:
     @property
     def stays_until(self) -> Literal["", "jobs-end"]:
         """What the service outlives its owner for, empty for nothing."""
-        return UNTIL_JOBS_END if self._stays else ""
+        return "jobs-end" if self._stays else ""
 
     def stay(self) -> None:
         """Outlive the owner until the last job has ended."""

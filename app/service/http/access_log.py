@@ -69,7 +69,8 @@ class AccessLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if record.warnings:
-                    message["headers"] = [*message["headers"], (WARNING_HEADER.encode(), _header_of(record.warnings))]
+                    warning = printable_line(" ".join(record.warnings)).encode("ascii", "replace")
+                    message["headers"] = [*message["headers"], (WARNING_HEADER.encode(), warning)]
             await send(message)
 
         try:
@@ -77,10 +78,6 @@ class AccessLog:
         finally:
             if self._write is not None:
                 self._write(_line(scope, status, time.perf_counter() - started_s, record))
-
-
-def _header_of(warnings: tuple[str, ...]) -> bytes:
-    return printable_line(" ".join(warnings)).encode("ascii", "replace")
 
 
 def _line(scope: Scope, status: int, took_s: float, record: RequestRecord) -> str:

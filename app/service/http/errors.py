@@ -13,7 +13,6 @@ from typing_extensions import TypedDict
 from app.library.hub.access import HubError, NotOnHubError
 from app.library.local.placement import NameTakenError
 from app.library.local.resolve import UnknownModelError
-from quantizer import errors
 from quantizer.errors import (
     CheckpointError,
     ContextOverflowError,
@@ -22,6 +21,7 @@ from quantizer.errors import (
     ModelFileError,
     RequestError,
     ServiceError,
+    StorageError,
     UsageError,
     UserError,
     redact_paths,
@@ -152,7 +152,7 @@ _ANTHROPIC_TYPES: dict[int, AnthropicErrorType] = {
     429: "rate_limit_error",
 }
 
-_MAY_NAME_PATHS = (ModelFileError, EngineError, errors.StorageError, errors.CheckpointError)
+_MAY_NAME_PATHS = (ModelFileError, EngineError, StorageError, CheckpointError)
 
 
 def status_of(error: UserError) -> int:

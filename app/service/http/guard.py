@@ -69,16 +69,17 @@ def policy_of(settings: Settings) -> GuardPolicy:
 
     An empty key file gets its first key. Raises StorageError where it cannot be used.
     """
-    if is_loopback(settings.host):
-        stored = key_file(settings) if settings.api_key else None
-        hosts = _LOOPBACK_NAMES | {settings.host}
-        return GuardPolicy(hosts=hosts, origins=_origins(settings), api_key=settings.api_key, stored=stored)
-    stored = key_file(settings)
-    if not settings.api_key:
+    is_local = is_loopback(settings.host)
+    stored = key_file(settings) if settings.api_key or not is_local else None
+    if stored is not None and not settings.api_key:
         stored.first(_FIRST_KEY)
-    hosts = _LOOPBACK_NAMES | {settings.host.lower(), socket.gethostname().lower()}
+    names = {settings.host} if is_local else {settings.host, socket.gethostname()}
     return GuardPolicy(
-        hosts=hosts, any_address=True, origins=_origins(settings), api_key=settings.api_key, stored=stored
+        hosts=_LOOPBACK_NAMES | {name.lower() for name in names},
+        any_address=not is_local,
+        origins=frozenset(origin for part in settings.origins.split(",") if (origin := part.strip())),
+        api_key=settings.api_key,
+        stored=stored,
     )
 
 
@@ -190,10 +191,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _origins(settings: Settings) -> frozenset[str]:
-    return frozenset(origin for part in settings.origins.split(",") if (origin := part.strip()))
 
 
 def _counted(receive: Receive, max_bytes: int) -> Receive:

@@ -71,17 +71,9 @@ def infill_tokens_of(header: Header) -> InfillTokens | None:
     if _TOKENS not in header.fields:
         return None
     ids = _ids_by_key(header) or _ids_by_spelling(header)
-    prefix, suffix = ids.get("prefix"), ids.get("suffix")
-    if prefix is None or suffix is None:
+    if "prefix" not in ids or "suffix" not in ids:
         return None
-    return InfillTokens(
-        prefix=prefix,
-        suffix=suffix,
-        middle=ids.get("middle"),
-        repository=ids.get("repository"),
-        separator=ids.get("separator"),
-        begin=header.integer("tokenizer.ggml.bos_token_id"),
-    )
+    return InfillTokens(**ids, begin=header.integer("tokenizer.ggml.bos_token_id"))
 
 
 def _ids_by_key(header: Header) -> dict[str, int]:

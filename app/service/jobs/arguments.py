@@ -230,7 +230,8 @@ def _quantize_command(arguments: QuantizeArguments, settings: Settings) -> JobCo
         _check_path(path)
     output = arguments.output
     if not Path(output).is_absolute():
-        name = f"{_stem(source)}-{arguments.target or DEFAULT_FILE_TYPE}"
+        stem = GUIDE if source.id == GUIDE else unsplit_name(source.path.name).removesuffix(".gguf")
+        name = f"{stem}-{arguments.target or DEFAULT_FILE_TYPE}"
         ref = ModelRef(name, Path(f"{name}.gguf"), source.repo)
         output = str(model_output_path(ref, output, settings.models_dir))
     elif not output.endswith(".gguf"):  # a client must not replace other kinds of files
@@ -257,12 +258,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # too long for a name
         return False
-
-
-def _stem(source: ModelRef) -> str:
-    if source.id == GUIDE:
-        return GUIDE
-    return unsplit_name(source.path.name).removesuffix(".gguf")
 
 
 def _check_path(name: str) -> None:

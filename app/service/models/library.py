@@ -123,14 +123,11 @@ class LibraryService:
         return resolve(name, self._settings)
 
     @in_thread
-    def removal(self, ref: ModelRef) -> RemovalResult:
-        """Return what removing `ref` would delete. Raises UsageError for a model outside the library."""
-        return plan_removal(ref, self._settings.models_dir)
-
-    @in_thread
-    def remove(self, ref: ModelRef) -> RemovalResult:
-        """Remove `ref` and return what was deleted. Raises UsageError, StorageError."""
+    def remove(self, ref: ModelRef, *, is_dry_run: bool) -> RemovalResult:
+        """Remove `ref`, unless `is_dry_run`, and return what is deleted. Raises UsageError, StorageError."""
         removal = plan_removal(ref, self._settings.models_dir)
+        if is_dry_run:
+            return removal
         remove(removal)
         with Index(self._settings.cache_dir) as index:
             index.forget(removal.paths)

@@ -102,14 +102,10 @@ def read_attachments(settings: Settings, model: Path) -> Attachments:
     for file, _ in lora:
         validate_adapter(Path(file), model)
     for file, _ in vectors:
-        _check_control_vector(Path(file), model)
+        from quantizer.gguf.control_vector import read_control_vector  # imports numpy, 0.3 s
+
+        read_control_vector(Path(file), model)
     return Attachments(lora, vectors, _draft_path(settings))
-
-
-def _check_control_vector(path: Path, model: Path) -> None:
-    from quantizer.gguf.control_vector import read_control_vector  # imports numpy, 0.3 s
-
-    read_control_vector(path, model)
 
 
 def _draft_path(settings: Settings) -> str:

@@ -87,7 +87,6 @@ class MachineMemory:
 
     @property
     def is_limited(self) -> bool:
-        """Whether models may take less than there is."""
         return self._max_bytes is not None
 
     def machine(self, loaded: Sequence[LoadedModel]) -> Machine:

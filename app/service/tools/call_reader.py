@@ -16,7 +16,6 @@ from app.engine.loop.detokenizer import partial_match_length
 __all__ = [
     "ArgumentsReader",
     "JsonArguments",
-    "JsonSpan",
     "ObjectHead",
     "ObjectReader",
     "ParameterTags",
@@ -43,16 +42,16 @@ class ArgumentsReader(Protocol):
         ...
 
 
-class JsonSpan:
-    """Finds where a streamed JSON object ends; its content may be invalid, as long as brackets are balanced."""
+class JsonArguments:
+    """Arguments that are JSON already: one object, whose content may be invalid, as long as brackets are balanced."""
 
     def __init__(self) -> None:
+        self.rest: str | None = None
         self._depth = 0
         self._is_in_string = False
         self._is_escaped = False
 
-    def end_in(self, text: str) -> int:
-        """Return where in `text`, the next part, the object ends, -1 if it goes on."""
+    def push(self, text: str) -> str:
         begin = int(self._is_escaped and bool(text))
         self._is_escaped = self._is_escaped and not text
         for found in _JSON_MARK.finditer(text, begin):
@@ -64,23 +63,9 @@ class JsonSpan:
             elif not self._is_in_string:
                 self._depth += 1 if mark in "{[" else -1
                 if self._depth == 0:
-                    return found.end()
-        return -1
-
-
-class JsonArguments:
-    """Arguments that are JSON already."""
-
-    def __init__(self) -> None:
-        self.rest: str | None = None
-        self._span = JsonSpan()
-
-    def push(self, text: str) -> str:
-        end = self._span.end_in(text)
-        if end < 0:
-            return text
-        self.rest = text[end:]
-        return text[:end]
+                    self.rest = text[found.end() :]
+                    return text[: found.end()]
+        return text
 
     def finish(self) -> str:
         return ""
@@ -235,7 +220,7 @@ class ObjectReader:
     """Reads one object at the begin of the text."""
 
     def __init__(self) -> None:
-        self._span = JsonSpan()
+        self._object = JsonArguments()
         self._n_scanned = 0
 
     def read(self, text: str, *, is_final: bool) -> ObjectHead | None:
@@ -243,9 +228,9 @@ class ObjectReader:
         if found := _NAME_FIRST.match(text[:_WINDOW_CHARACTERS]):
             return ObjectHead(found.end(), found["name"])
         window = text[:MAX_OBJECT_CHARACTERS]
-        end = self._span.end_in(window[self._n_scanned :])
-        if end >= 0:
-            return _head_of(window[: self._n_scanned + end])
+        self._object.push(window[self._n_scanned :])
+        if self._object.rest is not None:
+            return _head_of(window[: len(window) - len(self._object.rest)])
         self._n_scanned = len(window)
         is_over = is_final or len(window) == MAX_OBJECT_CHARACTERS
         return ObjectHead(len(window)) if is_over else None

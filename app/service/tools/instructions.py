@@ -7,7 +7,7 @@ templates refuse unknown ones. Independent of templates.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.service.tools.formats import ToolFormat
@@ -41,7 +41,8 @@ def as_plain_messages(messages: Sequence[Message], tool_format: ToolFormat) -> l
         if message["role"] == "tool":
             _add_result(plain, message["content"] or "")
         elif "tool_calls" in message:
-            calls = [_name_and_arguments(call["function"]) for call in message["tool_calls"]]
+            functions = [call["function"] for call in message["tool_calls"]]
+            calls = [(call["name"], json.dumps(call["arguments"], ensure_ascii=False)) for call in functions]
             text = "\n".join(filter(None, (message["content"], _written(calls, tool_format))))
             plain.append({"role": message["role"], "content": text})
         else:
@@ -56,10 +57,6 @@ def _add_result(plain: list[Message], content: str) -> None:
         plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{result}"}
     else:
         plain.append({"role": "user", "content": result})
-
-
-def _name_and_arguments(function: Mapping[str, Any]) -> tuple[str, str]:
-    return function["name"], json.dumps(function["arguments"], ensure_ascii=False)
 
 
 def _written(calls: Sequence[tuple[str, str]], tool_format: ToolFormat) -> str:

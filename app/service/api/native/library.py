@@ -155,7 +155,7 @@ async def remove(request: Request, body: RemoveBody) -> JsonResponse[RemovalResu
     ref = await library.find(body.model)
     if not body.dry_run:
         await _release(request, ref)
-    removed = await (library.removal(ref) if body.dry_run else library.remove(ref))
+    removed = await library.remove(ref, is_dry_run=body.dry_run)
     return JsonResponse(replace(removed, dry_run=body.dry_run))
 
 
