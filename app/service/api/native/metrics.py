@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
 
 from fastapi import Request
 from starlette.responses import PlainTextResponse
@@ -28,10 +27,9 @@ _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """A metric under each of its names."""
+    """A metric under each of its names: a counter where the first ends in `_total`, else a gauge."""
 
     names: tuple[str, ...]
-    kind: Literal["counter", "gauge"]
     help: str
     value: Callable[[EngineMetrics], float]
 
@@ -40,83 +38,68 @@ class _Metric:
 _METRICS = (
     _Metric(
         ("localllm_prompt_tokens_computed_total", "llamacpp:prompt_tokens_total"),
-        "counter",
         "Prompt tokens that were computed.",
         lambda metrics: metrics.counters.n_prompt_tokens - metrics.counters.n_cached_tokens,
     ),
     _Metric(
         ("localllm_prompt_tokens_cached_total",),
-        "counter",
         "Prompt tokens that were in the cache.",
         lambda metrics: metrics.counters.n_cached_tokens,
     ),
     _Metric(
         ("localllm_prefill_seconds_total", "llamacpp:prompt_seconds_total"),
-        "counter",
         "Seconds from a slot to the first token, over all answers.",
         lambda metrics: metrics.counters.prefill_s,
     ),
     _Metric(
         ("localllm_prefill_tokens_per_second", "llamacpp:prompt_tokens_seconds"),
-        "gauge",
         "Mean rate of prompts.",
         lambda metrics: metrics.counters.prefill_rate,
     ),
     _Metric(
         ("localllm_output_tokens_total", "llamacpp:tokens_predicted_total"),
-        "counter",
         "Output tokens.",
         lambda metrics: metrics.counters.n_decode_tokens,
     ),
     _Metric(
         ("localllm_decode_seconds_total", "llamacpp:tokens_predicted_seconds_total"),
-        "counter",
         "Seconds between outputs, over all answers.",
         lambda metrics: metrics.counters.inter_token_s.total,
     ),
     _Metric(
         ("localllm_decode_tokens_per_second", "llamacpp:predicted_tokens_seconds"),
-        "gauge",
         "Mean rate that an answer got.",
         lambda metrics: metrics.counters.decode_rate,
     ),
     _Metric(
         ("localllm_requests_running", "llamacpp:requests_processing"),
-        "gauge",
         "Answers in progress.",
         lambda metrics: metrics.occupancy.n_running,
     ),
     _Metric(
         ("localllm_requests_waiting", "llamacpp:requests_deferred"),
-        "gauge",
         "Requests that wait for a slot.",
         lambda metrics: metrics.occupancy.n_waiting,
     ),
     _Metric(
         ("localllm_steps_total", "llamacpp:n_decode_total"),
-        "counter",
         "Batches that were computed.",
         lambda metrics: metrics.counters.n_steps,
     ),
     _Metric(
         ("localllm_draft_tokens_total", "llamacpp:spec_decode_num_draft_tokens_total"),
-        "counter",
         "Draft tokens that were verified.",
         lambda metrics: metrics.counters.n_drafted_tokens,
     ),
     _Metric(
         ("localllm_draft_tokens_accepted_total", "llamacpp:spec_decode_num_accepted_tokens_total"),
-        "counter",
         "Draft tokens that were accepted.",
         lambda metrics: metrics.counters.n_accepted_tokens,
     ),
-    _Metric(
-        ("localllm_answers_total",), "counter", "Answers that have ended.", lambda metrics: metrics.counters.n_finished
-    ),
-    _Metric(("localllm_cache_cells",), "gauge", "Cells of the cache.", lambda metrics: metrics.occupancy.n_cells),
+    _Metric(("localllm_answers_total",), "Answers that have ended.", lambda metrics: metrics.counters.n_finished),
+    _Metric(("localllm_cache_cells",), "Cells of the cache.", lambda metrics: metrics.occupancy.n_cells),
     _Metric(
         ("localllm_cache_cells_used",),
-        "gauge",
         "Cells that hold a token.",
         lambda metrics: metrics.occupancy.n_cells_used,
     ),
@@ -150,8 +133,9 @@ def prometheus_text(by_model: Mapping[str, EngineMetrics]) -> str:
 
 def _lines(by_model: Mapping[str, EngineMetrics]) -> Iterator[str]:
     for metric in _METRICS:
+        kind = "counter" if metric.names[0].endswith("_total") else "gauge"
         for name in metric.names:
-            yield from _head(name, metric.kind, metric.help)
+            yield from _head(name, kind, metric.help)
             yield from (f"{name}{{{_label(model)}}} {metric.value(engine)}" for model, engine in by_model.items())
     for name, description, histogram_of in _HISTOGRAMS:
         yield from _head(name, "histogram", description)
