@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Literal, NotRequired, Self, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Literal, NotRequired, TypeAlias, TypeVar
 
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
@@ -192,9 +192,9 @@ ChatChunk: TypeAlias = Chunk[ChatChunkChoice]
 TextChunk: TypeAlias = Chunk[TextChunkChoice]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
-    """The identity of one call's response, and the objects made of its `n_answers` answers.
+    """The identity of one call's response, and the objects made of the answers to its `requests`.
 
     Of these `n_each` in turn continue one prompt. Each text begins with the `echoed` part of its prompt, if any.
     """
@@ -203,25 +203,15 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
     whole_object: ClassVar[WholeObject]
     chunk_object: ClassVar[ChunkObject]
 
-    request_id: str
+    requests: Sequence[Request]
     model_id: str
-    n_answers: int
     n_each: int
-    has_logprobs: bool
     echoed: tuple[str, ...] = ()
     created_s: int = field(default_factory=lambda: int(time.time()))
 
-    @classmethod
-    def of(cls, requests: Sequence[Request], model_id: str, n_each: int, echoed: tuple[str, ...] = ()) -> Self:
-        """Return the formatter of the answers to `requests`: `n_each` variants of one, then those of the next."""
-        return cls(
-            request_id=requests[0].request_id,
-            model_id=model_id,
-            n_answers=len(requests),
-            n_each=n_each,
-            has_logprobs=requests[0].n_logprobs is not None,
-            echoed=echoed,
-        )
+    @property
+    def has_logprobs(self) -> bool:
+        return self.requests[0].n_logprobs is not None
 
     def opening_chunks(self) -> list[Chunk[ChunkChoice]]:
         """Return the chunks before the first text."""
@@ -246,7 +236,7 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
         """Return the answers in one object."""
         total = self._total(answers)
         return {
-            "id": f"{self.id_prefix}{self.request_id}",
+            "id": f"{self.id_prefix}{self.requests[0].request_id}",
             "object": self.whole_object,
             "created": self.created_s,
             "model": self.model_id,
@@ -270,7 +260,7 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
 
     def _chunk(self, choices: list[ChunkChoice]) -> Chunk[ChunkChoice]:
         return {
-            "id": f"{self.id_prefix}{self.request_id}",
+            "id": f"{self.id_prefix}{self.requests[0].request_id}",
             "object": self.chunk_object,
             "created": self.created_s,
             "model": self.model_id,
@@ -307,7 +297,7 @@ class ChatFormatter(CompletionFormatter[ChatChoice, ChatChunkChoice]):
 
     def _opening_choices(self) -> list[ChatChunkChoice]:
         opening: ChatDelta = {"role": "assistant", "content": ""}
-        return [{"index": index, "delta": opening, "finish_reason": None} for index in range(self.n_answers)]
+        return [{"index": index, "delta": opening, "finish_reason": None} for index in range(len(self.requests))]
 
     def _chunk_choice(self, delta: Delta) -> ChatChunkChoice:
         choice: ChatChunkChoice = {"index": delta.index, "delta": _delta(delta), "finish_reason": None}

@@ -136,7 +136,7 @@ async def _respond(
 
     async def begin() -> tuple[Generation, CompletionFormatter[Choice, ChunkChoice]]:
         generation = await prepare()
-        return generation, kind.of(generation.requests, model.ref.id, body.n_answers(), echoed)
+        return generation, kind(generation.requests, model.ref.id, body.n_answers(), echoed)
 
     async def whole() -> JsonResponse[Completion[Choice]]:
         generation, formatter = await begin()

@@ -11,7 +11,7 @@ from app.service.generation.generation import Answer
 from app.service.generation.reasoning import ReasoningTags
 
 TAGS = ReasoningTags("<think>", "</think>")
-FORMATTER = ChatFormatter.of(Request(request_id="id", prompt="p").variants(2), "model", n_each=2)
+FORMATTER = ChatFormatter(Request(request_id="id", prompt="p").variants(2), "model", n_each=2)
 
 
 def _finished(index: int, **usage: int) -> Finished:
