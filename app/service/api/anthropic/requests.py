@@ -5,13 +5,12 @@ Owns field names, types of blocks, and which fields are refused because ignoring
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_grammar import schema_grammar
-from app.engine.request import Request
 from app.service.api.fields import Body
 from app.service.api.messages import PARAGRAPH_BREAK, alternate_roles
 from app.service.api.text_request import SamplingBody
@@ -21,6 +20,8 @@ from quantizer.errors import RequestError
 
 __all__ = ["CALL_ID_PREFIX", "MessagesBody"]
 
+# Thoughts of earlier turns are not repeated to the model; calls and their results are added by themselves.
+_TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result")
 CALL_ID_PREFIX = "toolu_"  # before the ids that templates use
 
 # A line of Claude Code for Anthropic's accounts; it changes with each request, so that no cached prefix would match.
@@ -42,9 +43,11 @@ class ContentBlock(Body):
 
     def as_text(self) -> str:
         """Return the text of a block. Raises RequestError for a type that has none."""
-        if self.type not in _TEXTS:
+        if self.type in _TYPES_WITHOUT_TEXT:
+            return ""
+        if self.type != "text":
             raise RequestError(f"Content of type {self.type[:40]!r} is not supported.", "Send text.")
-        return _TEXTS[self.type](self)
+        return self.text
 
     def call(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": self.input or {}}
@@ -56,16 +59,6 @@ class ContentBlock(Body):
             "tool_call_id": self.tool_use_id.removeprefix(CALL_ID_PREFIX),
             "content": _text(self.content),
         }
-
-
-# The text that a block adds to its message. Thoughts of earlier turns are not repeated to the model.
-_TEXTS: Mapping[str, Callable[[ContentBlock], str]] = {
-    "text": lambda block: block.text,
-    "thinking": lambda _: "",
-    "redacted_thinking": lambda _: "",
-    "tool_use": lambda _: "",
-    "tool_result": lambda _: "",
-}
 
 
 class AnthropicMessage(Body):
@@ -145,17 +138,14 @@ class MessagesBody(SamplingBody):
         """Return the chat turn. Raises RequestError for unsupported fields."""
         system = [{"role": "system", "content": text}] if (text := self._system_text()) else []
         messages = [message for item in self.messages for message in item.for_template()]
+        grammar = self.output_config.grammar() if self.output_config else ""
         return ChatTurn(
             messages=alternate_roles([*system, *messages]),
-            request=self._request(),
+            request=self.new_request("", grammar, self.max_tokens),
             tools=self._tool_options(),
             variables={"enable_thinking": self.thinking is not None and self.thinking.type != "disabled"},
             continues=True,
         )
-
-    def _request(self) -> Request:
-        grammar = self.output_config.grammar() if self.output_config else ""
-        return self.new_request("", grammar, self.max_tokens)
 
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(text for text in self.stop_sequences or () if text)

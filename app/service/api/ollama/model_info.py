@@ -50,25 +50,23 @@ class ModelDetails(TypedDict):
     quantization_level: str
 
 
-class ModelEntry(TypedDict):
+class _Entry(TypedDict):
+    name: str
+    model: str
+    size: NonNegativeInt
+    digest: str
+    details: ModelDetails
+
+
+class ModelEntry(_Entry):
     """A model in a list. `digest` identifies the file; it is not the hash of its bytes."""
 
-    name: str
-    model: str
     modified_at: str
-    size: NonNegativeInt
-    digest: str
-    details: ModelDetails
 
 
-class RunningEntry(TypedDict):
+class RunningEntry(_Entry):
     """A loaded model. The part of it on a GPU is not reported."""
 
-    name: str
-    model: str
-    size: NonNegativeInt
-    digest: str
-    details: ModelDetails
     expires_at: str
     size_vram: Literal[0]
     context_length: NonNegativeInt

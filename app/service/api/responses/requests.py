@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import StrictStr
 
-from app.engine.request import Request
 from app.service.api.fields import Body
 from app.service.api.messages import (
     ChatMessage,
@@ -134,9 +133,10 @@ class ResponsesBody(SamplingBody):
         if self.previous_response_id:
             raise RequestError("Responses are not stored.", "Send the items of the earlier ones in input.")
         effort = self.reasoning.effort if self.reasoning else None
+        form = self.text.format if self.text else None
         return ChatTurn(
             messages=alternate_roles(self._messages()),
-            request=self._request(),
+            request=self.new_request("", form.grammar() if form else "", self.max_output_tokens),
             tools=tool_options_of(
                 [tool.tool() for tool in self.tools or () if tool.type == "function"],
                 self._choice(),
@@ -152,10 +152,6 @@ class ResponsesBody(SamplingBody):
         if not messages:
             raise RequestError("The input is empty.", "Send at least one message.")
         return [*system, *messages]
-
-    def _request(self) -> Request:
-        form = self.text.format if self.text else None
-        return self.new_request("", form.grammar() if form else "", self.max_output_tokens)
 
     def _choice(self) -> str | ToolChoiceBody | None:
         """Return the choice in the form of chat completions, which name a function one level deeper."""

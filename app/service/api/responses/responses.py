@@ -188,8 +188,9 @@ class ResponseFormatter:
 
     def whole(self, answer: Answer) -> ResponseObject:
         """Return the response in one piece."""
-        items = [_Item(kind, 0, self.request_id, text, call) for kind, text, call in _contents(answer)]
-        return self.ended(answer, [replace(item, index=index) for index, item in enumerate(items)])
+        contents = enumerate(_contents(answer))
+        items = [_Item(kind, index, self.request_id, text, call) for index, (kind, text, call) in contents]
+        return self.ended(answer, items)
 
     def begun(self) -> ResponseObject:
         """Return the response with nothing in it."""
