@@ -208,15 +208,12 @@ class FakeBackend:
         """Return the tokens of the sequence."""
         return [cell.token for cell in self._cells[sequence_id]]
 
-    def likeliest(self, history: list[int], ignore_eos: bool) -> int:
-        """Return the greedy choice after `history`."""
-        return self._choose(history, "", ignore_eos)
-
     def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
         """Return the next token after the history of `row`, which must have logits."""
-        return self._choose(self._rows[row], salt, ignore_eos)
+        return self.choose_after(self._rows[row], salt, ignore_eos)
 
-    def _choose(self, history: list[int], salt: str, ignore_eos: bool) -> int:
+    def choose_after(self, history: list[int], salt: str, ignore_eos: bool) -> int:
+        """Return the next token after `history`."""
         chance = _chance(salt, history)
         if not ignore_eos and chance.randrange(self._end_every) == 0:
             return END

@@ -60,9 +60,6 @@ class SamplingParams(SamplingOptions):
 
     def __post_init__(self) -> None:
         SamplingOptions.__post_init__(self)
-        self._check_biases()
-
-    def _check_biases(self) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIASES:
             raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens.", f"Give at most {MAX_LOGIT_BIASES}.")
         for token, bias in self.logit_bias:

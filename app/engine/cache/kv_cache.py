@@ -160,10 +160,10 @@ class KVCacheManager:
 
     def evict_one(self) -> bool:
         """Evict one sequence, whatever is free. Return False if all are in use."""
-        oldest = self._tree.least_recently_used()
-        if oldest is not None:
-            self._evict(oldest)
-        return oldest is not None
+        evictable = self._tree.unlocked()
+        if evictable:
+            self._evict(evictable[0])
+        return bool(evictable)
 
     def check_integrity(self) -> None:
         """Assert that tree and slots agree."""

@@ -154,14 +154,6 @@ class PrefixTree:
     def is_locked(self, sequence_id: int) -> bool:
         return self._paths[sequence_id].n_locks > 0
 
-    def touch(self, sequence_id: int) -> None:
-        """Count the sequence as used now."""
-        self._paths[sequence_id].used = self._tick()
-
-    def least_recently_used(self) -> int | None:
-        """Return the unlocked sequence that was used longest ago, None if all are locked."""
-        return next(iter(self.unlocked()), None)
-
     def unlocked(self) -> list[int]:
         """Return the unlocked sequences, the least recently used first."""
         free = [(path.used, sequence_id) for sequence_id, path in self._paths.items() if not path.n_locks]

@@ -47,7 +47,7 @@ class LlamaEmbedder:
         self.facts = EmbedderFacts(
             n_ctx=_n_ctx(model, config),
             n_batch=n_batch,
-            n_sequences=_n_sequences(n_batch),
+            n_sequences=lib.llama_n_seq_max(self._context),
             n_dimensions=lib.llama_model_n_cls_out(model) if is_ranker else lib.llama_model_n_embd_out(model),
             pooling=pooling,
             can_split=can_split,
@@ -116,11 +116,6 @@ def _n_ctx(model: int, config: EngineConfig) -> int:
     return min(config.n_ctx or DEFAULT_N_CTX, n_ctx_train)
 
 
-def _n_sequences(n_batch: int) -> int:
-    """Return how many texts share a batch; llama.cpp aborts if sequences outnumber its outputs."""
-    return min(N_SEQUENCES, n_batch)
-
-
 def _context_params(
     model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, *, can_split: bool
 ) -> lib.llama_context_params:
@@ -134,7 +129,7 @@ def _context_params(
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx + n_batch if can_split else n_ctx
     params.n_batch = params.n_ubatch = n_batch
-    params.n_seq_max = _n_sequences(n_batch)
+    params.n_seq_max = min(N_SEQUENCES, n_batch)  # llama.cpp aborts if sequences outnumber the outputs of a batch
     params.n_threads = params.n_threads_batch = setting.n_threads
     params.kv_unified = True
     params.embeddings = True

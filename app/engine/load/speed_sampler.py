@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from app.engine.load.run_history import RunHistory, RunRecord, machine_key
@@ -51,7 +51,8 @@ class SpeedSampler:
 
     def begin(self, request: Request, *, is_alone: bool) -> None:
         """Note a new `request`; only one that runs alone can become a sample."""
-        self._alone = request if is_alone and _is_plain(request) else None
+        is_plain = not request.sampling.grammar and request.n_logprobs is None  # then only the model takes time
+        self._alone = request if is_alone and is_plain else None
 
     def disturb(self) -> None:
         """Note that something else is computed too."""
@@ -89,11 +90,6 @@ class SpeedSampler:
         self._pending.append(sample)
 
 
-def _is_plain(request: Request) -> bool:
-    """Return whether only the model takes time: no grammar, no probabilities."""
-    return not request.sampling.grammar and request.n_logprobs is None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecorder:
     """A recorder of the samples of `model`, whose weights have the `fingerprint`.
@@ -112,14 +108,11 @@ class RunRecorder:
 
     def record(self, sample: SpeedSample) -> None:
         """Store the decode of a sample, and its prefill if it has one."""
-        self.history.add(self._records(sample))
-
-    def _records(self, sample: SpeedSample) -> Iterator[RunRecord]:
         # attention that is not fused computes the cells of other sequences too
         depth = sample.depth if self.setting.is_fused else sample.n_cells
         profile = self.model.profile(replace(self.setting, depth=depth))
         shares = allocate(profile, self.devices, self.placement)
-        record = RunRecord(
+        decode = RunRecord(
             machine=machine_key(self.devices),
             n_threads=self.n_threads,
             model=self.fingerprint,
@@ -130,13 +123,15 @@ class RunRecorder:
             at_s=self.now_s(),
             gpu_layers=self.placement.n_on_gpus,
         )
-        yield record
+        records = [decode]
         if sample.prefill_tps is not None:
-            yield replace(
-                record,
+            prefill = replace(
+                decode,
                 kind="prefill",
                 depth=sample.prefill_depth,
                 tokens_per_s=sample.prefill_tps,
                 work=prefill_work(shares, self.placement),
                 n_ubatch=self.setting.n_ubatch,
             )
+            records.append(prefill)
+        self.history.add(records)

@@ -79,13 +79,11 @@ class IncrementalDetokenizer:
             end, self.stopped_by = min(ends)
             shown, self._held = self._held[:end], ""
         else:
-            split = len(self._held) - (0 if is_final else self._n_doubtful())
+            n_doubtful = max(partial_match_length(self._held, self._stop), self._indentation.n_undecided(self._held))
+            split = len(self._held) - (0 if is_final else n_doubtful)
             shown, self._held = self._held[:split], self._held[split:]
         self.n_shown += len(shown)
         return shown
-
-    def _n_doubtful(self) -> int:
-        return max(partial_match_length(self._held, self._stop), self._indentation.n_undecided(self._held))
 
 
 class Indentation:

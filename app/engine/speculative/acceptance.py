@@ -183,10 +183,8 @@ def draft_gains(cost: StepCost) -> tuple[DraftGain, ...]:
 
 def _gains(acceptance: float, cost: StepCost) -> DraftGain:
     best = best_draft_length(repeat(acceptance, MAX_DRAFT_TOKENS), cost, n_step=1, n_answers=1)
-    gains = {length: _gain(acceptance, length, cost) for length in LENGTHS}
+    gains = {}
+    for length in LENGTHS:
+        n_expected = sum(acceptance**n_accepted for n_accepted in range(length + 1))  # the first is the model's own
+        gains[length] = n_expected * cost.ratio(1) / cost.ratio(1 + length)
     return DraftGain(acceptance, gains, best.n_tokens, best.gain)
-
-
-def _gain(acceptance: float, length: int, cost: StepCost) -> float:
-    n_expected = sum(acceptance**n_accepted for n_accepted in range(length + 1))  # the first is the model's own
-    return n_expected * cost.ratio(1) / cost.ratio(1 + length)

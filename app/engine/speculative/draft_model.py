@@ -148,25 +148,23 @@ class DraftModel:
     def _with_room(self, jobs: Many[_Job]) -> list[_Job]:
         """Return the jobs with enough cells, context and vocabulary, those with least to catch up first."""
         placed = [job for job in sorted(jobs, key=lambda job: job.answer.n_missing) if self._has_slot(job)]
-        while placed and not self._cache.evict_until_free(sum(self._n_cells(job) for job in placed)):
+        while placed and not self._cache.evict_until_free(
+            sum(job.answer.n_missing + job.request.n_tokens for job in placed)
+        ):
             self._release_slot(placed.pop().answer)
         return placed
-
-    def _n_cells(self, job: _Job) -> int:
-        return job.answer.n_missing + job.request.n_tokens
 
     def _has_slot(self, job: _Job) -> bool:
         answer = job.answer
         n_cells = len(answer.tokens) + job.request.n_tokens
         if n_cells > self._facts.n_ctx or max(answer.tokens[answer.n_computed :]) >= self._facts.n_vocab:
             return False
-        if answer.sequence_id is None and n_cells <= self._cache.n_cells_available() and self._has_free_slot():
+        n_slots_used = sum(other.sequence_id is not None for other in self._answers.values())
+        has_room = n_slots_used < self._facts.n_seq_max and n_cells <= self._cache.n_cells_available()
+        if answer.sequence_id is None and has_room:
             slot = self._cache.allocate(answer.tokens)
             answer.sequence_id, answer.n_computed = slot.sequence_id, slot.n_cached
         return answer.sequence_id is not None
-
-    def _has_free_slot(self) -> bool:
-        return sum(answer.sequence_id is not None for answer in self._answers.values()) < self._facts.n_seq_max
 
     def _release_slot(self, answer: _Answer) -> None:
         self._cache.truncate(answer.slot_id, answer.n_computed)

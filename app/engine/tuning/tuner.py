@@ -121,16 +121,11 @@ class _Bench:
         self._tokens = [1 + index % max(1, backend.facts.n_vocab - 1) for index in range(backend.facts.n_batch)]
         self._n_max = min(len(self._tokens), backend.facts.n_ctx - 1)  # tokens of a batch
         self._n_seed = min(_SEED_TOKENS, self._n_max)
-        self._seed = self._first_state()
+        self._compute(0, self._n_seed)  # this batch also reads the weights from disk, before any measurement
+        self._seed = backend.save_state(0)
+        backend.truncate(0, 0)
         self._n_filled = 0
         self._next_id = 1
-
-    def _first_state(self) -> bytes | bytearray:
-        """Return the state of the first tokens. This batch also reads the weights from disk, before any measurement."""
-        self._compute(0, self._n_seed)
-        state = self._backend.save_state(0)
-        self._backend.truncate(0, 0)
-        return state
 
     def prefill(self) -> float:
         """Return tokens a second of whole batches from an empty cache. Sequence 0 is empty again afterwards."""

@@ -41,5 +41,5 @@ class FakeMtpHead:
         history = [*computed, *ahead]
         logits = np.zeros(self._backend.facts.n_vocab, np.float32)
         is_wrong = len(history) % self._wrong_every == 0
-        logits[_WRONG if is_wrong else self._backend.likeliest(history, self._ignore_eos)] = 20.0
+        logits[_WRONG if is_wrong else self._backend.choose_after(history, "", self._ignore_eos)] = 20.0
         return logits

@@ -51,7 +51,7 @@ def test_of_equal_matches_the_one_used_last_is_taken() -> None:
     tree = PrefixTree()
     tree.insert(1, [1, 2, 3])
     tree.insert(2, [1, 2, 4])
-    tree.touch(1)
+    tree.extend(1, ())
     assert tree.match([1, 2]) == Match(2, 1)
 
 
@@ -69,11 +69,11 @@ def test_a_locked_sequence_is_never_the_coldest() -> None:
     tree.insert(1, [1])
     tree.insert(2, [2])
     tree.lock(1)
-    assert tree.least_recently_used() == 2
+    assert tree.unlocked() == [2]
     tree.lock(2)
-    assert tree.least_recently_used() is None
+    assert tree.unlocked() == []
     tree.unlock(1)
-    assert tree.least_recently_used() == 1
+    assert tree.unlocked() == [1]
 
 
 def test_truncating_in_the_middle_of_a_shared_run_leaves_the_other_whole() -> None:
@@ -115,8 +115,7 @@ class TreeAgainstNaive(RuleBasedStateMachine):
     @precondition(lambda self: self.naive.held)
     @rule()
     def evict_the_coldest(self) -> None:
-        key = self.tree.least_recently_used()
-        assert key is not None
+        key = self.tree.unlocked()[0]
         n_freed = self.tree.exclusive_cells(key)
         before = self.tree.n_cells
         self.tree.remove(key)
@@ -164,8 +163,8 @@ def test_integrity_holds_after_each_of_10000_random_operations() -> None:
         elif action == "unlock":
             while tree.is_locked(key):
                 tree.unlock(key)
-        elif action == "evict" and (coldest := tree.least_recently_used()) is not None:
-            tree.remove(coldest)
+        elif action == "evict" and (evictable := tree.unlocked()):
+            tree.remove(evictable[0])
         tree.check_integrity()
         done[action] += 1
     assert min(done.values()) > 500, done

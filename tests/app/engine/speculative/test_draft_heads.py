@@ -53,7 +53,7 @@ def propose(drafts: DraftHead, *sequences: Sequence, n_tokens: int = 4) -> list[
 def next_tokens(backend: FakeBackend, sequence: Sequence, n_tokens: int) -> list[int]:
     sampled: list[int] = []
     for _ in range(n_tokens):
-        sampled.append(backend.likeliest([*sequence.tokens, *sampled], ignore_eos=True))
+        sampled.append(backend.choose_after([*sequence.tokens, *sampled], "", ignore_eos=True))
     return sampled
 
 
