@@ -6,13 +6,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.settings.settings import load_settings
 from quantizer.errors import UsageError
-
-__all__ = ["read_text", "resolve_model", "shipped", "window_size"]
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
 
+__all__ = ["read_text", "resolve_model", "shipped", "window_size"]
 
 _DEFAULT_CTX = 512
 
@@ -20,7 +20,6 @@ _DEFAULT_CTX = 512
 def resolve_model(name: str) -> tuple[Path, Header]:
     """Return the file that the model `name` means and its header, validated. Raises UserError."""
     from app.library.local.resolve import resolve
-    from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf
 
     path = resolve(name, load_settings()).path

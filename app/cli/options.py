@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,6 +20,9 @@ from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoin
 from app.settings.settings import Settings, format_setting, load_settings
 from app.terminal import printable_line
 
+if TYPE_CHECKING:
+    from app.library.machine_fit.planning import PlanningContext
+
 __all__ = [
     "BYTE_SIZE",
     "announced_rpc_endpoints",
@@ -27,6 +30,7 @@ __all__ = [
     "generation_options",
     "option",
     "options",
+    "requested_planning_context",
     "resolve_settings",
     "setting_options",
 ]
@@ -126,7 +130,8 @@ def _all_of(decorators: Sequence[Callable[[_Command], _Command]]) -> Callable[[_
 def _setting_option(name: str) -> Callable[[_Command], _Command]:
     description, default = DESCRIPTIONS[name], getattr(Settings(), name)
     flag = f"--{name.replace('_', '-')}"
-    attributes: dict[str, Any] = {"default": None, "help": _help_with_default(description.text, default)}
+    text = f"{description.text}  [default: {format_setting(default)}]" if default else description.text
+    attributes: dict[str, Any] = {"default": None, "help": text}
     flags = [flag]
     if isinstance(default, bool):
         flags = [f"{flag}/--no-{flag.removeprefix('--')}"]
@@ -142,10 +147,6 @@ def _setting_option(name: str) -> Callable[[_Command], _Command]:
     if description.metavar:
         attributes["metavar"] = description.metavar
     return click.option(*flags, name, **attributes)
-
-
-def _help_with_default(text: str, default: object) -> str:
-    return f"{text}  [default: {format_setting(default)}]" if default else text
 
 
 def _none_if_empty(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> object:
@@ -178,3 +179,15 @@ def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:
     if warning := exposure_warning(endpoints):
         click.echo(warning, err=True)
     return endpoints
+
+
+def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
+    """Return this machine, or the one that --vram and --ram describe, with its rates. Raises UsageError."""
+    from app.engine.load.machine import survey
+    from app.library.machine_fit.machine_spec import parse_machine
+    from app.library.machine_fit.planning import local_planning_context, planning_context
+
+    endpoints = announced_rpc_endpoints(settings)
+    if not vram and ram is None:
+        return local_planning_context(settings)
+    return planning_context(settings, parse_machine(lambda: survey(endpoints).machine, vram, ram))

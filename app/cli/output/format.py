@@ -1,13 +1,23 @@
-"""The format of sizes and counts, with three digits and a unit, and of `--json`."""
+"""The output of verbs: sizes and counts with three digits and a unit, lines, tables and JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
 
 from app.protocol.codec import encode
+from app.terminal import printable
 
-__all__ = ["format_bytes", "format_count", "print_json"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["format_bytes", "format_count", "print_json", "print_lines", "print_table"]
+
+_WIDTH_COLUMNS = 140  # where the output is no terminal
 
 
 def format_bytes(n_bytes: int) -> str:
@@ -22,9 +32,20 @@ def format_count(n: int) -> str:
 
 def print_json(value: object) -> None:
     """Print `value` as one line of JSON."""
-    import click  # the terminal app imports this module, and has no use for it
-
     click.echo(json.dumps(encode(value)))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print `lines` without control characters, each as soon as it is known."""
+    for line in lines:
+        click.echo(printable(line))
+
+
+def print_table(table: Table) -> None:
+    """Print `table` as wide as the terminal."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else _WIDTH_COLUMNS).print(table)
 
 
 def _scaled(n: int, units: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import click
 
@@ -38,13 +37,6 @@ class JobEvents:
         self.emit(**encode_event(JobFailed.of(error)))
 
 
-@dataclass(slots=True)
-class _Standing:
-    title: str
-    n_done: int
-    n_total: int | None
-
-
 class EventBar:
     """A bar as `step` events, at most ten a second: title, how much of how much, how fast, how much longer."""
 
@@ -58,7 +50,7 @@ class EventBar:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._events = events
-        self._standing = _Standing(title, 0, n_total)
+        self._title, self._n_done, self._n_total = title, 0, n_total
         self._unit = "bytes" if is_bytes else "steps"
         self._now = now
         self._speed = Speedometer(now)
@@ -74,10 +66,9 @@ class EventBar:
 
     def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
         """Update the progress, and emit it at most ten times a second."""
-        standing = self._standing
-        standing.n_done = standing.n_done if n_done is None else n_done
-        standing.n_total = standing.n_total if n_total is None else n_total
-        standing.title = standing.title if title is None else title
+        self._n_done = self._n_done if n_done is None else n_done
+        self._n_total = self._n_total if n_total is None else n_total
+        self._title = self._title if title is None else title
         self._is_emitted = False
         if self._now() - self._emitted_s >= _EVERY_S:
             self._emit()
@@ -87,15 +78,14 @@ class EventBar:
         self._events.emit(event="note", text=sentence)
 
     def _emit(self) -> None:
-        standing = self._standing
-        per_s = self._speed.bytes_per_s(standing.n_done)
-        n_left = None if standing.n_total is None else standing.n_total - standing.n_done
+        per_s = self._speed.bytes_per_s(self._n_done)
+        n_left = None if self._n_total is None else self._n_total - self._n_done
         self._events.emit(
             event="step",
-            title=standing.title,
+            title=self._title,
             unit=self._unit,
-            n_done=standing.n_done,
-            n_total=standing.n_total,
+            n_done=self._n_done,
+            n_total=self._n_total,
             per_s=per_s,
             remaining_s=n_left / per_s if per_s > 0 and n_left is not None else None,
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import click
@@ -104,9 +103,7 @@ class _Shown:
         self.bar.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.bar.end()
 
 

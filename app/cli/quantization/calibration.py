@@ -11,13 +11,15 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import format_bytes
 from app.cli.output.progress import JobProgress, with_progress
+from app.settings.settings import load_settings
+from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
     from quantizer.mix.imatrix import ImportanceMatrix
@@ -57,7 +59,6 @@ def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
 
     `n_threads` 0 takes the default. Raises UserError.
     """
-    from app.settings.settings import load_settings
     from quantizer.mix.imatrix import save_imatrix
 
     cached = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
@@ -78,36 +79,27 @@ def calibration_key(source: Path, *parts: object) -> str:
     return fingerprint(first, text, *map(fingerprint, others), *parts)
 
 
-class Runnable:
+class Runnable(ExitStack):
     """A context manager around a model that can run; a checkpoint is converted to `file_type` when `path` is read.
 
     `n_threads` 0 takes the default.
     """
 
     def __init__(self, source: Path, file_type: str, n_threads: int) -> None:
+        super().__init__()
         self._source = source
         self._file_type = file_type
         self._n_threads = n_threads or os.cpu_count() or 1
-        self._path: Path | None = None if source.is_dir() else source
-        self._owned = ExitStack()
 
-    def __enter__(self) -> Runnable:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._owned.close()
-
-    @property
+    @cached_property
     def path(self) -> Path:
         """Where it is. Raises UserError where it cannot be converted."""
-        if self._path is None:
-            from quantizer.write.job import JobRequest
+        if not self._source.is_dir():
+            return self._source
+        from quantizer.write.job import JobRequest
 
-            request = JobRequest(str(self._source), self._file_type, "", self._n_threads, is_overwriting=False)
-            self._path = write_temporary_model(request, f"to run the checkpoint in {self._file_type}", self._owned)
-        return self._path
+        request = JobRequest(str(self._source), self._file_type, "", self._n_threads, is_overwriting=False)
+        return write_temporary_model(request, f"to run the checkpoint in {self._file_type}", self)
 
 
 def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
@@ -115,8 +107,6 @@ def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -
 
     Says on stderr what it takes, with its `purpose`. Raises UserError.
     """
-    from app.settings.settings import load_settings
-    from quantizer.write.events import JobPlanned
     from quantizer.write.job import run_job
 
     folder = load_settings().cache_dir / "run"

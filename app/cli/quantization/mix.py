@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.eval_options import read_text, shipped, window_size
+from app.cli.output.format import print_lines, print_table
 from app.cli.output.progress import with_progress
 from app.cli.quantization.calibration import (
     AUTO,
@@ -27,10 +28,19 @@ from app.cli.quantization.calibration import (
     calibration_key,
     write_temporary_model,
 )
+from app.settings.settings import load_settings
 from app.terminal import printable
 from quantizer.gguf.tensor_types import tensor_type_named
 
+if TYPE_CHECKING:
+    from quantizer.convert.source_model import SourceModel
+    from quantizer.mix.search import Mix, MixSearch
+    from quantizer.mix.sensitivity import Sensitivity
+    from quantizer.write.job import JobRequest
+
 __all__ = ["MixResult", "MixTarget", "find_mix", "mix_json", "print_mix"]
+
+_METHOD = 1  # of measuring sensitivities: a new number discards cached sensitivities
 
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
@@ -49,16 +59,6 @@ class MixTarget:
             return f"kld{self.kld:g}"
         unit, n_unit = next((unit for unit in _UNITS if self.n_bytes >= unit[1]), ("B", 1))
         return f"{self.n_bytes / n_unit:.4g}{unit}"
-
-
-if TYPE_CHECKING:
-    from quantizer.convert.source_model import SourceModel
-    from quantizer.mix.search import Mix, MixSearch
-    from quantizer.mix.sensitivity import Sensitivity
-    from quantizer.write.job import JobRequest
-
-
-_METHOD = 1  # of measuring sensitivities: a new number discards cached sensitivities
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,6 @@ def _with_mix(request: JobRequest, mix: Mix) -> JobRequest:
 def _sensitivities(source: Path, running: Runnable, imatrix: Path, n_threads: int) -> dict[str, Sensitivity]:
     """Return the sensitivity of each tensor, measured now unless cached."""
     from app.engine.offline.sensitivity import SensitivityRequest, cached_sensitivities, measure_sensitivities
-    from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf
 
     def measure() -> dict[str, Sensitivity]:
@@ -152,7 +151,6 @@ def _lossless(model: SourceModel) -> str:
 
 
 _MILLION = 1e6
-_WIDTH_COLUMNS = 140  # where the output is no terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,6 @@ def mix_json(found: MixResult) -> dict[str, object]:
 
 def print_mix(found: MixResult) -> None:
     """Print the table, and beside what the mix has to be seen."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -197,10 +194,8 @@ def print_mix(found: MixResult) -> None:
         types = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in row.types.items())
         figures = (f"{row.bytes:,}", f"{row.bits_per_weight:.2f}", f"{row.kld:.2g}", f"{row.kld_per_million:.2g}")
         table.add_row(printable(row.tensors), types, *figures)
-    console = Console()
-    console.print(table, width=console.width if console.is_terminal else _WIDTH_COLUMNS)
-    for sentence in _sentences(found):
-        click.echo(sentence)
+    print_table(table)
+    print_lines(_sentences(found))
 
 
 def _sentences(found: MixResult) -> Iterator[str]:

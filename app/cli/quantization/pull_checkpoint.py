@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.cli.verbs.quantize import note
-from app.library.download.http_session import HttpSession
 from app.library.hub.reference import Reference, RepoReference
 from app.library.pulling.checkpoint import CheckpointPuller, check_free
-from app.library.pulling.puller import Puller, PullPlan, plan_checkpoint_pull
+from app.library.pulling.puller import Puller, plan_checkpoint_pull
 from app.settings.settings import Settings
 from quantizer.errors import StorageError, UsageError
 from quantizer.gguf.file_types import FileType, file_type_named
@@ -47,15 +46,8 @@ class CheckpointPull:
         check_free(folder, output, is_overwriting=is_overwriting)
         return cls(wanted.repo, kind, folder, output, is_overwriting, is_removing)
 
-    async def make_plan(self, session: HttpSession) -> PullPlan:
-        """Return the plan of the files to fetch. Raises as `plan_checkpoint_pull` does."""
-        return await plan_checkpoint_pull(session, self.repo, self.folder, self.file_type)
-
     async def make(self, puller: Puller) -> dict[str, object]:
-        """Download and convert it, and return the result as `localllm quantize --json` prints it.
-
-        Raises as both do.
-        """
+        """Download and convert it, and return the result as `localllm quantize --json` prints it. Raises as both do."""
         folder = self.output.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,5 +56,7 @@ class CheckpointPull:
         made: dict[str, object] = {"output": str(self.output)}
         n_threads = os.cpu_count() or 1
         request = JobRequest(str(self.folder), self.file_type.name, str(self.output), n_threads, self.is_overwriting)
-        await CheckpointPuller(puller, request, self.is_removing, lambda event: note(event, made)).pull(self.make_plan)
+        await CheckpointPuller(puller, request, self.is_removing, lambda event: note(event, made)).pull(
+            lambda session: plan_checkpoint_pull(session, self.repo, self.folder, self.file_type)
+        )
         return made

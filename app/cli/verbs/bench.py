@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from app.cli.options import complete_model, options, setting_options
-from app.cli.output.format import print_json
+from app.cli.options import complete_model, options, requested_planning_context, setting_options
+from app.cli.output.format import print_json, print_lines, print_table
+from app.settings.settings import Settings, load_settings
 from app.terminal import printable
 from quantizer.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     from app.bench.measurement import Figure, Results, Roofline
     from app.bench.target import RemoteServer, Target
-    from app.settings.settings import Settings
 
 __all__ = ["bench"]
 
 _Predicted: TypeAlias = Mapping[tuple[str, str], float]
-
-_WIDTH_COLUMNS = 140  # where the output is no terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,6 @@ def bench(
     """
     from app.bench.target import RemoteServer
     from app.client.remote_engine import parse_address
-    from app.settings.settings import load_settings
 
     job = _Job(load_settings(flags), _works(only), runs, secrets.randbits(32) if seed is None else seed)
     url = parse_address(against or "")
@@ -77,8 +74,8 @@ def bench(
     if not url and (against_model or against_api_key):
         raise UsageError("--against-model and --against-api-key are for a server.", "Give its URL with --against.")
     wanted: list[str | RemoteServer] = [model] if other is None else [model, other]
-    read_bytes = [_read_bytes(item, job.settings) if isinstance(item, str) else None for item in wanted]
-    predicted = [_predicted(item, job.settings) if isinstance(item, str) else {} for item in wanted]
+    expected = [_expected(item, job.settings) if isinstance(item, str) else (None, {}) for item in wanted]
+    read_bytes, predicted = zip(*expected, strict=True)
     measured = asyncio.run(_measure_all(wanted, predicted, job))
     _print(measured, _rooflines(measured, read_bytes, job.settings), job.seed, wants_json=wants_json)
 
@@ -92,22 +89,15 @@ def _works(only: str | None) -> tuple[str, ...]:
     return chosen
 
 
-def _read_bytes(model: str, settings: Settings) -> int:
-    """Return the bytes of weights that a token of `model` reads. Raises ModelFileError for an invalid model."""
-    from app.library.local.resolve import resolve
-    from offload.footprint.weights import weight_bytes_per_token
-    from quantizer.gguf.validation import tensors_of, validate_gguf
+def _expected(model: str, settings: Settings) -> tuple[int, _Predicted]:
+    """Return the bytes of weights that a token of `model` reads, and the planner's prediction by workload and case.
 
-    header = validate_gguf(resolve(model, settings).path)
-    return weight_bytes_per_token(header, tensors_of(header))
-
-
-def _predicted(model: str, settings: Settings) -> _Predicted:
-    """Return the planner's prediction for `model` by workload and case."""
+    Raises ModelFileError for an invalid model.
+    """
     from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
-    from app.cli.planning import requested_planning_context
     from app.library.local.resolve import resolve
     from offload.footprint.model import PlannedModel
+    from offload.footprint.weights import weight_bytes_per_token
     from offload.speed.speed_by_depth import predict
     from quantizer.gguf.validation import tensors_of, validate_gguf
 
@@ -116,10 +106,11 @@ def _predicted(model: str, settings: Settings) -> _Predicted:
     found = predict(candidate, here.requested, here.machine, here.rates, DEPTHS)
     decodes = {("decode", decode_case(depth)): tps for depth, tps in found.decode_tps.items()}
     prefills = {("prefill", prefill_case(n_tokens)): found.prefill_tps for n_tokens in PREFILL_TOKENS}
-    return decodes | {key: tps for key, tps in prefills.items() if tps is not None}
+    predicted = decodes | {key: tps for key, tps in prefills.items() if tps is not None}
+    return weight_bytes_per_token(header, candidate.tensors), predicted
 
 
-async def _measure_all(wanted: list[str | RemoteServer], predicted: list[_Predicted], job: _Job) -> list[Results]:
+async def _measure_all(wanted: list[str | RemoteServer], predicted: Sequence[_Predicted], job: _Job) -> list[Results]:
     return [(await _measure(item, job)).with_predictions(known) for item, known in zip(wanted, predicted, strict=True)]
 
 
@@ -155,7 +146,7 @@ def _opened(wanted: str | RemoteServer, settings: Settings) -> AbstractAsyncCont
     return open_model(wanted, settings, LoadingLine().show) if isinstance(wanted, str) else open_server(wanted)
 
 
-def _rooflines(measured: list[Results], read_bytes: list[int | None], settings: Settings) -> list[Roofline]:
+def _rooflines(measured: list[Results], read_bytes: Sequence[int | None], settings: Settings) -> list[Roofline]:
     """Return the roofline of each model, from the memory bandwidth measured now that nothing else runs."""
     from app.bench.measurement import roofline_of, shallowest_decode
     from offload.devices.bandwidth import measure_read_bandwidth
@@ -174,18 +165,13 @@ def _rooflines(measured: list[Results], read_bytes: list[int | None], settings: 
 
 
 def _print(measured: list[Results], rooflines: list[Roofline], seed: int, *, wants_json: bool) -> None:
-    from rich.console import Console
-
     from app.bench.measurement import as_json, comparison, reasons, table
 
     if wants_json:
         print_json(as_json(measured, rooflines, seed))
         return
-    console = Console()
-    made = table(measured[0]) if len(measured) == 1 else comparison(*measured)
-    console.print(made, width=console.width if console.is_terminal else _WIDTH_COLUMNS)
-    for text in [*(reason for results in measured for reason in reasons(results)), *map(str, rooflines)]:
-        click.echo(printable(text))
+    print_table(table(measured[0]) if len(measured) == 1 else comparison(*measured))
+    print_lines([*(reason for results in measured for reason in reasons(results)), *map(str, rooflines)])
 
 
 def _tell(text: str) -> None:

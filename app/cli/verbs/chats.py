@@ -11,11 +11,12 @@ import click
 
 from app.cli.options import option, options
 from app.cli.output.format import print_json
+from app.settings.settings import load_settings
 from app.terminal import printable
 from quantizer.errors import UsageError
 
 if TYPE_CHECKING:
-    from app.chat.conversation import Chat, Transcript
+    from app.chat.conversation import Chat
     from app.chat.store import ChatStore
 
 __all__ = ["chats"]
@@ -105,7 +106,7 @@ def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) 
         raise UsageError("There are no chats to export.", "Give ids, or --all.")
     with _store() as store:
         chosen = [chat.id for chat in _every(store)] if wants_all else chat_ids
-        export_to(output, EXPORTS[name](_transcripts(store, chosen)))
+        export_to(output, EXPORTS[name](store.transcripts.read(chat_id) for chat_id in chosen))
     click.echo(f"Chats in {printable(str(output))}: {len(chosen)}.")
 
 
@@ -147,7 +148,6 @@ def restore(chat_ids: tuple[int, ...]) -> None:
 
 def _store() -> ChatStore:
     from app.chat.store import ChatStore
-    from app.settings.settings import load_settings
 
     return ChatStore(load_settings().data_dir)
 
@@ -158,11 +158,6 @@ def _every(store: ChatStore) -> Iterator[Chat]:
         while page:
             yield from page
             page = store.chats.page(after=page[-1], archived=archived)
-
-
-def _transcripts(store: ChatStore, chat_ids: tuple[int, ...] | list[int]) -> Iterator[Transcript]:
-    for chat_id in chat_ids:
-        yield store.transcripts.read(chat_id)
 
 
 def _line(chat: Chat) -> str:

@@ -10,12 +10,11 @@ from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes, print_json
 from app.protocol.library import ImportWay, PlacementResult
+from app.settings.settings import load_settings
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
-    from app.library.local.index import Index
     from app.library.local.model_files import ModelRef
-    from app.library.local.placement import ImportPlan
 
 __all__ = ["cp", "import_model"]
 
@@ -32,7 +31,6 @@ def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> 
     library share one file. On another disk the link refers to the original, which must stay there.
     """
     from app.library.local.resolve import find_importable
-    from app.settings.settings import load_settings
 
     _place(find_importable(source, load_settings()), name, is_copy=is_copy, wants_json=wants_json)
 
@@ -47,34 +45,29 @@ def cp(model: str, name: str, *, wants_json: bool) -> None:
     NAME may be PUBLISHER/REPO/NAME too. Removing one of the names leaves the other.
     """
     from app.library.local.resolve import resolve
-    from app.settings.settings import load_settings
 
     _place(resolve(model, load_settings()), name, is_copy=False, wants_json=wants_json)
 
 
 def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> None:
-    from app.library.local.placement import link_model, plan_import
+    from app.cli.output.progress import Meter
+    from app.library.local.placement import copy_model, link_model, plan_import
     from app.library.local.resolve import resolve
-    from app.settings.settings import load_settings
 
     settings = load_settings()
     plan = plan_import(source, name, settings.models_dir)
     with open_index(settings.cache_dir) as index:
-        way: ImportWay = _copy(plan, index) if is_copy else link_model(plan, index)
+        way: ImportWay = "copy"
+        if is_copy:
+            with Meter("Copying", plan.n_bytes, is_bytes=True) as meter:
+                copy_model(plan, index, meter.advance)
+        else:
+            way = link_model(plan, index)
     placed = resolve(str(plan.path), settings)
     if wants_json:
         print_json(PlacementResult(placed.id, str(placed.path), plan.n_bytes, way))
         return
     click.echo(f"{printable_line(placed.id)} ({format_bytes(plan.n_bytes)}) is in the library: {_WAYS[way]}.")
-
-
-def _copy(plan: ImportPlan, index: Index) -> ImportWay:
-    from app.cli.output.progress import Meter
-    from app.library.local.placement import copy_model
-
-    with Meter("Copying", plan.n_bytes, is_bytes=True) as meter:
-        copy_model(plan, index, meter.advance)
-    return "copy"
 
 
 _WAYS: dict[ImportWay, str] = {

@@ -10,6 +10,7 @@ import click
 
 from app.cli.options import options
 from app.cli.output.format import format_bytes, print_json
+from app.settings.settings import load_settings
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 
@@ -94,7 +95,6 @@ def _request(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
     """Return the answer of the running service. Raises UserError, ServiceError where none runs."""
     from app.client.service_client import ServiceClient
     from app.keys import own_key
-    from app.settings.settings import load_settings
 
     settings = load_settings()
 

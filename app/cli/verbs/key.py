@@ -9,6 +9,7 @@ import click
 
 from app.cli.options import options
 from app.cli.output.format import print_json
+from app.settings.settings import load_settings
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ def remove(name: str, *, wants_json: bool) -> None:
 
 def _keys() -> KeyFile:
     from app.keys import key_file
-    from app.settings.settings import load_settings
 
     return key_file(load_settings())
 

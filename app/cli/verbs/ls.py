@@ -12,6 +12,7 @@ import click
 from app.cli.index import open_index
 from app.cli.options import options
 from app.cli.output.format import format_bytes, format_count, print_json
+from app.settings.settings import load_settings
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
     from app.library.external import external_models
     from app.library.local.index import LIBRARY, forget_missing, list_entries
     from app.library.local.resolve import available
-    from app.settings.settings import load_settings
 
     settings = load_settings()
     here = available(settings)

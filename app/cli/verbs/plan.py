@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.options import complete_model, options, setting_options
-from app.cli.output.format import print_json
-from app.terminal import printable
+from app.cli.options import complete_model, options, requested_planning_context, setting_options
+from app.cli.output.format import print_json, print_lines
+from app.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from app.settings.settings import Settings
     from offload.footprint.auxiliary_models import AuxiliaryModels
     from offload.plan import PlacementPlan
     from quantizer.gguf.header import Header
@@ -58,17 +57,15 @@ def plan(
     fetched, and a formula estimates the buffers.
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
-    from app.cli.planning import requested_planning_context
     from app.library.hub.lookup import find_model
     from app.library.machine_fit.planning import plan_of, plan_of_absent
-    from app.protocol.codec import encode
     from app.protocol.plan import describe_plan
-    from app.settings.settings import load_settings
     from offload.footprint.model import kv_table
 
     settings = load_settings({"ctx": ctx, "kv_type": kv_type, "rpc": rpc})
     wanted = cache(lambda: requested_planning_context(settings, vram, ram))
     candidate, notice = find_model(model, settings, wanted)
+    data: object
     if wants_table:
         rows = kv_table(candidate, settings.parallel)
         data, lines = kv_table_json(rows), kv_table_lines(rows)
@@ -76,18 +73,17 @@ def plan(
         data, lines = _gains(None if notice else candidate.header.path, settings)
     elif notice:
         found = plan_of_absent(candidate, notice, wanted())
-        data, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
+        data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
     else:
         auxiliary = _auxiliary_models(candidate.header, model, settings, draft=draft, lora=lora or (), mmproj=mmproj)
         candidate = replace(candidate, auxiliary=auxiliary)
         found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
         found = _with_projector_warning(found, candidate.header.path, auxiliary)
-        data, lines = encode(describe_plan(found)), plan_lines(found, with_curve=plot)
+        data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
     if wants_json:
         print_json(data)
-        return
-    for line in lines:
-        click.echo(printable(line))
+    else:
+        print_lines(lines)
 
 
 def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:

@@ -12,6 +12,7 @@ from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
 from app.cli.options import BYTE_SIZE, options
 from app.cli.output.format import format_bytes, print_json
+from app.settings.settings import load_settings
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
     """
     from app.library.local.index import forget_missing
     from app.library.local.stale_files import delete_stale_files, find_stale_files
-    from app.settings.settings import load_settings
 
     settings = load_settings()
     with open_index(settings.cache_dir) as index:

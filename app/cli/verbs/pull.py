@@ -11,14 +11,12 @@ import click
 
 from app.cli.options import BYTE_SIZE, options
 from app.cli.output.format import print_json
+from app.settings.settings import load_settings
 from app.terminal import printable
 from quantizer.errors import UsageError
 
 if TYPE_CHECKING:
-    from app.cli.quantization.pull_checkpoint import CheckpointPull
     from app.library.download.events import Report
-    from app.library.hub.reference import Reference
-    from app.settings.settings import Settings
 
 __all__ = ["pull"]
 
@@ -52,13 +50,18 @@ def pull(
     from app.library.hub.selection import local_quant_chooser
     from app.library.local.index import Index
     from app.library.pulling.puller import Puller, plan_model_pull
-    from app.settings.settings import load_settings
 
     settings, access = load_settings(), hub_access_from_environment()
     wanted = resolve_reference(reference, access.endpoint)
     if is_removing and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
-    checkpoint = _checkpoint(wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing)
+    checkpoint = None
+    if file_type:  # else the converter is not imported
+        from app.cli.quantization.pull_checkpoint import CheckpointPull
+
+        checkpoint = CheckpointPull.of(
+            wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing
+        )
     choose = local_quant_chooser(settings, access)
     with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
         puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
@@ -70,17 +73,6 @@ def pull(
         print_json({"event": "quantized", **made})
     if not wants_json:
         click.echo(printable(f"{path} is complete. Run it: localllm run {path.stem}"))
-
-
-def _checkpoint(
-    wanted: Reference, file_type: str, settings: Settings, *, is_overwriting: bool, is_removing: bool
-) -> CheckpointPull | None:
-    """Return the conversion, None without one: then the converter is not imported."""
-    if not file_type:
-        return None
-    from app.cli.quantization.pull_checkpoint import CheckpointPull
-
-    return CheckpointPull.of(wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing)
 
 
 @contextmanager

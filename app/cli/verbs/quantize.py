@@ -12,28 +12,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.options import BYTE_SIZE, option, options, setting_options
-from app.cli.output.format import format_bytes, print_json
-from app.cli.quantization.calibration import AUTO, RUNNABLE, cached_imatrix
-from app.cli.quantization.mix import MixTarget
+from app.cli.output.format import format_bytes, print_json, print_table
+from app.cli.quantization.calibration import AUTO, RUNNABLE, Runnable, cached_imatrix
+from app.cli.quantization.mix import MixTarget, find_mix, mix_json, print_mix
 from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
 from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.gguf.shards import unsplit_name
 from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
 
-__all__ = ["list_types", "note", "quantize", "written"]
+__all__ = ["note", "quantize"]
 
 if TYPE_CHECKING:
-    from app.library.machine_fit.type_table import TypeRow
-    from offload.devices.bandwidth import ReadBandwidth
-
+    from quantizer.write.job import JobRequest
 
 _NEEDS_MATRIX = "* "
-_WIDTH_COLUMNS = 140  # where the output is no terminal
 
 
-def list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
+def _list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
     """Print the table of all types for the model at `source`. Raises UserError as planning does."""
+    from rich.table import Table
+
     from app.library.machine_fit.type_table import type_rows
     from offload.devices.bandwidth import measure_read_bandwidth
 
@@ -43,13 +42,6 @@ def list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
         measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
         print_json({"source": str(source), **measured, "types": rows})
         return
-    _print(rows, bandwidth)
-
-
-def _print(rows: list[TypeRow], bandwidth: ReadBandwidth) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(box=None)
     table.add_column("type")
     for heading in ("bits", "bytes", "loss", "tok/s"):
@@ -59,7 +51,7 @@ def _print(rows: list[TypeRow], bandwidth: ReadBandwidth) -> None:
         loss = "" if row.perplexity_loss is None else f"+{row.perplexity_loss:.4f}"
         figures = (f"{row.bits_per_weight:.2f}", f"{row.bytes:,}", loss, f"{row.max_tokens_per_s:.1f}")
         table.add_row(row.type, *figures, printable(f"{_NEEDS_MATRIX if row.needs_imatrix else ''}{row.description}"))
-    Console(width=None if sys.stdout.isatty() else _WIDTH_COLUMNS).print(table)
+    print_table(table)
     click.echo(
         "bits: of a weight. loss: what llama.cpp measured that a type adds to the\n"
         "perplexity of Llama-3-8B, 6.23.\n"
@@ -68,10 +60,6 @@ def _print(rows: list[TypeRow], bandwidth: ReadBandwidth) -> None:
     )
     if any(row.needs_imatrix for row in rows):
         click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto computes it.")
-
-
-if TYPE_CHECKING:
-    from quantizer.write.job import JobRequest
 
 
 _GUIDE = "guide"
@@ -126,7 +114,7 @@ def quantize(
     n_threads = threads or os.cpu_count() or 1
     target = _target(file_type, target_bytes, target_kld, wants_list=wants_list)
     if wants_list:
-        list_types(path, n_threads, wants_json=wants_json)
+        _list_types(path, n_threads, wants_json=wants_json)
         return
     chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
     named = output or Path.cwd() / f"{_model_name(source, path)}-{target.label if target else chosen.name}.gguf"
@@ -134,8 +122,13 @@ def quantize(
     request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=matrix, **options)
     mix: dict[str, object] = {}
     if target:
-        request, mix = _mixed(request, target, threads or 0, wants_json=wants_json)
-    result = {**(_planned(request) if is_dry_run else written(request)), **mix}
+        found = find_mix(request, target, threads or 0)
+        request, mix = found.request, {"type": "mix"}
+        if wants_json:
+            mix["mix"] = mix_json(found)
+        else:
+            print_mix(found)
+    result = {**(_planned(request) if is_dry_run else _written(request)), **mix}
     if wants_json:
         print_json(result)
     else:
@@ -153,19 +146,6 @@ def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool
     return MixTarget(n_bytes, kld or 0.0) if n_bytes or kld else None
 
 
-def _mixed(
-    request: JobRequest, target: MixTarget, n_threads: int, *, wants_json: bool
-) -> tuple[JobRequest, dict[str, object]]:
-    """Return the request for the mix that meets `target`, and its report, which is also printed unless `wants_json`."""
-    from app.cli.quantization.mix import find_mix, mix_json, print_mix
-
-    found = find_mix(request, target, n_threads)
-    if wants_json:
-        return found.request, {"type": "mix", "mix": mix_json(found)}
-    print_mix(found)
-    return found.request, {"type": "mix"}
-
-
 def _source_path(source: str) -> Path:
     path = Path(source)
     if source == _GUIDE and not path.exists():
@@ -181,8 +161,6 @@ def _imatrix(name: str, source: Path, n_threads: int, *, is_computing: bool) -> 
         return name
     if not is_computing:
         raise UsageError("A dry run computes no importance matrix.", "Name one of `localllm imatrix`.")
-    from app.cli.quantization.calibration import Runnable
-
     with Runnable(source, RUNNABLE, n_threads) as running:
         return str(cached_imatrix(source, running, n_threads))
 
@@ -205,7 +183,7 @@ def _planned(request: JobRequest) -> dict[str, object]:
     return {**_result(planned), "dry_run": True}
 
 
-def written(request: JobRequest) -> dict[str, object]:
+def _written(request: JobRequest) -> dict[str, object]:
     """Run the job while a bar keeps up, and return what became of it. Raises UserError as `run_job` does."""
     from app.cli.output.progress import JobProgress
     from quantizer.write.job import run_job

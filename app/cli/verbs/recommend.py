@@ -6,20 +6,14 @@ from collections.abc import Iterator
 
 import click
 
-from app.cli.options import options
-from app.cli.output.format import print_json
+from app.cli.options import options, requested_planning_context
+from app.cli.output.format import print_json, print_lines
 from app.protocol.library import Recommendation, Recommended
-from app.terminal import printable
+from app.settings.settings import load_settings
 
 __all__ = ["recommend"]
 
-_ROLES = (
-    "chat",
-    "code",
-    "small",
-    "moe",
-    "embedding",
-)  # those of app.library.hub.catalogue, which help must not wait for
+# By role: those of app.library.hub.catalogue, which help must not wait for.
 _FOR = {
     "chat": "To chat",
     "code": "To write code, filling in the middle",
@@ -30,17 +24,15 @@ _FOR = {
 
 
 @click.command(epilog="Example: localllm recommend --role code --vram 'RTX 3060=12GiB' --ram 32GiB@45GB/s")
-@click.option("--role", type=click.Choice(_ROLES), help="Recommend for this role only.")
+@click.option("--role", type=click.Choice(tuple(_FOR)), help="Recommend for this role only.")
 @options("vram", "ram", "wants_json")
 def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_json: bool) -> None:
     """Recommend models of a short catalogue for this machine, with the reason.
 
     Sizes and speeds are computed from the models' shapes; nothing is downloaded.
     """
-    from app.cli.planning import requested_planning_context
     from app.library.hub.catalogue import Role, read_catalogue
     from app.library.hub.recommend import recommend as recommended
-    from app.settings.settings import load_settings
 
     here = requested_planning_context(load_settings(), vram, ram)
     wanted = [Role(role)] if role else list(Role)
@@ -49,8 +41,7 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
         print_json({"recommendations": found})
         return
     for each in found:
-        for line in _lines(each):
-            click.echo(printable(line))
+        print_lines(_lines(each))
 
 
 def _lines(found: Recommendation) -> Iterator[str]:

@@ -12,12 +12,12 @@ from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes, print_json
+from app.settings.settings import Settings, load_settings
 from app.terminal import printable_line
 from quantizer.errors import UserError
 
 if TYPE_CHECKING:
     from app.protocol.library import RemovalResult
-    from app.settings.settings import Settings
 
 __all__ = ["rm"]
 
@@ -35,7 +35,6 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     """
     from app.library.local.removal import plan_removal, remove
     from app.library.local.resolve import resolve
-    from app.settings.settings import load_settings
 
     settings = load_settings()
     refs = {ref.path: ref for ref in (resolve(name, settings) for name in models)}

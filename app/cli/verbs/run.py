@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import click
@@ -19,8 +17,6 @@ from app.cli.output.format import print_json
 from app.cli.prompts import combined, piped_text
 from app.cli.user_interface import ChatOptions, current_interface
 from app.client.launcher import load_model, open_engine
-from app.client.remote_engine import RemoteEngine
-from app.client.service_client import ServiceClient
 from app.protocol.chat import GenerationOptions, Message
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
@@ -85,13 +81,24 @@ def run(
 
 
 async def _answer_once(job: _Job, question: str) -> None:
-    answer = Answer()
-    async with _loaded_model(job) as (client, model_id):
+    answer, settings = Answer(), job.settings
+    async with open_engine(settings) as client:
+        status = await load_model(
+            client,
+            settings.model,
+            LoadingLine().show,
+            when_unfit=settings.when_unfit,
+            confirm_load=confirm_load,
+        )
+        if status.n_ctx and settings.ctx not in (0, status.n_ctx):
+            note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {settings.ctx}."
+            click.echo(note, err=True)
+        opening = [Message("system", job.system)] if job.system else []
         on_delta = AnswerPrinter() if not job.as_json else lambda _: None
-        await ask(client, model_id, [*_opening(job), Message("user", question)], job.options, answer, on_delta)
+        await ask(client, status.id, [*opening, Message("user", question)], job.options, answer, on_delta)
     assert answer.completed is not None, "an answer that raises nothing is whole"
     if job.as_json:
-        print_json(as_json(model_id, answer.text, answer.completed, answer.reasoning))
+        print_json(as_json(status.id, answer.text, answer.completed, answer.reasoning))
     else:
         click.echo()
     if job.shows_stats:
@@ -102,27 +109,6 @@ def _chat_options(job: _Job) -> ChatOptions:
     options = {name: getattr(job.options, name) for name in ("max_tokens", "temperature", "seed")}
     chat = ChatSettings(system=job.system or "", options=validate_options(options))
     return ChatOptions(settings=job.settings, chat=chat, shows_stats=job.shows_stats)
-
-
-@asynccontextmanager
-async def _loaded_model(job: _Job) -> AsyncIterator[tuple[ServiceClient | RemoteEngine, str]]:
-    """Yield a client and the id of the model, which is ready."""
-    async with open_engine(job.settings) as client:
-        status = await load_model(
-            client,
-            job.settings.model,
-            LoadingLine().show,
-            when_unfit=job.settings.when_unfit,
-            confirm_load=confirm_load,
-        )
-        if status.n_ctx and job.settings.ctx not in (0, status.n_ctx):
-            note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {job.settings.ctx}."
-            click.echo(note, err=True)
-        yield client, status.id
-
-
-def _opening(job: _Job) -> list[Message]:
-    return [Message("system", job.system)] if job.system else []
 
 
 def _one_of(argument: str | None, option: str | None, name: str) -> str | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import option, options
-from app.cli.output.format import print_json
+from app.cli.options import option, options, requested_planning_context
+from app.cli.output.format import print_json, print_lines
 from app.protocol.library import HubModel, HubRepository
-from app.terminal import printable
+from app.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from app.library.hub.access import HubAccess
@@ -34,10 +34,8 @@ def search(
     GGUF repositories come first, then checkpoints that can be converted. One header of some megabytes is read per
     model, no weights. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
-    from app.cli.planning import requested_planning_context
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.search import list_repos
-    from app.settings.settings import load_settings
 
     settings, access = load_settings(), hub_access_from_environment()
     listed = list_repos(access, " ".join(words), limit)  # first: without a network it ends here, before any measuring
@@ -49,8 +47,7 @@ def search(
         print_json({"repositories": hits})
         return
     for hit in hits:
-        for line in _lines(hit):
-            click.echo(printable(line))
+        print_lines(_lines(hit))
     if not hits:
         click.echo("Nothing was found.")
 

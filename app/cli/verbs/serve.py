@@ -1,4 +1,4 @@
-"""`localllm serve`: the service in the foreground, or as a child that ends with its owner."""
+"""`localllm serve`: the service in the foreground, or as a child that ends with its owner; settings of editors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import partial
 import click
 
 from app.cli.confirm import confirm_load, with_unfit_policy
-from app.cli.editors import EDITORS, editor_settings
 from app.cli.options import options, setting_options
 from app.cli.output.format import print_json
 from app.settings.parsing import is_loopback
@@ -18,7 +17,76 @@ from app.settings.settings import load_settings
 from app.terminal import printable
 from quantizer.errors import UserError
 
-__all__ = ["serve"]
+__all__ = ["EDITORS", "editor_settings", "serve"]
+
+# The lines with which editors and programs are pointed at the service.
+_LINES: Mapping[str, str] = {
+    "llama.vim": """\
+" in .vimrc; for a model that fills in the middle
+let g:llama_config = {'endpoint_fim': '{url}/infill', 'endpoint_inst': '{url}/v1/chat/completions'}
+""",
+    "continue": """\
+# in ~/.continue/config.yaml, under models:
+  - name: localllm
+    provider: ollama
+    model: {model}
+    apiBase: {url}
+    roles: [chat, edit, apply, autocomplete, embed]
+""",
+    "zed": """\
+// in settings.json
+"language_models": {"ollama": {"api_url": "{url}"}}
+""",
+    "codecompanion": """\
+-- in the setup of codecompanion.nvim
+adapters = {
+  http = {
+    localllm = function()
+      return require("codecompanion.adapters").extend("ollama", {
+        env = { url = "{url}" },
+        schema = { model = { default = "{model}" } },
+      })
+    end,
+  },
+},
+""",
+    "cline": """\
+API Provider: Ollama
+Base URL:     {url}
+Model:        {model}
+""",
+    "aider": """\
+OLLAMA_API_BASE={url} aider --model ollama_chat/{model}
+""",
+    "claude-code": """\
+ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN=localllm ANTHROPIC_MODEL={model} ANTHROPIC_SMALL_FAST_MODEL={model} claude
+""",
+    "codex": """\
+# in ~/.codex/config.toml
+model = "{model}"
+model_provider = "localllm"
+
+[model_providers.localllm]
+name = "localllm"
+base_url = "{url}/v1"
+wire_api = "responses"
+""",
+    "gptel": """\
+;; in Emacs' init file
+(gptel-make-openai "localllm" :protocol "http" :host "{host}" :endpoint "/v1/chat/completions"
+  :stream t :models '({model}))
+""",
+}
+
+EDITORS = tuple(_LINES)
+
+
+def editor_settings(editor: str, url: str, model: str) -> str:
+    """Return what points `editor`, one of EDITORS, at the service at `url` and its `model`; without a final newline."""
+    text = _LINES[editor]
+    for name, value in (("{url}", url), ("{host}", url.partition("://")[2]), ("{model}", model)):
+        text = text.replace(name, value)
+    return text.rstrip("\n")
 
 
 @click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")
@@ -48,7 +116,7 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
     try:
         run_service(settings, _announce_to_owner)
     except UserError as error:
-        _tell_owner(openai_error(error, hide_paths=False))
+        print_json(openai_error(error, hide_paths=False))
         sys.exit(error.exit_status)
 
 
@@ -65,10 +133,6 @@ def _tell(notice: str) -> None:
 
 def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
     try:
-        _tell_owner({"url": url, "model": model_id, "also": ports})
+        print_json({"url": url, "model": model_id, "also": ports})
     except OSError:  # an owner that is gone by now is noticed by the end of stdin
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can flush it at exit
-
-
-def _tell_owner(line: Mapping[str, object]) -> None:
-    print_json(line)

@@ -7,6 +7,7 @@ import click
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import print_json
+from app.settings.settings import load_settings
 from app.terminal import printable, printable_line
 
 __all__ = ["show"]
@@ -22,7 +23,6 @@ def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
     """Show the header of MODEL (guide, a path to a GGUF, or a name that `localllm ls --external` lists)."""
     from app.library.local.model_record import describe_model, template_changes
     from app.library.local.resolve import resolve
-    from app.settings.settings import load_settings
     from quantizer.gguf.validation import validate_gguf
 
     settings = load_settings()

@@ -11,41 +11,36 @@ import click
 from app.cli.options import complete_model, options, setting_options
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
+from app.engine.load.machine_file import model_key
 from app.engine.tuning.tune_results import (
     DEFAULT_KV_TYPE,
+    DEFAULT_WORKLOAD,
     SpeedMeasurement,
+    TuneFile,
     TuneRequest,
     fastest,
 )
+from app.settings.settings import load_settings
 from app.terminal import printable
 from quantizer.errors import UsageError
 
-__all__ = ["busy_warning", "tune", "warn_if_busy"]
+__all__ = ["tune", "warn_if_busy"]
 
 _LOOKS_FOR_S = 0.5
 _MOST_PERCENT = 15.0  # of all processors: a desktop at rest has less, one busy program of two processors 50
-
-
-def busy_warning(busy_percent: float) -> str:
-    """Return a warning for this CPU load by other programs, empty for an idle machine."""
-    if busy_percent <= _MOST_PERCENT:
-        return ""
-    return (
-        f"Other programs take {busy_percent:.0f} % of this machine's processors: what is measured now is slower than "
-        "it would be, and the wrong setting may win. Measure again when it is quiet."
-    )
+_MARK = "* "
+_VERIFIED = 16  # a step's size that every measurement has
 
 
 def warn_if_busy() -> None:
     """Measure the CPU load for half a second, and print a warning where it would spoil measurements."""
     import psutil
 
-    if text := busy_warning(psutil.cpu_percent(_LOOKS_FOR_S)):
-        click.echo(f"Warning: {text}", err=True)
-
-
-_MARK = "* "
-_VERIFIED = 16  # a step's size that every measurement has
+    busy_percent = psutil.cpu_percent(_LOOKS_FOR_S)
+    if busy_percent > _MOST_PERCENT:
+        taken = f"Warning: Other programs take {busy_percent:.0f} % of this machine's processors"
+        spoiled = "what is measured now is slower than it would be, and the wrong setting may win"
+        click.echo(f"{taken}: {spoiled}. Measure again when it is quiet.", err=True)
 
 
 @click.command(epilog="Example: localllm tune model.gguf")
@@ -63,7 +58,6 @@ def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -
     """
     from app.library.local.resolve import resolve
     from app.service.models.model_file import read_model_file
-    from app.settings.settings import load_settings
 
     settings = load_settings()
     if show:
@@ -87,9 +81,6 @@ def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:
 
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
-    from app.engine.load.machine_file import model_key
-    from app.engine.tuning.tune_results import TuneFile
-
     known = TuneFile(cache_dir)
     wanted = None if path is None else model_key(path)
     names = {key: name for key, name in known.names().items() if wanted in (None, key)}
@@ -100,8 +91,6 @@ def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None
 
 
 def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool) -> None:
-    from app.engine.tuning.tune_results import DEFAULT_WORKLOAD
-
     best = fastest(_of_default_cache(measured), DEFAULT_WORKLOAD)
     if wants_json:
         print_json({"model": name, "best": best.setting, "measured": measured})

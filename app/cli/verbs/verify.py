@@ -10,14 +10,13 @@ import click
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import print_json
+from app.settings.settings import load_settings
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.library.local.verification import VerificationResult
 
 __all__ = ["verify"]
-
-_WORDS = {"sound": "sound", "recorded": "recorded", "damaged": "damaged"}
 
 
 @click.command(epilog="Example: localllm verify qwen3-0.6b-Q8_0")
@@ -33,7 +32,6 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
     from app.library.local.model_files import stat_model
     from app.library.local.resolve import available, resolve
     from app.library.local.verification import verify as verdict_of
-    from app.settings.settings import load_settings
 
     settings = load_settings()
     refs = [resolve(name, settings) for name in models] or available(settings)
@@ -51,7 +49,7 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
 
 
 def _line(verdict: VerificationResult) -> str:
-    words = ": ".join(filter(None, (_WORDS[verdict.state], printable_line(verdict.reason))))
+    words = ": ".join(filter(None, (verdict.state, printable_line(verdict.reason))))
     return f"{printable_line(verdict.ref.id)}  {words}"
 
 

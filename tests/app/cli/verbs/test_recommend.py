@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.cli.verbs.recommend import _ROLES
+from app.cli.verbs.recommend import _FOR
 from app.library.hub.catalogue import Role
 from app.protocol.codec import decode
 from app.protocol.library import Recommended
@@ -24,7 +24,7 @@ def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: 
     monkeypatch.setattr(socket, "getaddrinfo", unplugged)
     done = run_localllm(os.environ, "recommend", *MACHINE, "--json")
     found = json.loads(done.stdout)["recommendations"]
-    assert [each["role"] for each in found] == list(_ROLES) == [role.value for role in Role]
+    assert [each["role"] for each in found] == list(_FOR) == [role.value for role in Role]
     for each in found:
         assert list(each) == ["role", "why", "model", "passed_over"]
         recommended = decode(Recommended, each["model"])

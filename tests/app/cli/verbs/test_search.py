@@ -133,7 +133,9 @@ def test_search_without_words_is_wrong_use(environment: Mapping[str, str]) -> No
 
 def test_without_a_network_the_search_ends_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[object] = []
-    monkeypatch.setattr("app.cli.planning.requested_planning_context", lambda *arguments: measured.append(arguments))
+    monkeypatch.setattr(
+        "app.cli.verbs.search.requested_planning_context", lambda *arguments: measured.append(arguments)
+    )
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "")
     with pytest.raises(HubError, match="cannot be reached"):

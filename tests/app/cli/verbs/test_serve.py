@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from app.cli.editors import EDITORS, editor_settings
+from app.cli.verbs.serve import EDITORS, editor_settings
 from tests.app.cli.in_process import run_localllm
 
 URL = "http://127.0.0.1:11500"
