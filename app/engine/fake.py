@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus
-from app.engine.embedding.embedder import EmbedderFacts, Pooling, Vector
+from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.loop.sampling import check_biases
 from app.engine.protocol.messages import BackendFacts, Load, UnfitPolicy

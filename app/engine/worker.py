@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.engine.backend import Backend
-from app.engine.embedding.embedding_queue import EmbeddingQueue
+from app.engine.embedding import EmbeddingQueue
 from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.load.speed_sampler import SpeedSampler

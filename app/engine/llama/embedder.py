@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from app.engine.backend import Chunk, n_batch_with_logits
-from app.engine.embedding.embedder import EmbedderFacts, Pooling, Vector
+from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.batch import Batch
 from app.engine.llama.native import lib, native_log, tokenize

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.embedding.embedder import Pooling
+from app.engine.embedding import Pooling
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import buffer_bytes_by_device, gpu_address

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Backend
 from app.engine.cache.state_store import StateStore
-from app.engine.embedding.embedder import Embedder, pooling_of
+from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_models import has_mtp_layers, mtp_layer_bytes, read_auxiliary_models
-from app.engine.load.devices import LoadDevices
 from app.engine.load.draft_sources import load_draft_model, make_draft_head, mtp_notice
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
-from app.engine.load.planner import LoadAttempt, load_within_memory
+from app.engine.load.planner import LoadAttempt, LoadDevices, load_within_memory
 from app.engine.load.run_history import RunHistory
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context

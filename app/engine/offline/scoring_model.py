@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Backend, Chunk, DecodeStatus, n_batch_with_logits
-from app.engine.load.devices import LoadDevices
+from app.engine.load.planner import LoadDevices
 from app.engine.load.self_test import run_self_test
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting

@@ -22,8 +22,8 @@ from pathlib import Path
 import psutil
 
 from app.engine.backend import Backend, Chunk
-from app.engine.load.devices import LoadDevices
 from app.engine.load.machine_file import model_key
+from app.engine.load.planner import LoadDevices
 from app.engine.load.self_test import run_self_test
 from app.engine.model_task import TaskProgress, serve_task
 from app.engine.protocol.messages import EngineConfig

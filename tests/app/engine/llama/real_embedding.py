@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.embedding.embedder import pooling_of
-from app.engine.embedding.embedding_queue import EmbeddingQueue
+from app.engine.embedding import EmbeddingQueue, pooling_of
 from app.engine.llama import LlamaModel, embedder
 from app.engine.protocol.messages import Embed, Embedded, EngineConfig, Failed, Rerank, Reranked
 from app.engine.tuning.tune_results import RuntimeSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.backend import Chunk
-from app.engine.load import devices
+from app.engine.load import planner as devices
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine
 from app.engine.protocol.messages import EngineConfig

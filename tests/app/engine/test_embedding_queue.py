@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine import embedding
 from app.engine.backend import Chunk
-from app.engine.embedding import embedding_queue
-from app.engine.embedding.embedder import Pooling, Vector
-from app.engine.embedding.embedding_queue import EmbeddingQueue
+from app.engine.embedding import EmbeddingQueue, Pooling, Vector
 from app.engine.fake import FakeBackend, FakeEmbedder
 from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
 from quantizer.errors import EngineError
@@ -115,7 +114,7 @@ def test_one_bad_input_fails_its_call_with_the_numbers_and_no_other(
 
 
 def test_more_vectors_than_the_limit_of_a_call_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_queue, "MAX_VECTOR_BYTES", 3 * 8 * 4)
+    monkeypatch.setattr(embedding, "MAX_VECTOR_BYTES", 3 * 8 * 4)
     recorder = RecordingQueue(FakeEmbedder())
     recorder.queue.submit(Embed("fits", ("x",) * 3))
     recorder.queue.submit(Embed("too many", ("x",) * 4))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.engine.embedding.embedder import Pooling, normalized, pooled
+from app.engine.embedding import Pooling, normalized, pooled
 
 PARTS = np.array([[1.0, 2.0], [3.0, 6.0], [8.0, 1.0]], np.float32)
 
