@@ -1,18 +1,20 @@
 """The service as a process: sockets, signals, the process or the user that owns it, the end.
 
-Owns the HTTP server. Independent of routes.
+Owns the HTTP server, and which port is whose default: its own, and those of other servers, where clients look.
+Independent of routes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +30,6 @@ from app.library.local.model_files import ModelRef
 from app.library.local.resolve import GUIDE, resolve
 from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
-from app.service.listening import listen, listen_for_clients
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, read_attachments, read_model_file
 from app.service.pool.engine_client import EngineClient
@@ -37,14 +38,16 @@ from app.service.pool.worker_process import WorkerProcess
 from app.service.shutdown_policy import ShutdownPolicy
 from app.service.threads import run_in_thread
 from app.settings.settings import Settings
-from quantizer.errors import ModelFileError, UnfitError, UserError
+from quantizer.errors import ModelFileError, ServiceError, UnfitError, UserError
 
-__all__ = ["Announce", "OperatorPrompt", "report_loading", "serve"]
+__all__ = ["CLIENTS_PORTS", "Announce", "OperatorPrompt", "listen", "listen_for_clients", "report_loading", "serve"]
 
 Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
 
+CLIENTS_PORTS: Mapping[int, str] = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8012: "llama.vim"}
 FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
+_BACKLOG = 128
 _MAX_HEADER_BYTES = 64 << 10
 _KEEP_ALIVE_S = 75  # longer than clients do: a server must not close a connection under a new request
 
@@ -264,3 +267,59 @@ def _without_reraised_signals(run: Callable[[], None]) -> None:
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def listen(host: str, port: int, *, or_any: bool = False) -> socket.socket:
+    """Return a socket that listens on `host` and `port` (0: any free one).
+
+    With `or_any` a port in use is replaced by a free one. Raises ServiceError with a remedy.
+    """
+    try:
+        return _listen(host, port)
+    except (OSError, OverflowError) as error:
+        if or_any and _is_in_use(error):
+            return listen(host, 0)
+        raise _cannot_listen(host, port, error) from error
+
+
+def listen_for_clients(host: str, stack: ExitStack) -> dict[int, socket.socket]:
+    """Listen on those of the clients' ports that are free, until `stack` ends."""
+    listeners = {}
+    for port in CLIENTS_PORTS:
+        try:
+            listeners[port] = stack.enter_context(_listen(host, port))
+        except OSError as error:
+            if not _is_in_use(error):
+                raise _cannot_listen(host, port, error) from error
+    return listeners
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY only where the protocol is named: else a client's delayed ACK holds each part for 40 ms
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if sys.platform == "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_in_use(error: OSError | OverflowError) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+
+
+def _cannot_listen(host: str, port: int, error: OSError | OverflowError) -> ServiceError:
+    if _is_in_use(error):
+        return ServiceError(
+            f"Port {port} on {host} is in use, by another localllm or another program.",
+            "Give another --port, or stop what uses it.",
+        )
+    reason = getattr(error, "strerror", None) or str(error)
+    return ServiceError(f"Cannot listen on {host}, port {port}: {reason}.", "Give another --host or --port.")

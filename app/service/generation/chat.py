@@ -1,11 +1,13 @@
 """One turn of a conversation in any dialect: messages and tools to a prompt, and the prompt to a generation.
 
 Owns how the model learns of tools: by its chat template if that knows them and writes calls in a known form, else by
-instructions in a message. Independent of HTTP and of dialects.
+instructions in a message, with earlier calls and results as plain messages. Uses no role that the client did not use:
+templates refuse unknown ones. Independent of HTTP and of dialects.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,18 +15,20 @@ from typing import Any
 from app.engine.request import Request
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.reasoning import NO_REASONING, ReasoningTags, reasoning_tags_of
-from app.service.models.model_file import ModelFile
-from app.service.models.served_model import ServedModel, TemplateRenderer
-from app.service.tools.formats import GENERIC, tool_format_of
-from app.service.tools.instructions import as_plain_messages, with_instructions
+from app.service.models.served_model import ServedModel
+from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions
 from quantizer.errors import RequestError
 
-__all__ = ["ChatTurn", "Prompt", "chat_generation", "make_prompt", "prompt_of"]
+__all__ = ["ChatTurn", "Prompt", "chat_generation", "prompt_of"]
 
-Messages = Sequence[dict[str, Any]]
-NO_VARIABLES: Mapping[str, Any] = {}
+Message = dict[str, Any]
+Messages = Sequence[Message]
+
+_INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
+_FORM = "To call one, answer in exactly this form, with its name and its arguments as a JSON object:"
+_ELSE = "Call a function only where it helps; answer in plain words otherwise. The results come with the next message."
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,37 +120,72 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Prompt:
 
 
 async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Prompt:
-    if not model.file.chat_template:
+    """Return `messages` in the form that the model was trained on."""
+    file, tools = model.file, turn.tools
+    if not file.chat_template:
         raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
-    messages = model.file.recipe.begin(messages)
-    return await make_prompt(model.renderer, model.file, messages, turn.tools, turn.variables)
-
-
-async def make_prompt(
-    renderer: TemplateRenderer,
-    file: ModelFile,
-    messages: Messages,
-    tools: ToolOptions = NO_TOOLS,
-    variables: Mapping[str, Any] = NO_VARIABLES,
-) -> Prompt:
-    """Return `messages` in the form that the model of `file` was trained on, with `variables` for its template.
-
-    Raises RequestError where the template refuses them.
-    """
 
     async def render(messages: Messages, functions: Sequence[Mapping[str, Any]] | None) -> str:
         tokens = {"bos_token": file.bos_token, "eos_token": file.eos_token}
-        return await renderer.render(file.chat_template, messages, **{**tokens, "tools": functions, **variables})
+        variables = {**tokens, "tools": functions, **turn.variables}
+        return await model.renderer.render(file.chat_template, messages, **variables)
 
+    messages = file.recipe.begin(messages)
     known = tool_format_of(file.chat_template)
     tool_format = known or GENERIC
     if known is None:
-        messages = as_plain_messages(messages, tool_format)
-        text = await render(with_instructions(messages, tool_format, tools), None)
+        messages = _as_plain_messages(messages, tool_format)
+        text = await render(_with_instructions(messages, tool_format, tools), None)
     else:
         text = await render(messages, [tool.for_template() for tool in tools.tools] or None)
         if not all(tool.name in text for tool in tools.tools):  # some templates that write calls list no tools
-            text = await render(with_instructions(messages, tool_format, tools), None)
+            text = await render(_with_instructions(messages, tool_format, tools), None)
     add_special = not (file.bos_token and text.startswith(file.bos_token))
     tool_calling = ToolCalling(tool_format, tools) if tools.tools else None
     return Prompt(text, add_special, reasoning_tags_of(file.chat_template, text), tool_calling)
+
+
+def _with_instructions(messages: Messages, tool_format: ToolFormat, options: ToolOptions) -> list[Message]:
+    """Return `messages` with instructions in the system message, or else before the first message."""
+    if not options.tools:
+        return list(messages)
+    functions = [json.dumps(tool.for_template()["function"], ensure_ascii=False) for tool in options.tools]
+    form = _written([("NAME", "{…}")], tool_format)
+    text = "\n\n".join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])
+    first, *others = messages
+    parts = (first["content"] or "", text) if first["role"] == "system" else (text, first["content"] or "")
+    return [{**first, "content": "\n\n".join(filter(None, parts))}, *others]
+
+
+def _as_plain_messages(messages: Messages, tool_format: ToolFormat) -> list[Message]:
+    """Return `messages` with calls in the model's format and results in messages of the user."""
+    plain: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool":
+            _add_result(plain, message["content"] or "")
+        elif "tool_calls" in message:
+            functions = [call["function"] for call in message["tool_calls"]]
+            calls = [(call["name"], json.dumps(call["arguments"], ensure_ascii=False)) for call in functions]
+            text = "\n".join(filter(None, (message["content"], _written(calls, tool_format))))
+            plain.append({"role": message["role"], "content": text})
+        else:
+            plain.append(message)
+    return plain
+
+
+def _add_result(plain: list[Message], content: str) -> None:
+    """Add the result of a call, to the message of the result before it, since roles have to alternate."""
+    result = f"<tool_response>\n{content}\n</tool_response>"
+    if plain and plain[-1].get("role") == "user" and plain[-1]["content"].endswith("</tool_response>"):
+        plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{result}"}
+    else:
+        plain.append({"role": "user", "content": result})
+
+
+def _written(calls: Sequence[tuple[str, str]], tool_format: ToolFormat) -> str:
+    syntax = tool_format.syntax
+    one_by_one = [
+        f"{syntax.before_name}{name}{syntax.before_arguments}{arguments}{syntax.after_arguments}"
+        for name, arguments in calls
+    ]
+    return f"{syntax.before_first}{(syntax.between or '').join(one_by_one)}{syntax.after_last}"

@@ -1,7 +1,7 @@
-"""The jobs of the service: queued, running, ended.
+"""The jobs of the service: queued, running, ended, and the subscribers of their list.
 
-Owns the list and the order in which jobs start. Each ends with a result or an error, whatever process dies. Knows
-nothing of processes or of HTTP.
+Owns the list, the order in which jobs start, and who is subscribed. Each job ends with a result or an error, whatever
+process dies. Independent of processes and of HTTP.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from app.service.http.errors import RefusedError
 from app.service.jobs.arguments import Arguments, Resource, arguments_of, command_of
 from app.service.jobs.run import JobRun
 from app.service.jobs.store import JobStore
-from app.service.jobs.subscriptions import Subscriptions
 from app.settings.settings import Settings
 from quantizer.errors import ErrorInfo, StorageError
 from quantizer.process import python_command
 
-__all__ = ["LIMITS", "JobManager", "startable"]
+__all__ = ["LIMITS", "JobManager", "Subscriptions", "startable"]
 
 MAX_ENDED = 100
 MAX_WAITING = 200
+INTERVAL_S = 0.1  # between two updates of a subscriber
 _SAVE_INTERVAL_S = 5.0  # for progress, which matters little after a restart
 
 # Two downloads share a line well; two conversions or measurements take each other's time, and spoil the figures.
@@ -252,3 +252,65 @@ class JobManager:
 def _interrupted(job: Job) -> Job:
     cause = ErrorInfo("ServiceError", "The service ended before the job did.", "Retry it: it goes on from there.")
     return replace(job, state="interrupted", error=cause, ended_s=time.time(), bytes_per_s=None, remaining_s=None)
+
+
+class _Subscriber:
+    """The newest version of each job that one subscriber has not received yet."""
+
+    def __init__(self, jobs: Iterable[Job], is_wanted: Callable[[Job], bool]) -> None:
+        self.is_wanted = is_wanted
+        self.unsent = {job.id: job for job in jobs if is_wanted(job)}
+        self.has_news = asyncio.Event()
+        self.has_news.set()
+
+    def take(self) -> list[Job]:
+        self.has_news.clear()
+        jobs, self.unsent = list(self.unsent.values()), {}
+        return jobs
+
+
+class Subscriptions:
+    """All subscribers, of which a slow one, or one that leaves, delays nobody.
+
+    `on_empty` is called when the last one has left.
+    """
+
+    def __init__(self, on_empty: Callable[[], None]) -> None:
+        self._subscribers: set[_Subscriber] = set()
+        self._on_empty = on_empty
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def publish(self, job: Job) -> None:
+        """Send `job` to all who want it."""
+        for subscriber in self._subscribers:
+            if subscriber.is_wanted(job):
+                subscriber.unsent[job.id] = job
+                subscriber.has_news.set()
+
+    async def subscribe(
+        self, jobs: Iterable[Job], is_wanted: Callable[[Job], bool] = lambda _: True
+    ) -> AsyncGenerator[Job, None]:
+        """Yield the wanted ones of `jobs`, then each as it changes, until the subscriptions are closed."""
+        subscriber = _Subscriber(jobs, is_wanted)
+        self._subscribers.add(subscriber)
+        try:
+            while True:
+                await subscriber.has_news.wait()
+                for job in subscriber.take():
+                    yield job
+                if self._is_closed and not subscriber.unsent:
+                    return
+                await asyncio.sleep(INTERVAL_S)
+        finally:
+            self._subscribers.remove(subscriber)
+            if not self._subscribers:
+                self._on_empty()
+
+    def close(self) -> None:
+        """End all subscriptions: the service ends."""
+        self._is_closed = True
+        for subscriber in self._subscribers:
+            subscriber.has_news.set()

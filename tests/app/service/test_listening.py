@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from app.service import listening
-from app.service.listening import listen, listen_for_clients
+from app.service import server
+from app.service.server import listen, listen_for_clients
 from quantizer.errors import ServiceError
 from tests.app.running import RunningService
 
@@ -46,13 +46,13 @@ def test_answers_are_sent_without_delay() -> None:
 def test_a_clients_port_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with listen("127.0.0.1", 0) as theirs, ExitStack() as stack:
         taken, free = theirs.getsockname()[1], _free_port()
-        monkeypatch.setattr(listening, "CLIENTS_PORTS", {taken: "one", free: "other"})
+        monkeypatch.setattr(server, "CLIENTS_PORTS", {taken: "one", free: "other"})
         assert list(listen_for_clients("127.0.0.1", stack)) == [free]
 
 
 @pytest.mark.slow
 def test_a_service_also_answers_on_clients_ports(start_service: Callable[..., RunningService]) -> None:
-    before = {port for port in listening.CLIENTS_PORTS if _is_free(port)}
+    before = {port for port in server.CLIENTS_PORTS if _is_free(port)}
     own = start_service(also="true")
     for port in before:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:

@@ -21,9 +21,8 @@ from app.cli.main import main
 from app.engine.protocol.messages import EngineConfig
 from app.service import server
 from app.service.http.guard import Guard, GuardPolicy
-from app.service.listening import listen
 from app.service.pool.engine_client import EngineClient
-from app.service.server import OperatorPrompt
+from app.service.server import OperatorPrompt, listen
 from quantizer.errors import ServiceError
 from quantizer.process import python_command
 from tests.app.running import RunningService

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from app.engine.chat_template.render import render
-from app.service.generation.chat import Prompt, make_prompt
+from app.engine.request import Request
+from app.library.local.model_files import ModelRef
+from app.service.generation.chat import ChatTurn, Prompt, prompt_of
 from app.service.models.model_file import ModelFile
+from app.service.models.served_model import ServedModel
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
@@ -46,7 +50,9 @@ class HereAndNow:
 
 async def prompt(template: str, messages: list[dict[str, Any]], offer: ToolOptions = NO_TOOLS) -> Prompt:
     file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1)
-    return await make_prompt(HereAndNow(), file, messages, offer)
+    ref, no_engine = ModelRef("test", Path("test.gguf")), cast("Any", None)
+    model = ServedModel(ref, file, no_engine, no_engine, HereAndNow())
+    return await prompt_of(model, ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=offer))
 
 
 async def test_a_template_with_tool_support_lists_the_tools() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from app.protocol.job import Job
-from app.service.jobs.subscriptions import Subscriptions
+from app.service.jobs.manager import Subscriptions
 
 JOB = Job(id="1", kind="tune", title="Tune guide", arguments={}, created_s=1.0)
 
