@@ -15,7 +15,7 @@ from offload.devices.machine import Machine
 from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import DEFAULT_DEPTH, RunConfig
-from offload.placement.allocation import is_held
+from offload.placement.allocation import overfull
 from offload.placement.assessment import Assessment, FitLevel, choose
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.speed.cost_model import Rates
@@ -101,7 +101,7 @@ def dry_plan(
         measured = dry_run(found.profile.run_config, parameters_of(found))
         if found.placement is not None:
             shares = tuple(replace(share, compute_bytes=measured.get(share.device.name, 0)) for share in found.shares)
-            is_well = is_held(shares, machine)
+            is_well = not overfull(shares, machine)
             if is_well or requested.gpu_layers is not None:  # manual placements stay
                 verdict = found.verdict if is_well else FitLevel.WONT_RUN
                 return _complete_plan(replace(found, shares=shares, verdict=verdict), model, requested, rates)

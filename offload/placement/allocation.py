@@ -14,7 +14,7 @@ from offload.footprint.weights import Layer
 from offload.placement.search import Placement, margin_bytes
 from offload.speed.cost_model import Work
 
-__all__ = ["Share", "allocate", "decode_work", "is_held", "overfull", "prefill_work"]
+__all__ = ["Share", "allocate", "decode_work", "overfull", "prefill_work"]
 
 _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are shared by four heads
 
@@ -72,14 +72,10 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
     return (*(share(gpu, counts.get(gpu.name, 0)) for gpu in machine.gpus), share(machine.host, end))
 
 
-def is_held(shares: Sequence[Share], machine: Machine) -> bool:
-    """Return whether every GPU keeps its margin, and the processor, whose memory some GPUs use."""
-    return not overfull(shares, machine)
-
-
 def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
     """Return the shares that leave their device less than its margin; the processor's where those that take from its
-    memory do so together."""
+    memory do so together.
+    """
     host_bytes = sum(share.n_bytes for share in shares if share.device.shares_host)
     is_host_full = host_bytes > machine.host.free_bytes - margin_bytes(machine.host)
     return tuple(

@@ -15,7 +15,7 @@ from enum import StrEnum
 from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import ModelProfile, RunConfig
-from offload.placement.allocation import Share, allocate, decode_work, is_held, prefill_work
+from offload.placement.allocation import Share, allocate, decode_work, overfull, prefill_work
 from offload.placement.search import Placement, curve, margin_bytes, place
 from offload.speed.cost_model import Rates, decode_s, prefill_s
 from quantizer.errors import UsageError
@@ -105,7 +105,7 @@ def assess(
     is_partial = best.token_s < _SAME_SPEED * placement.token_s
     verdict = FitLevel.PARTIAL if is_partial else _whole(shares, machine)
     found = Assessment(
-        verdict=FitLevel.WONT_RUN if is_manual and not is_held(shares, machine) else verdict,
+        verdict=FitLevel.WONT_RUN if is_manual and overfull(shares, machine) else verdict,
         profile=profile,
         machine=machine,
         placement=placement,
@@ -117,7 +117,7 @@ def assess(
     if not in_use <= rates.known:
         return found
     found = replace(found, speed=_speed(profile, machine, rates, placement, shares))
-    if not _is_known(best, rates):
+    if not {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known:
         return found
     steps_s = curve(profile, machine, rates)
     return replace(found, best_tps=1 / best.token_s, curve=tuple(1 / step_s for step_s in steps_s))
@@ -155,11 +155,6 @@ def _check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers:
             raise UsageError(f"{count} layers on {name} make no sense.", "Give 0 or more.")
     if sum(gpu_layers.values()) > n_layers:
         raise UsageError(f"{sum(gpu_layers.values())} layers are to go to GPUs.", f"This model has {n_layers}.")
-
-
-def _is_known(best: Placement, rates: Rates) -> bool:
-    """Return whether the figures of all devices of a placement are known."""
-    return {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known
 
 
 def _with_plenty(machine: Machine) -> Machine:

@@ -17,7 +17,7 @@ from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan
 
-__all__ = ["align_columns", "format_fit", "gains_json", "gains_lines", "kv_table_json", "kv_table_lines", "plan_lines"]
+__all__ = ["format_fit", "gains_json", "gains_lines", "kv_table_json", "kv_table_lines", "plan_lines"]
 
 _VERDICTS = {
     FitLevel.FITS: "It fits.",
@@ -33,7 +33,8 @@ def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str
     found, setting = plan.assessment, plan.run_config
     yield _VERDICTS[found.verdict]
     cells = f"{setting.n_cells:,} cells of {setting.kv_types}"
-    yield f"Context {setting.n_ctx:,} tokens, {cells}{_batches(plan)}."
+    batches = f", in micro-batches of {setting.n_ubatch} tokens" if setting.n_ubatch != DEFAULT_N_UBATCH else ""
+    yield f"Context {setting.n_ctx:,} tokens, {cells}{batches}."
     if found.shares:
         yield ""
         yield from _table(plan)
@@ -61,12 +62,8 @@ def kv_table_json(rows: Sequence[KvRow]) -> dict[str, Any]:
 
 def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
     """Yield the lines of the table, a column for each type."""
-    yield from align_columns(
-        [
-            ["context", *rows[0].n_bytes],
-            *([f"{row.n_ctx:,}", *map(format_memory, row.n_bytes.values())] for row in rows),
-        ]
-    )
+    sizes = [[f"{row.n_ctx:,}", *map(format_memory, row.n_bytes.values())] for row in rows]
+    yield from _aligned([["context", *rows[0].n_bytes], *sizes])
 
 
 def _curve_lines(plan: PlacementPlan) -> Iterator[str]:
@@ -102,16 +99,10 @@ def _table(plan: PlacementPlan) -> Iterator[str]:
         [share.device.name, str(share.n_layers), *(format_memory(size(share)) for size in columns.values())]
         for share in plan.assessment.shares
     ]
-    yield from align_columns([["device", "layers", *columns], *rows])
+    yield from _aligned([["device", "layers", *columns], *rows])
 
 
-def _batches(plan: PlacementPlan) -> str:
-    """Return the micro-batch size where it is not the default."""
-    n_ubatch = plan.run_config.n_ubatch
-    return f", in micro-batches of {n_ubatch} tokens" if n_ubatch != DEFAULT_N_UBATCH else ""
-
-
-def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows with their first column on the left and figures on the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for name, *figures in rows:
@@ -149,23 +140,16 @@ def gains_lines(rows: Sequence[DraftGain], *, is_measured: bool) -> Iterator[str
     """Yield the lines of the table."""
     yield "Speed-up by draft length; rows: acceptance rate of each draft token."
     yield ""
-    heading = ["acceptance", *map(str, rows[0].gains), "best"]
-    yield from align_columns(
-        [heading, *([f"{row.acceptance:.0%}", *map(_figure, row.gains.values()), _best(row)] for row in rows)]
-    )
+    table = [["acceptance", *map(str, rows[0].gains), "best"]]
+    for row in rows:
+        best = f"{row.best_gain:.2f} with {row.best_length}" if row.best_length else "no drafts"
+        table.append([f"{row.acceptance:.0%}", *(f"{gain:.2f}" for gain in row.gains.values()), best])
+    yield from _aligned(table)
     yield ""
     if is_measured:
         yield "Step costs were measured here with this model."
     else:
         yield "Step costs are typical of a CPU; `localllm tune MODEL` measures them here."
-
-
-def _figure(gain: float) -> str:
-    return f"{gain:.2f}"
-
-
-def _best(row: DraftGain) -> str:
-    return f"{row.best_gain:.2f} with {row.best_length}" if row.best_length else "no drafts"
 
 
 _VERDICT_NAMES = {

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.options import BYTE_SIZE, options
 from app.cli.output.format import print_json
-from app.settings.settings import load_settings
+from app.settings.settings import Settings, load_settings
 from app.terminal import printable
-from quantizer.errors import UsageError
+from quantizer.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from app.library.download.events import Report
+    from app.library.hub.reference import Reference
+    from app.library.pulling.puller import Puller
 
 __all__ = ["pull"]
 
@@ -55,24 +59,48 @@ def pull(
     wanted = resolve_reference(reference, access.endpoint)
     if is_removing and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
-    checkpoint = None
-    if file_type:  # else the converter is not imported
-        from app.cli.quantization.pull_checkpoint import CheckpointPull
-
-        checkpoint = CheckpointPull.of(
-            wanted, file_type, settings, is_overwriting=is_overwriting, is_removing=is_removing
-        )
-    choose = local_quant_chooser(settings, access)
     with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
         puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
-        if checkpoint is None:
-            path = asyncio.run(puller.pull(lambda at: plan_model_pull(at, wanted, settings.models_dir, choose)))
+        if file_type:
+            path, made = asyncio.run(_pull_checkpoint(puller, wanted, file_type, settings, is_removing=is_removing))
+            if wants_json:
+                print_json({"event": "quantized", **made})
         else:
-            path, made = checkpoint.output, asyncio.run(checkpoint.make(puller))
-    if checkpoint is not None and wants_json:
-        print_json({"event": "quantized", **made})
+            choose = local_quant_chooser(settings, access)
+            path = asyncio.run(puller.pull(lambda at: plan_model_pull(at, wanted, settings.models_dir, choose)))
     if not wants_json:
         click.echo(printable(f"{path} is complete. Run it: localllm run {path.stem}"))
+
+
+async def _pull_checkpoint(
+    puller: Puller, wanted: Reference, file_type: str, settings: Settings, *, is_removing: bool
+) -> tuple[Path, dict[str, object]]:
+    """Download a checkpoint into `<data>/checkpoints` and convert it to a GGUF in the library.
+
+    Return the path of the GGUF, and the result as `localllm quantize --json` prints it. Raises UserError.
+    """
+    from app.cli.verbs.quantize import note
+    from app.library.hub.reference import RepoReference
+    from app.library.pulling.checkpoint import CheckpointPuller, check_free
+    from app.library.pulling.puller import plan_checkpoint_pull
+    from quantizer.gguf.file_types import file_type_named
+    from quantizer.write.job import JobRequest
+
+    if not isinstance(wanted, RepoReference) or wanted.quant:
+        raise UsageError("--quantize needs a checkpoint.", "Name its repository, org/repo.")
+    kind = file_type_named(file_type)
+    folder = settings.data_dir / "checkpoints" / wanted.repo
+    output = settings.models_dir / wanted.repo / f"{wanted.repo.rpartition('/')[2]}-{kind.name}.gguf"
+    check_free(folder, output, is_overwriting=puller.is_overwriting)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{output.parent} cannot be created: {error.strerror}.", "Check the disk.") from error
+    made: dict[str, object] = {"output": str(output)}
+    request = JobRequest(str(folder), kind.name, str(output), os.cpu_count() or 1, puller.is_overwriting)
+    converting = CheckpointPuller(puller, request, is_removing, lambda event: note(event, made))
+    await converting.pull(lambda session: plan_checkpoint_pull(session, wanted.repo, folder, kind))
+    return output, made
 
 
 @contextmanager

@@ -56,6 +56,7 @@ def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -
     The setting that is fastest for how you use the model applies from the next load on. Smaller types of KV cache are
     measured too, but never chosen automatically: set --kv-type of `serve` and `run`.
     """
+    from app.engine.model_task import TaskProgress, run_task
     from app.library.local.resolve import resolve
     from app.service.models.model_file import read_model_file
 
@@ -68,16 +69,10 @@ def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -
     path = resolve(model, settings).path
     read_model_file(path)  # the gate
     warn_if_busy()
-    _print(path.name, _measure(path, threads or 0), wants_json=wants_json)
-
-
-def _measure(path: Path, n_threads: int) -> list[SpeedMeasurement]:
-    """Measure in a child process, which ends with the iteration. Raises UserError."""
-    from app.engine.model_task import TaskProgress, run_task
-
-    request = TuneRequest(str(path), n_threads)
-    track = partial(with_progress, "Measuring")
-    return run_task("app.engine.tuning.tuner", request, TaskProgress, SpeedMeasurement, track)
+    # in a child process, which ends with the iteration
+    request, track = TuneRequest(str(path), threads or 0), partial(with_progress, "Measuring")
+    measured = run_task("app.engine.tuning.tuner", request, TaskProgress, SpeedMeasurement, track)
+    _print(path.name, measured, wants_json=wants_json)
 
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
