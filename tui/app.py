@@ -67,37 +67,34 @@ class LocalllmApp(App[None]):
         super().__init__()
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
-        self._connection = connection
-        self._settings = settings or Settings()
-        self._settings_controller = settings_controller or SettingsController(self._settings)
+        settings = settings or Settings()
+        self.app_context = AppContext(
+            connection=connection,
+            downloads=Downloads(connection),
+            jobs=JobMonitor(connection),
+            repository=repository or InMemoryChatRepository(),
+            settings=settings,
+            settings_controller=settings_controller or SettingsController(settings),
+            clock=clock,
+        )
+        self._settings_controller = self.app_context.settings_controller
         self._settings_controller.on_change("theme", self._apply_theme)
         self._settings_controller.on_change("keys", self._apply_keys)
         self.register_theme(HIGH_CONTRAST)
-        self._downloads = Downloads(connection)
-        self._jobs = JobMonitor(connection)
-        self._quit_flow = QuitFlow(self, self._jobs, connection, self._settings_controller)
-        self._jobs.on_end(self._notify_job_end)
-        self._connection.on_disconnect(partial(self._warn, _LOSS))
-        app_context = AppContext(
-            connection=connection,
-            downloads=self._downloads,
-            jobs=self._jobs,
-            repository=repository or InMemoryChatRepository(),
-            settings=self._settings,
-            settings_controller=self._settings_controller,
-            clock=clock,
-        )
+        self._quit_flow = QuitFlow(self, self.app_context)
+        self.app_context.jobs.on_end(self._notify_job_end)
+        connection.on_disconnect(partial(self._warn, _LOSS))
         for feature in FEATURES:
-            self.add_mode(feature.id, partial(_opened, feature, app_context))
+            self.add_mode(feature.id, partial(_opened, feature, self.app_context))
 
     def on_mount(self) -> None:
-        if self._settings.theme:
+        if self.app_context.settings.theme:
             self._apply_theme()
-        if self._settings.keys:
-            self.set_keymap(dict(self._settings.keys))  # early presses must not be lost before validation
+        if self.app_context.settings.keys:
+            self.set_keymap(dict(self.app_context.settings.keys))  # early presses must not be lost before validation
             self.call_after_refresh(self._apply_keys)
         self.call_after_refresh(self._preload)
-        self.run_worker(self._jobs.run(), group="jobs")
+        self.run_worker(self.app_context.jobs.run(), group="jobs")
         if self._is_welcoming:
             self.call_after_refresh(self._welcome)
 
@@ -145,15 +142,15 @@ class LocalllmApp(App[None]):
 
     async def chat_with_newest(self) -> None:
         """Chat with the latest downloaded model."""
-        if self._downloads.newest:
-            await self._connection.use_model(self._downloads.newest)
+        if self.app_context.downloads.newest:
+            await self.app_context.connection.use_model(self.app_context.downloads.newest)
             await self.go_to(HOME)
         else:
             self.notify("No model was downloaded in this session: F6 lists models to download.", markup=False)
 
     def show_help(self) -> None:
         """Show the keys and commands of the current screen."""
-        from tui.widgets.help import HelpScreen
+        from tui.widgets.dialogs import HelpScreen
 
         if isinstance(self.screen, CommandScreen):
             self.push_screen(HelpScreen(self.screen, self._settings_controller.keys))
@@ -209,7 +206,7 @@ class LocalllmApp(App[None]):
 
     def _notify_job_end(self, job: Job) -> None:
         """Notify that a job ended; ring if the user may be away."""
-        if self._downloads.note_end(job):
+        if self.app_context.downloads.note_end(job):
             self._notify_download(job)
         else:
             self.notify(ending(job), severity="error" if job.error else "information", markup=False)
@@ -218,7 +215,10 @@ class LocalllmApp(App[None]):
 
     def _welcome(self) -> None:
         """Show the machine and the models that suit it, on the first run."""
-        self.push_screen(WelcomeScreen(self._connection, self._downloads), lambda _: mark_welcome_seen(self._settings))
+        self.push_screen(
+            WelcomeScreen(self.app_context.connection, self.app_context.downloads),
+            lambda _: mark_welcome_seen(self.app_context.settings),
+        )
 
     def _notify_download(self, job: Job) -> None:
         """Notify that a download ended."""

@@ -77,16 +77,10 @@ class ReasoningView(Vertical):
         if self._is_open and entry.message.reasoning != former:
             self._show_text()
 
+    @on(ReasoningSummary.Clicked)
     def toggle(self) -> None:
         """Expand or collapse the text."""
         self._is_open = not self._is_open
-        self._show_all()
-
-    @on(ReasoningSummary.Clicked)
-    def _clicked(self) -> None:
-        self.toggle()
-
-    def _show_all(self) -> None:
         self._show_line()
         self._show_text()
         self.query_one(".text").display = self._is_open

@@ -9,14 +9,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 
 from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.search import ChatFilter, Snippet
 from app.chat.store import ChatStore, StoreThread
 
-__all__ = ["AGES", "ChatQuery", "ChatQueryReader", "HistoryRow", "query_rows"]
+__all__ = ["AGES", "ChatQuery", "HistoryRow", "fetch_rows", "query_rows"]
 
 # What the choice of ages offers, in days; 1 is today.
 AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "Last 365 days"}
@@ -74,28 +73,15 @@ def query_rows(
     return [HistoryRow(chat) for chat in chats]
 
 
-class ChatQueryReader:
-    """Runs queries on the store's `thread`, which does one thing at a time. Methods raise StorageError."""
-
-    def __init__(self, thread: StoreThread) -> None:
-        self._thread = thread
-
-    async def rows(self, chat_query: ChatQuery, n_rows: int, shown: Sequence[HistoryRow] = ()) -> list[HistoryRow]:
-        """Return up to `n_rows` rows after the `shown` ones. If cancelled, releases the thread soon."""
-        is_over = threading.Event()
-        read = partial(
-            query_rows,
-            chat_query,
-            datetime.now().astimezone(),
-            shown,
-            n_rows=n_rows,
-            is_wanted=lambda: not is_over.is_set(),
+async def fetch_rows(
+    thread: StoreThread, chat_query: ChatQuery, n_rows: int, shown: Sequence[HistoryRow] = ()
+) -> list[HistoryRow]:
+    """Return up to `n_rows` rows after the `shown` ones. Raises StorageError. If cancelled, releases `thread` soon."""
+    now = datetime.now().astimezone()
+    is_over = threading.Event()
+    try:
+        return await thread.do(
+            lambda store: query_rows(chat_query, now, shown, store, n_rows, lambda: not is_over.is_set())
         )
-        try:
-            return await self._thread.do(read)
-        finally:
-            is_over.set()
-
-    async def models(self) -> list[str]:
-        """Return the names of the models that answered last in a chat."""
-        return await self._thread.do(lambda store: store.chats.models())
+    finally:
+        is_over.set()

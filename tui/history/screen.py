@@ -24,7 +24,7 @@ from quantizer.errors import UserError
 from tui.commands import Command, CommandTable, list_command
 from tui.history.chat_list import ChatList
 from tui.history.filters import ChatFilters, SearchInput
-from tui.history.query import ChatQuery, ChatQueryReader
+from tui.history.query import ChatQuery, fetch_rows
 from tui.widgets.command_screen import AppContext
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
@@ -86,7 +86,6 @@ class HistoryScreen(FeatureScreen):
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._thread = StoreThread(app_context.settings.data_dir)
-        self._reader = ChatQueryReader(self._thread)
         self._deleted: list[Chat] = []
 
     def body(self) -> Iterable[Widget]:
@@ -126,13 +125,12 @@ class HistoryScreen(FeatureScreen):
     async def _reload(self, *, is_new_query: bool = False) -> None:
         """Read the list from its start: as many rows as shown, or one page if `is_new_query` list was requested."""
         chat_query = self.filters.chat_query
-        n_shown = (
-            len(self.chat_list.rows) + self.chat_list.is_complete
-        )  # one more row shows whether the list is still complete
+        # One more row shows whether the list is still complete.
+        n_shown = len(self.chat_list.rows) + self.chat_list.is_complete
         n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_shown)
         with self.warn_on_error():
-            self.filters.offer(await self._reader.models())
-            rows = await self._reader.rows(chat_query, n_rows)
+            self.filters.offer(await self._thread.do(lambda store: store.chats.models()))
+            rows = await fetch_rows(self._thread, chat_query, n_rows)
             self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
             self._show_count(chat_query)
 
@@ -141,7 +139,7 @@ class HistoryScreen(FeatureScreen):
     async def _read_more(self) -> None:
         chat_query, n_rows = self.filters.chat_query, self.chat_list.n_wanted
         with self.warn_on_error():
-            rows = await self._reader.rows(chat_query, n_rows, tuple(self.chat_list.rows))
+            rows = await fetch_rows(self._thread, chat_query, n_rows, tuple(self.chat_list.rows))
             self.chat_list.add(rows, is_complete=len(rows) < n_rows)
             self._show_count(chat_query)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import chop_cells
 from textual import on, work
 from textual.events import Resize
 from textual.widget import Widget
@@ -57,14 +57,7 @@ class LogView(Log):
     def _append(self, text: str) -> None:
         if text and self._wrap_cells:  # before the layout there is no width
             lines = printable(text.expandtabs(4)).split("\n")[: -1 if text.endswith("\n") else None]
-            self.write_lines([part for line in lines for part in _wrapped(line, self._wrap_cells)])
-
-
-def _wrapped(line: str, n_cells: int) -> Iterator[str]:
-    if cell_len(line) <= n_cells:
-        yield line
-    else:
-        yield from chop_cells(line, n_cells)
+            self.write_lines([part for line in lines for part in chop_cells(line, self._wrap_cells) or [""]])
 
 
 class LogScreen(FeatureScreen):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from app.terminal import printable
 from quantizer.errors import UserError
-from tui.connection import ServiceConnection, localllm_service
-from tui.jobs.monitor import JobMonitor
-from tui.settings.controller import SettingsController
+from tui.connection import localllm_service
 
 if TYPE_CHECKING:
     from textual.app import App
+
+    from tui.widgets.command_screen import AppContext
 
 __all__ = ["QuitFlow"]
 
@@ -31,13 +31,11 @@ _QUIT_TIMEOUT_S = 3.0  # for the service, after the terminal closed
 class QuitFlow:
     """Ends `app` cleanly."""
 
-    def __init__(
-        self, app: App[None], jobs: JobMonitor, connection: ServiceConnection, settings_controller: SettingsController
-    ) -> None:
+    def __init__(self, app: App[None], app_context: AppContext) -> None:
         self._app = app
-        self._jobs = jobs
-        self._connection = connection
-        self._settings_controller = settings_controller
+        self._jobs = app_context.jobs
+        self._connection = app_context.connection
+        self._settings_controller = app_context.settings_controller
         self._is_asking = False
         self._is_quitting = False  # started after the terminal closed
 

@@ -114,9 +114,5 @@ class CodeBlock:
 def code_blocks(text: str) -> tuple[CodeBlock, ...]:
     """Return the non-empty code blocks of a Markdown text in order, as printable text."""
     tokens = (token for token in block_parser().parse(text) if token.type in _KINDS)
-    blocks = (CodeBlock(_first_word(token.info), token.content.removesuffix("\n")) for token in tokens)
+    blocks = (CodeBlock(next(iter(token.info.split()), ""), token.content.removesuffix("\n")) for token in tokens)
     return tuple(block for block in blocks if block.text.strip())
-
-
-def _first_word(info: str) -> str:
-    return next(iter(info.split()), "")

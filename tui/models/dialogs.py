@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.table import Table
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -18,6 +16,7 @@ from textual.widgets.option_list import Option
 from app.terminal import printable_line
 from quantizer.errors import UserError
 from tui.models.rows import format_fit, format_rate, format_size
+from tui.widgets.dialogs import TableDialog
 
 if TYPE_CHECKING:
     from app.protocol.library import TypeChoice
@@ -28,8 +27,8 @@ _HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
 _USUAL = "Q4_K_M"
 
 
-class ModelInfoScreen(ModalScreen[None]):
-    """Labelled texts; scrollable, closed with Esc."""
+class ModelInfoScreen(TableDialog):
+    """A model's metadata, which need not be printable."""
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -37,20 +36,7 @@ class ModelInfoScreen(ModalScreen[None]):
     ]
 
     def __init__(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        super().__init__()
-        self._title = printable_line(title)
-        self._rows = rows
-
-    def compose(self) -> ComposeResult:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(ratio=1, overflow="fold")
-        for label, text in self._rows:
-            table.add_row(Text(printable_line(label), style="bold"), Text(printable_line(text)))
-        with VerticalScroll(classes="panel") as panel:
-            panel.border_title = Text(self._title).markup
-            panel.border_subtitle = "Esc closes"
-            yield Static(table)
+        super().__init__(printable_line(title), [(printable_line(label), printable_line(text)) for label, text in rows])
 
 
 class QuantizeScreen(ModalScreen[dict[str, object] | None]):

@@ -101,10 +101,6 @@ class ModelsScreen(FeatureScreen):
         return self.query_one(ModelList)
 
     @property
-    def field(self) -> SearchField:
-        return self.query_one(SearchField)
-
-    @property
     def row(self) -> ModelRow | None:
         """The selected row."""
         return self._lists.row(self.rows.row_id)
@@ -137,7 +133,7 @@ class ModelsScreen(FeatureScreen):
 
     def focus_search(self) -> None:
         """Focus the search field."""
-        self.set_focus(self.field)  # at once: the next key may be queued already
+        self.set_focus(self.query_one(SearchField))  # at once: the next key may be queued already
 
     def rescan(self) -> None:
         """Refresh the lists and measure the free memory."""

@@ -39,11 +39,9 @@ def headline(report: PlanReport) -> str:
 
 def machine_text(request: PlanRequest) -> str:
     """Return the name of the planned machine."""
-    return (
-        "this machine"
-        if request.is_here
-        else " + ".join(filter(None, (*request.vram, request.ram and f"{request.ram} RAM")))
-    )
+    if request.is_here:
+        return "this machine"
+    return " + ".join(filter(None, (*request.vram, request.ram and f"{request.ram} RAM")))
 
 
 def device_lines(report: PlanReport, n_columns: int) -> list[str]:

@@ -90,10 +90,8 @@ class SettingsController:
 
     def rows(self) -> tuple[SettingRow, ...]:
         """Return every setting in the order of the descriptions. Raises UsageError for an invalid file."""
-        upcoming, origins = (
-            load_settings(self._flags, self._environment),
-            setting_sources(self._flags, self._environment),
-        )
+        upcoming = load_settings(self._flags, self._environment)
+        origins = setting_sources(self._flags, self._environment)
         return tuple(self._row(name, upcoming, origins[name]) for name in DESCRIPTIONS)
 
     def _row(self, name: str, upcoming: Settings, origin: SettingSource) -> SettingRow:

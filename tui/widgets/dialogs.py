@@ -1,14 +1,16 @@
-"""Modal dialogs: a choice from a list, and one line of text."""
+"""Modal dialogs: a choice from a list, one line of text, and a table such as the help."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
+from rich.table import Table
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
@@ -16,10 +18,46 @@ from textual.widgets.option_list import Option
 
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
+from tui.commands import Command
+from tui.settings.keymap import keys_of
+from tui.widgets.command_screen import CommandScreen
 
-__all__ = ["ChoiceDialog", "InputDialog"]
+__all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "TableDialog"]
 
+_KEY_NAMES = {"escape": "Esc", "pageup": "Page Up", "pagedown": "Page Down", "delete": "Del", "slash": "/"}
 _NUMBERS = frozenset("123456789")
+
+
+class TableDialog(ModalScreen[None]):
+    """Labelled printable texts; scrollable, closed with Esc. A subclass defines its keys and its CSS_PATH."""
+
+    def __init__(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
+        super().__init__()
+        self._title = title
+        self._rows = rows
+
+    def compose(self) -> ComposeResult:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(ratio=1, overflow="fold")
+        for label, text in self._rows:
+            table.add_row(Text(label, style="bold"), Text(text))
+        with VerticalScroll() as panel:
+            panel.border_title = Text(self._title).markup
+            panel.border_subtitle = "Esc closes"
+            yield Static(table)
+
+
+class HelpScreen(TableDialog):
+    """Every key and command of the screen `about`, custom keys first."""
+
+    CSS_PATH = "help.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back"),
+    ]
+
+    def __init__(self, about: CommandScreen, keys: Mapping[str, str]) -> None:
+        super().__init__("Keys and commands", _help_rows(about, keys))
 
 
 class ChoiceDialog(ModalScreen[str | None]):
@@ -112,3 +150,25 @@ class InputDialog(ModalScreen[None]):
             fault.update(printable(str(error)))
         else:
             self.dismiss()
+
+
+def _help_rows(about: CommandScreen, keys: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [
+        *((_shown(binding.key), binding.tooltip) for binding in about.KEYS),
+        *((_label(command, keys), command.tooltip) for command in about.all_commands()),
+        ("Ctrl+P", "Search the commands by name"),
+    ]
+
+
+def _label(command: Command, keys: Mapping[str, str]) -> str:
+    slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
+    return "  ".join(part for part in (_shown(keys_of(command, keys)), slash) if part)
+
+
+def _shown(keys: str) -> str:
+    """Return Textual's key names in display form: `ctrl+j,shift+enter` is Ctrl+J, Shift+Enter."""
+    return ", ".join("+".join(map(_key_name, key.split("+"))) for key in keys.split(",") if key)
+
+
+def _key_name(part: str) -> str:
+    return _KEY_NAMES.get(part, part.capitalize())

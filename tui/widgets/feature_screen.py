@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Footer, Static
 
-from tui.commands import FEATURES, HOME
+from tui.commands import FEATURES, HOME, Feature
 from tui.widgets.command_screen import CommandScreen
 
 __all__ = ["FEATURE_CSS", "FeatureScreen", "NavigationBar"]
@@ -30,23 +30,14 @@ class NavigationBar(Static):
 
     def show(self, keys: Mapping[str, str]) -> None:
         """Update the keys."""
-        names = (
-            _name(
-                feature.id,
-                feature.title,
-                keys.get(f"go-{feature.id}", feature.key),
-                is_current=feature.id == self._current,
-            )
-            for feature in FEATURES
-        )
+        names = (self._link(feature, keys.get(f"go-{feature.id}", feature.key)) for feature in FEATURES)
         self.update(Content.from_markup("  ".join(names)))
 
-
-def _name(feature_id: str, title: str, key: str, *, is_current: bool) -> str:
-    if is_current:
-        return f"[reverse] {title} [/reverse]"
-    shown = f" [dim]{key.upper()}[/dim]" if key else ""
-    return f"[@click=screen.command('go-{feature_id}')]{title}[/]{shown}"
+    def _link(self, feature: Feature, key: str) -> str:
+        if feature.id == self._current:
+            return f"[reverse] {feature.title} [/reverse]"
+        shown = f" [dim]{key.upper()}[/dim]" if key else ""
+        return f"[@click=screen.command('go-{feature.id}')]{feature.title}[/]{shown}"
 
 
 class FeatureScreen(CommandScreen):
