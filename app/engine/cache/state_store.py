@@ -118,7 +118,7 @@ class StateStore:
         name = hashlib.blake2b(namespace.encode() + token_array.tobytes(), digest_size=16).hexdigest()
         with self._lock:
             others = [(name, entry.key) for name, entry in self._entries.items() if entry.key.namespace == namespace]
-            for prefix in [name for name, key in others if _begins(key.tokens, token_array)]:
+            for prefix in [name for name, key in others if _n_common(key.tokens, token_array) == len(key.tokens)]:
                 self._remove(prefix)
             self._entries[name] = _Entry(StateKey(namespace, token_array), state, 0)
         self._to_write.put(name)
@@ -178,10 +178,6 @@ def _n_common(left: Tokens, right: Tokens) -> int:
     n_most = min(len(left), len(right))
     differs = left[:n_most] != right[:n_most]
     return int(differs.argmax()) if differs.any() else n_most
-
-
-def _begins(begin: Tokens, whole: Tokens) -> bool:
-    return len(begin) <= len(whole) and _n_common(begin, whole) == len(begin)
 
 
 def write_state(folder: Path, name: str, key: StateKey, state: bytes | bytearray, max_bytes: int) -> int:

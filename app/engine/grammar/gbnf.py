@@ -77,7 +77,7 @@ class GbnfRules:
 
 def literal(text: str) -> str:
     """Return `text` as a GBNF string."""
-    return '"' + "".join(_ESCAPED.get(character) or _visible(character) for character in text) + '"'
+    return '"' + "".join(map(_escaped, text)) + '"'
 
 
 def json_literal(value: object) -> str:
@@ -130,8 +130,8 @@ _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1F\x7F]')
 _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def _visible(character: str) -> str:
-    return character if character.isprintable() else _code(character)
+def _escaped(character: str) -> str:
+    return _ESCAPED.get(character) or (character if character.isprintable() else _code(character))
 
 
 def _code(character: str) -> str:

@@ -1,6 +1,7 @@
-"""The way from a path to a running model: its plan, its runtime settings and its state store.
+"""The way from a path to a running model: its plan, its runtime settings, its draft sources and its state store.
 
-Owns what a worker decides before the first request. Runs in the worker; native code is imported when called.
+Owns what a worker decides before the first request, and why a model cannot draft for another. Runs in the worker;
+native code is imported when called.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from app.engine.backend import Backend
 from app.engine.cache.state_store import StateStore
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_models import has_mtp_layers, mtp_layer_bytes, read_auxiliary_models
-from app.engine.load.draft_sources import load_draft_model, make_draft_head, mtp_notice
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import LoadAttempt, LoadDevices, load_within_memory
@@ -27,8 +27,10 @@ from app.engine.load.run_history import RunHistory
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
-from app.engine.protocol.messages import EngineConfig
+from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
+from app.engine.speculative.draft_heads import DraftHead
+from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import (
@@ -44,17 +46,21 @@ from offload.devices.cpu import default_threads
 from offload.devices.host_memory import host_memory
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
+from offload.placement.load_parameters import LoadParameters
 from offload.placement.search import ALL_ON_HOST
-from quantizer.errors import UsageError
+from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.control_vector import read_control_vector
 from quantizer.gguf.header import Header, read_header
+
+__all__ = ["LoadListener", "LoadedEngine", "load_draft_model", "load_model", "make_draft_head"]
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel
 
-__all__ = ["LoadListener", "LoadedEngine", "load_model"]
 
 MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that left the KV cache
+_NO_TRUNCATION = "cache cannot drop rejected draft tokens"
+_REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +112,15 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     """
     requested = config  # an embedder is sized for one text
     devices, header = LoadDevices(config, cache_dir), read_header(path)
-    is_safe = _is_safe(cache_dir, listener)
+    tested = run_self_test(cache_dir)
+    if tested.is_new and not tested.is_safe:
+        listener.on_notice(NOTICE)
     config, notice = size_context(config, header, is_on_host=not devices.has_gpu)
     for sentence in filter(None, (notice, exposure_warning(config.rpc))):
         listener.on_notice(sentence)
     key = model_key(path)
     tuned = TuneFile(cache_dir)
-    setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=is_safe)
+    setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=tested.is_safe)
     adapters = [Path(file) for file, _ in config.lora]
     auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
     planner = devices.planner(path, header, key, auxiliary)
@@ -130,7 +138,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             native.backend,
             partial(native.model.embedder, requested, attempt.setting, pooling_of(header)),
             step_cost,
-            _store(native.backend, _fingerprint_with_vectors(key, config), cache_dir, owned),
+            _store(native.backend, key, config, cache_dir, owned),
             partial(tuned.record_use, key),
             draft_sources=draft_sources,
             owned=owned.pop_all(),
@@ -157,15 +165,9 @@ def _open(path: Path, listener: LoadListener, attempt: LoadAttempt, *, with_mtp:
         return _NativeModel(model, backend, llama.buffer_bytes_by_device(log.take_buffers()), owned.pop_all())
 
 
-def _is_safe(cache_dir: Path, listener: LoadListener) -> bool:
-    """Return whether this build may repack weights on this processor, with a notice the first time it may not."""
-    result = run_self_test(cache_dir)
-    if result.is_new and not result.is_safe:
-        listener.on_notice(NOTICE)
-    return result.is_safe
-
-
-def _store(backend: Backend, weights: str, cache_dir: Path, owned: ExitStack) -> StateStore:
+def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:
+    """Return the store of states computed with the weights `key`; control vectors count like weights."""
+    weights = "-".join([key, *(fingerprint(Path(path), scale) for path, scale in config.control_vectors)])
     max_memory_bytes = host_memory().total_bytes // MEMORY_SHARE
     store = StateStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
     owned.callback(store.close)
@@ -186,10 +188,65 @@ def _draft_sources(
         listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
     head = make_draft_head(native.backend, mtp_layer_bytes(header), step_cost)
     if has_mtp_layers(header):
-        listener.on_notice(mtp_notice(header.path.name, head, facts))
+        listener.on_notice(_mtp_notice(header.path.name, head, facts))
     place = partial(devices.parameters, setting=attempt.setting)
     draft_model = load_draft_model(config, attempt.setting, native.model, facts, step_cost, native.owned, place)
     return tuple(source for source in (head, draft_model) if source is not None)
+
+
+def make_draft_head(backend: LlamaBackend, layer_bytes: int | None, step_cost: StepCost) -> DraftHead | None:
+    """Return the draft source of the MTP layer (of `layer_bytes`) of a loaded model, None when it does not run."""
+    from app.engine import llama
+
+    if layer_bytes is None or not isinstance(backend, llama.MtpBackend):
+        return None
+    return DraftHead(backend.mtp, layer_bytes / max(1, backend.facts.model_bytes), step_cost)
+
+
+def _mtp_notice(name: str, head: DraftHead | None, facts: BackendFacts) -> str:
+    """Return the notice for a model that has MTP layers."""
+    if head is not None:
+        return f"{name} drafts with its own multi-token-prediction layer."
+    reason = "this engine cannot run them" if facts.supports_truncation else f"its {_NO_TRUNCATION}"
+    return f"{name} has multi-token-prediction layers and answers without them: {reason}."
+
+
+def load_draft_model(
+    config: EngineConfig,
+    setting: RuntimeSettings,
+    target: LlamaModel,
+    facts: BackendFacts,
+    step_cost: StepCost,
+    owned: ExitStack,
+    place: Callable[[Path, EngineConfig], LoadParameters],
+) -> DraftModel | None:
+    """Load the draft model that `config` names for a target with these `facts`; return None when it names none.
+
+    `place` returns where its layers go, `owned` frees it. Its context is as long as the target's.
+
+    Raises ModelFileError when the two do not match, EngineError when llama.cpp cannot load it.
+    """
+    if not config.draft_path:
+        return None
+    from app.engine import llama
+
+    path = Path(config.draft_path)
+    if not facts.supports_truncation:
+        raise _mismatch(path, f"this model's {_NO_TRUNCATION}")
+    config = replace(config, n_ctx=facts.n_ctx)
+    model = llama.LlamaModel(path, place(path, config), setting.extra_buffers, lambda _fraction: True)
+    owned.callback(model.close)
+    if difference := vocabulary_mismatch(target.vocabulary(), model.vocabulary()):
+        raise _mismatch(path, difference)
+    backend = model.context(config, setting)
+    owned.callback(backend.close)
+    if not backend.facts.supports_truncation:
+        raise _mismatch(path, f"its {_NO_TRUNCATION}")
+    return DraftModel(backend, facts, step_cost)
+
+
+def _mismatch(path: Path, reason: str) -> ModelFileError:
+    return ModelFileError(f"{path.name} cannot draft for this model: {reason}.", _REMEDY)
 
 
 def _recorder(attempt: LoadAttempt, model: PlannedModel, key: str, cache_dir: Path) -> RunRecorder:
@@ -240,9 +297,3 @@ def _control_vector(config: EngineConfig, model: Path) -> NDArray[np.float32] | 
     """Return the sum of the control vectors, each times its scale; None without any."""
     scaled = [np.float32(scale) * read_control_vector(Path(path), model) for path, scale in config.control_vectors]
     return np.sum(scaled, axis=0, dtype=np.float32) if scaled else None
-
-
-def _fingerprint_with_vectors(key: str, config: EngineConfig) -> str:
-    """Return the name of states computed with these weights; control vectors count like weights."""
-    parts = [fingerprint(Path(path), scale) for path, scale in config.control_vectors]
-    return "-".join([key, *parts])

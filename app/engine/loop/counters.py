@@ -43,7 +43,9 @@ class Histogram:
         rank = share * self.n_samples
         for index, n_so_far in enumerate(accumulate(self.counts)):
             if self.counts[index] and n_so_far >= rank:
-                return _between(index, 1 - (n_so_far - rank) / self.counts[index])
+                low = BOUNDS[index - 1] if index else 0.0
+                high = BOUNDS[min(index, len(BOUNDS) - 1)]
+                return low + (1 - (n_so_far - rank) / self.counts[index]) * (high - low)
         return None
 
     def buckets(self) -> Sequence[tuple[float, int]]:
@@ -53,12 +55,6 @@ class Histogram:
     def __add__(self, other: Histogram) -> Histogram:
         counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
         return Histogram(counts, self.total + other.total)
-
-
-def _between(index: int, share: float) -> float:
-    low = BOUNDS[index - 1] if index else 0.0
-    high = BOUNDS[min(index, len(BOUNDS) - 1)]
-    return low + share * (high - low)
 
 
 @dataclass(slots=True)

@@ -178,13 +178,12 @@ def draft_gains(cost: StepCost) -> tuple[DraftGain, ...]:
 
     A draft of n tokens makes a step of n + 1.
     """
-    return tuple(_gains(acceptance, cost) for acceptance in ACCEPTANCES)
-
-
-def _gains(acceptance: float, cost: StepCost) -> DraftGain:
-    best = best_draft_length(repeat(acceptance, MAX_DRAFT_TOKENS), cost, n_step=1, n_answers=1)
-    gains = {}
-    for length in LENGTHS:
-        n_expected = sum(acceptance**n_accepted for n_accepted in range(length + 1))  # the first is the model's own
-        gains[length] = n_expected * cost.ratio(1) / cost.ratio(1 + length)
-    return DraftGain(acceptance, gains, best.n_tokens, best.gain)
+    found = []
+    for acceptance in ACCEPTANCES:
+        best = best_draft_length(repeat(acceptance, MAX_DRAFT_TOKENS), cost, n_step=1, n_answers=1)
+        gains = {}
+        for length in LENGTHS:
+            n_expected = sum(acceptance**n_accepted for n_accepted in range(length + 1))  # the first is the model's own
+            gains[length] = n_expected * cost.ratio(1) / cost.ratio(1 + length)
+        found.append(DraftGain(acceptance, gains, best.n_tokens, best.gain))
+    return tuple(found)

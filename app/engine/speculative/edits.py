@@ -131,7 +131,8 @@ class _Tracker:
 
     def _change_at(self, place: int) -> _Change | None:
         known = self.changes.get(self.tokens[place], ())
-        return next((change for change in known if _begins(self.tokens, place, change.old)), None)
+        tokens = self.tokens
+        return next((change for change in known if tuple(tokens[place : place + len(change.old)]) == change.old), None)
 
 
 class EditLookup:
@@ -180,7 +181,3 @@ class EditLookup:
         elif index.n_matched > tracker.n_agreed + N_SURE_TOKENS:
             tracker.move(index.first_end, index.n_matched)
         return tracker
-
-
-def _begins(tokens: list[int], place: int, part: tuple[int, ...]) -> bool:
-    return tuple(tokens[place : place + len(part)]) == part

@@ -18,7 +18,7 @@ import numpy as np
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel, MtpBackend
 from app.engine.load.auxiliary_models import mtp_layer_bytes
-from app.engine.load.draft_sources import make_draft_head
+from app.engine.load.loading import make_draft_head
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
