@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.bench.client import BenchClient, TimedAnswer
-from app.bench.random_text import measured_text
+from app.bench.workloads import measured_text
 from app.client.launcher import load_model, open_service
 from app.keys import own_key
 from app.protocol.status import ModelStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 from quantizer.errors import EngineError, ErrorInfo, UserError
 
@@ -102,10 +102,7 @@ class JobFailed:
 Event: TypeAlias = (
     JobPlanned | JobResumed | ShardOrder | WaitingForShard | TensorWritten | JobWarning | OutputDone | JobFailed
 )
-_KINDS: dict[str, type[Event]] = {
-    kind.kind: kind
-    for kind in (JobPlanned, JobResumed, ShardOrder, WaitingForShard, TensorWritten, JobWarning, OutputDone, JobFailed)
-}
+_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
 
 
 def encode_event(event: Event) -> dict[str, Any]:

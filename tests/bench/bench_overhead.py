@@ -16,7 +16,7 @@ from statistics import median
 
 import llama_cpp.llama_cpp as lib
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output

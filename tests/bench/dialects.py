@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 from rich.table import Table
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from app.engine.llama import LlamaModel
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

@@ -13,8 +13,7 @@ from statistics import mean
 
 from tokenizers import Tokenizer
 
-from app.bench.random_text import RandomText
-from app.bench.workloads import TASKS, EditTask
+from app.bench.workloads import TASKS, EditTask, RandomText
 from app.engine.fake import FakeBackend
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence

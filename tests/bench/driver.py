@@ -15,8 +15,7 @@ from pathlib import Path
 
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results, line, table
-from app.bench.random_text import measured_text
-from app.bench.workloads import WORKLOADS, Bench, Workload, run_workloads
+from app.bench.workloads import WORKLOADS, Bench, Workload, measured_text, run_workloads
 from quantizer.errors import UserError
 from tests.bench.intrusion import intrusion
 from tests.bench.memory import Memory, memory_of

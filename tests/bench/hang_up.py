@@ -19,7 +19,7 @@ from statistics import median
 
 from rich.table import Table
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from tests.bench.report import show
 from tests.bench.served import Footprint, Served, footprint, n_answered_in_all_cells, serve
 

@@ -22,7 +22,7 @@ from statistics import median
 
 from rich.table import Table
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from app.engine.llama import LlamaModel
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from app.bench.random_text import WORDS
+from app.bench.workloads import WORDS
 from quantizer.convert.source_model import SourceModel
 from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.gguf.header_encoder import Entry, encode_entry

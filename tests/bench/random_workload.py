@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 
 __all__ = ["Arrival", "Workload", "random_workload"]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine

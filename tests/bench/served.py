@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import psutil
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from quantizer.process import python_command
 
 __all__ = ["Footprint", "Served", "footprint", "n_answered_in_all_cells", "serve", "wait_ready"]

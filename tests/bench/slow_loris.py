@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 from rich.table import Table
 
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from tests.bench.report import show
 from tests.bench.served import Served, footprint, serve
 

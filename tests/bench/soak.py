@@ -22,7 +22,7 @@ import numpy as np
 from rich.table import Table
 
 from app.bench.client import BenchClient
-from app.bench.random_text import RandomText
+from app.bench.workloads import RandomText
 from app.engine.llama import LlamaModel
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

@@ -22,8 +22,7 @@ from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 
 if TYPE_CHECKING:
     from app.chat.conversation import ChatSettings, Transcript
-    from app.chat.recorder import AnswerRecorder
-    from app.chat.store import ChatStore, StoreThread
+    from app.chat.store import AnswerRecorder, ChatStore, StoreThread
 
 __all__ = [
     "SAVE_AFTER_S",
@@ -49,7 +48,7 @@ class AnswerTarget:
 
 
 class AnswerWriter(Protocol):
-    """A running answer; see `app.chat.recorder.AnswerRecorder`. `message` is the answer so far."""
+    """A running answer; see `app.chat.store.AnswerRecorder`. `message` is the answer so far."""
 
     message: Message
 
@@ -186,7 +185,7 @@ class SqliteChatRepository:
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
-        from app.chat.recorder import AnswerRecorder
+        from app.chat.store import AnswerRecorder
 
         async with (
             self._write_lock,

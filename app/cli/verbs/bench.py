@@ -116,8 +116,7 @@ async def _measure_all(wanted: list[str | RemoteServer], predicted: Sequence[_Pr
 
 async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
     from app.bench.measurement import Results, line
-    from app.bench.random_text import measured_text
-    from app.bench.workloads import WORKLOADS, Bench, run_workloads
+    from app.bench.workloads import WORKLOADS, Bench, measured_text, run_workloads
     from app.cli.output.progress import Meter
 
     async with _opened(wanted, job.settings) as target:

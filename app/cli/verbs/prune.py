@@ -16,7 +16,7 @@ from app.settings.settings import load_settings
 from app.terminal import printable_line
 
 if TYPE_CHECKING:
-    from app.library.local.stale_files import StaleFiles
+    from app.library.local.removal import StaleFiles
 
 __all__ = ["prune"]
 
@@ -39,7 +39,7 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
     deleted after a week; a complete one is kept.
     """
     from app.library.local.index import forget_missing
-    from app.library.local.stale_files import delete_stale_files, find_stale_files
+    from app.library.local.removal import delete_stale_files, find_stale_files
 
     settings = load_settings()
     with open_index(settings.cache_dir) as index:

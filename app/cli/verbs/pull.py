@@ -51,8 +51,9 @@ def pull(
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.catalogue import resolve_reference
-    from app.library.hub.selection import local_quant_chooser
+    from app.library.hub.selection import quant_chooser
     from app.library.local.index import Index
+    from app.library.machine_fit.planning import local_planning_context
     from app.library.pulling.puller import Puller, plan_model_pull
 
     settings, access = load_settings(), hub_access_from_environment()
@@ -66,7 +67,7 @@ def pull(
             if wants_json:
                 print_json({"event": "quantized", **made})
         else:
-            choose = local_quant_chooser(settings, access)
+            choose = quant_chooser(access, lambda: local_planning_context(settings))
             path = asyncio.run(puller.pull(lambda at: plan_model_pull(at, wanted, settings.models_dir, choose)))
     if not wants_json:
         click.echo(printable(f"{path} is complete. Run it: localllm run {path.stem}"))

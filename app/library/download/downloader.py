@@ -16,9 +16,8 @@ from app.library.download.http_session import HttpSession, NoRangesError, RangeS
 from app.library.download.partial_file import PartialFile, SequentialWriter
 from app.library.download.ranges import Range, Schedule
 from app.library.download.rates import RateLimit, Speedometer
-from app.library.download.remote_file import RemoteFile
+from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.download.replies import Retries, RetryPolicy, TransientError
-from app.library.download.streaming_hash import StreamingHash
 from app.library.hub.access import HubError
 
 __all__ = ["DownloadOptions", "Downloader"]

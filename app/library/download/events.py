@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 from app.protocol.codec import decode, encode
 
@@ -113,9 +113,7 @@ class Done:
 
 
 Event: TypeAlias = Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Converting | Done
-_KINDS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (Chosen, Waiting, Fetching, Progress, Retrying, Discarded, Converting, Done)
-}
+_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
 Report: TypeAlias = Callable[[Event], None]
 
 

@@ -152,9 +152,9 @@ class RangeSource:
     def _begin(self, reply: httpx.Response, part: Range) -> int:
         """Return the offset in the file where the body begins, after checking the reply."""
         requested = part if self._has_ranges else Range(0, self._file.n_bytes)
-        body = body_of(reply.status_code, reply.headers, Expected(requested, self._file.n_bytes, self._mark))
-        self._link, self._mark = str(reply.url), body.mark
-        return body.begin
+        begin, mark = body_of(reply.status_code, reply.headers, Expected(requested, self._file.n_bytes, self._mark))
+        self._link, self._mark = str(reply.url), mark
+        return begin
 
     @property
     def _has_ranges(self) -> bool:

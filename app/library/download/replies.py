@@ -17,7 +17,6 @@ from app.library.download.ranges import Range
 
 __all__ = [
     "Expected",
-    "RangeBody",
     "Retries",
     "RetryPolicy",
     "TransientError",
@@ -54,16 +53,11 @@ class Expected:
     mark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeBody:
-    """The offset in the file where the body of a reply begins, and the mark of its content, or empty."""
+def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> tuple[int, str]:
+    """Return the offset in the file where the body of a reply begins, and the mark of its content, or empty.
 
-    begin: int
-    mark: str
-
-
-def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> RangeBody:
-    """Return where the body of a reply belongs. `headers` ignores case. Raises TransientError for a useless reply."""
+    `headers` ignores case. Raises TransientError for a useless reply.
+    """
     if status in _SLOW_DOWN:
         raise TransientError(f"it answers {status}", wait_s=retry_after_s(headers))
     if status not in (200, 206):
@@ -73,7 +67,7 @@ def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> Rang
     mark = content_mark(headers)
     if expected.mark and mark != expected.mark:
         raise TransientError("the file there has changed", is_stale=True)
-    return RangeBody(_begin_of_part(headers, expected) if status == 206 else _begin_of_whole(headers, expected), mark)
+    return _begin_of_part(headers, expected) if status == 206 else _begin_of_whole(headers, expected), mark
 
 
 def content_mark(headers: Mapping[str, str]) -> str:

@@ -17,10 +17,9 @@ from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_htt
 from app.library.hub.reference import FileReference, RepoReference
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
 from app.library.hub.repository import RepoModel, Repository
-from app.library.machine_fit.planning import PlanningContext, local_planning_context
+from app.library.machine_fit.planning import PlanningContext
 from app.library.machine_fit.quant_rule import choose_quant
 from app.protocol.library import Quant
-from app.settings.settings import Settings
 from offload.footprint.model import PlannedModel
 from offload.format import format_speed
 from quantizer.gguf.file_types import FILE_TYPES
@@ -30,7 +29,6 @@ __all__ = [
     "QuantChoice",
     "best_quant",
     "families_of",
-    "local_quant_chooser",
     "quant_chooser",
     "quants_of",
     "select",
@@ -136,11 +134,6 @@ def _family_name(model: RepoModel) -> str:
     for spelling in _SPELLINGS.get(model.quant, (model.quant,)):
         stem = stem.replace(spelling, "") if spelling else stem
     return _SEPARATORS.sub("-", stem).strip("-")
-
-
-def local_quant_chooser(settings: Settings, access: HubAccess) -> ChooseQuant:
-    """Return a function that chooses among quants for this machine, which it measures when called."""
-    return quant_chooser(access, lambda: local_planning_context(settings))
 
 
 def quant_chooser(access: HubAccess, here: Callable[[], PlanningContext]) -> ChooseQuant:

@@ -1,23 +1,41 @@
-"""Removal of models from the library.
+"""Removal of models from the library, and of stale files: leftovers of killed runs, and the oldest saved KV caches.
 
 Owns what may be removed: files of the models folder itself. A link is removed, its target stays; files behind a linked
-folder, of other programs or at any other path are never touched.
+folder, of other programs or at any other path are never touched. A file that a running process has locked is not stale.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
 import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.library.local.model_files import ModelRef, parts_of
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
+from app.settings.settings import Settings
 from quantizer.errors import UsageError
-from quantizer.files import explained
+from quantizer.files import explained, try_lock, writer_of
+from quantizer.gguf.shards import shard_index, shard_path
+from quantizer.process import is_process_alive
+from quantizer.write.partial_output import lock_path
 
-__all__ = ["plan_removal", "remove", "remove_empty_folders"]
+__all__ = [
+    "FETCHING",
+    "StaleFiles",
+    "delete_stale_files",
+    "find_stale_files",
+    "plan_removal",
+    "remove",
+    "remove_empty_folders",
+]
 
 
 def plan_removal(ref: ModelRef, models_dir: Path) -> RemovalResult:
@@ -53,3 +71,162 @@ def _n_bytes_freed(path: Path) -> int:
     """Return the bytes that removing this name frees: none for a link or a file with other names."""
     status = path.lstat()
     return status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
+
+
+FETCHING = ".fetching"  # a repo's folder of incomplete downloads
+_PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|lock|\d+\.partial)")
+_DAY_S = 24 * 3600.0
+_IDLE_S = _DAY_S
+_CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may have taken a night
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFiles:
+    """Files or folders to delete together, `what` they are, and their bytes; `detail` identifies one of its kind.
+
+    While a process holds `lock`, or a lock inside it if it is a folder, they are in use.
+    """
+
+    what: str
+    paths: tuple[Path, ...]
+    n_bytes: int
+    lock: Path | None = None
+    detail: str = ""
+
+
+def find_stale_files(
+    settings: Settings, max_prefix_bytes: int, is_fetched: Callable[[Path], bool]
+) -> tuple[StaleFiles, ...]:
+    """Return everything that is stale; of saved conversations, the least recently used beyond `max_prefix_bytes`.
+
+    `is_fetched` returns whether a file was downloaded by localllm.
+    """
+    cache = settings.cache_dir
+    return (
+        *_interrupted_outputs(settings.models_dir),
+        *_interrupted_downloads(settings.models_dir),
+        *_interrupted_checkpoints(settings.data_dir / "checkpoints", is_fetched),
+        *_abandoned_models(cache / "run"),
+        *_unfinished_files(cache),
+        *_old_prefixes(cache / "prefix", max_prefix_bytes),
+    )
+
+
+def delete_stale_files(stale: StaleFiles) -> bool:
+    """Delete the files, and return False if a process has locked them again. Missing files are no error.
+
+    Raises StorageError.
+    """
+    if stale.lock is not None and _is_locked(stale.lock):
+        return False
+    for path in stale.paths:
+        with explained(f"{path} cannot be removed", "Check its permissions."):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    if stale.lock is not None:
+        _remove_empty(stale.lock.parent)
+    return True
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder of interrupted work and the empty folders above it."""
+    if folder.name == FETCHING:
+        with contextlib.suppress(OSError):  # another download uses it
+            folder.rmdir()
+        folder = folder.parent
+    remove_empty_folders(folder)
+
+
+def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
+    """Yield partial outputs in the library whose runs have ended."""
+    outputs: dict[Path, list[Path]] = {}
+    for path in sorted(models_dir.glob("*/*/.*")):
+        if match := _PARTIAL.fullmatch(path.name):
+            outputs.setdefault(path.with_name(match["output"]), []).append(path)
+    for output, paths in outputs.items():
+        lock = lock_path(output)
+        if not _is_locked(lock):
+            yield StaleFiles("interrupted writing", tuple(paths), sum(map(_n_bytes, paths)), lock)
+
+
+def _interrupted_downloads(models_dir: Path) -> Iterator[StaleFiles]:
+    """Yield the partial files of each model whose pull ended early."""
+    models: dict[Path, list[Path]] = {}
+    for path in sorted(models_dir.glob(f"*/*/{FETCHING}/*")):
+        file = path.with_name(path.name.removesuffix(".lock").removesuffix(".journal"))
+        _, count = shard_index(file.name) or (0, 1)
+        models.setdefault(shard_path(file, 0, count), []).append(path)
+    for first, paths in models.items():
+        lock = first.with_name(f"{first.name}.lock")
+        if not _is_locked(lock):
+            yield StaleFiles("interrupted download", tuple(paths), sum(map(_n_bytes, paths)), lock)
+
+
+def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[StaleFiles]:
+    """Yield the fetched files of checkpoints whose conversion was interrupted and not resumed for a week.
+
+    A complete checkpoint was kept on purpose, and files that the user put beside it are not ours."""
+    for fetching in sorted(folder.glob(f"*/*/{FETCHING}")):
+        repo = fetching.parent
+        files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]
+        idle_s = time.time() - max(map(_used, (fetching, *files)))
+        if idle_s > _CHECKPOINT_IDLE_S and not _is_locked(fetching):
+            parts = [path for path in files if fetching in path.parents]
+            shards = [path for path in files if fetching not in path.parents and is_fetched(path)]
+            name = repo.relative_to(folder).as_posix()
+            detail = f"{name}, untouched for {idle_s / _DAY_S:.0f} days"
+            n_bytes = sum(map(_n_bytes, (*parts, *shards)))
+            yield StaleFiles("interrupted checkpoint", (*shards, fetching), n_bytes, fetching, detail)
+
+
+def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
+    """Yield temporary models of killed runs, unused for a day."""
+    for path in sorted(folder.glob("*")):
+        files = [path, *path.rglob("*")]
+        if max(map(_used, files)) < time.time() - _IDLE_S:
+            yield StaleFiles("temporary model", (path,), sum(map(_n_bytes, files)))
+
+
+def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
+    """Yield files of the cache that are named after a process that has ended."""
+    for path in sorted((*cache.glob(".*.tmp"), *cache.glob("prefix/*/.*.tmp"))):
+        if (writer := writer_of(path)) and not is_process_alive(writer):
+            yield StaleFiles("unfinished file", (path,), _n_bytes(path))
+
+
+def _old_prefixes(folder: Path, max_bytes: int) -> Iterator[StaleFiles]:
+    n_bytes = 0
+    for path in sorted(folder.glob("*/*"), key=_used, reverse=True):
+        n_bytes += 0 if path.suffix == ".tmp" else _n_bytes(path)
+        if n_bytes > max_bytes and path.suffix != ".tmp":
+            yield StaleFiles("saved conversation", (path,), _n_bytes(path))
+
+
+def _is_locked(path: Path) -> bool:
+    if path.is_dir():
+        return any(map(_is_locked, path.rglob("*.lock")))
+    if not path.exists():
+        return False
+    try:
+        lock = try_lock(path)
+    except OSError:  # another user's file
+        return True
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
+def _n_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_size if not path.is_dir() else 0
+    except FileNotFoundError:
+        return 0
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from app.library.download.downloader import Downloader
 from app.library.download.remote_file import RemoteFile
-from app.library.local.removal import remove_empty_folders
+from app.library.local.removal import FETCHING, remove_empty_folders
 from app.library.pulling.puller import Puller, PullPlan
-from app.library.pulling.staging import FETCHING, Staging
+from app.library.pulling.staging import Staging
 from quantizer.files import explained
 
 __all__ = ["CheckpointStore", "was_converted"]

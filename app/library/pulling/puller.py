@@ -9,19 +9,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from app.library.download.downloader import Downloader, DownloadOptions
 from app.library.download.events import Chosen, Discarded, Done, Report
 from app.library.download.http_session import HttpSession, RemoteChangedError
-from app.library.download.remote_file import RemoteFile
-from app.library.download.streaming_hash import StreamingHash
+from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.hub.access import HubAccess, HubError, async_http_client
 from app.library.hub.hub_requests import fetch_config, fetch_file_info, fetch_repository
 from app.library.hub.reference import FileReference, RepoReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES
 from app.library.hub.repository import checkpoint_files
 from app.library.hub.selection import ChooseQuant, select
+from app.library.local.index import Index
 from app.library.pulling.staging import Staging, staged
 from offload.footprint.model import PlannedModel
 from quantizer.checkpoint.safetensors import read_checkpoint
@@ -30,7 +30,7 @@ from quantizer.errors import StorageError
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.validation import validate_gguf
 
-__all__ = ["HashRecords", "MakePlan", "PullPlan", "Puller", "RunPlan", "plan_checkpoint_pull", "plan_model_pull"]
+__all__ = ["MakePlan", "PullPlan", "Puller", "RunPlan", "plan_checkpoint_pull", "plan_model_pull"]
 
 _N_CHANGES = 3
 
@@ -86,24 +86,12 @@ async def plan_checkpoint_pull(session: HttpSession, repo: str, folder: Path, fi
     return PullPlan(repo, files, folder, reason, lambda config: read_checkpoint(config.parent))
 
 
-class HashRecords(Protocol):
-    """A store of the hashes and origins of fetched files, as `app.library.local.index` is."""
-
-    def sha256(self, path: Path) -> str: ...
-
-    def record_sha256(self, path: Path, sha256: str) -> None: ...
-
-    def origin(self, path: Path) -> str: ...
-
-    def record_origin(self, path: Path, fingerprint: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Puller:
-    """Fetches planned files into their folders, and reports events to `report`."""
+    """Fetches planned files into their folders, records their hashes in `index`, and reports events to `report`."""
 
     access: HubAccess
-    records: HashRecords
+    index: Index
     options: DownloadOptions
     report: Report
     is_overwriting: bool = False
@@ -141,16 +129,16 @@ class Puller:
                 if is_new:
                     self.record(staging.target(file.name), file, found)
                 elif file.digest.kind == "sha256":
-                    self.records.record_sha256(staging.target(file.name), found)
+                    self.index.record_sha256(staging.target(file.name), found)
             self.report(Done(str(staging.target(first)), plan.n_bytes, tuple(hashes), is_new))
             return staging.target(first)
 
     def record(self, path: Path, file: RemoteFile, found: str) -> None:
         """Record the hash `found` and the origin of a new file. Raises StorageError."""
         if file.digest.kind == "sha256":
-            self.records.record_sha256(path, found)
+            self.index.record_sha256(path, found)
         if not file.digest.hex:
-            self.records.record_origin(path, file.fingerprint)
+            self.index.record_origin(path, file.fingerprint)
 
     async def existing_hashes(self, staging: Staging, files: Sequence[RemoteFile]) -> list[str] | None:
         """Return the hashes of the files if all exist in the folder already, None if they must be fetched.
@@ -162,12 +150,12 @@ class Puller:
             path = staging.target(file.name)
             if not path.exists() or self.is_overwriting:
                 return None
-            known = self.records.sha256(path)
+            known = self.index.sha256(path)
             found = known or await asyncio.to_thread(_hash_of, path, file)
-            is_comparable = file.digest.hex or not file.mark or self.records.origin(path) == file.fingerprint
+            is_comparable = file.digest.hex or not file.mark or self.index.origin(path) == file.fingerprint
             if path.stat().st_size == file.n_bytes and file.digest.is_met_by(found) and is_comparable:
                 hashes.append(found)
-            elif (known if file.digest.hex else self.records.origin(path)) or file.digest.kind == "git":
+            elif (known if file.digest.hex else self.index.origin(path)) or file.digest.kind == "git":
                 return None  # it was fetched from there, and there is a newer one
             else:
                 how = "is another file" if is_comparable else "may be another file"

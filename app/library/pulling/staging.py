@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from app.library.download.events import Report, Waiting
 from app.library.download.partial_file import journal_of
+from app.library.local.removal import FETCHING
 from quantizer.errors import UserError
 from quantizer.files import explained, remove_lock, sync_folder, try_lock
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["FETCHING", "Staging", "staged"]
+__all__ = ["Staging", "staged"]
 
-FETCHING = ".fetching"
 _POLL_S = 0.2
 
 

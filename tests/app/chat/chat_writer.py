@@ -17,8 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.chat.conversation import MessageContent, MessageState
-from app.chat.recorder import AnswerRecorder
-from app.chat.store import StoreThread
+from app.chat.store import AnswerRecorder, StoreThread
 
 __all__ = ["talk"]
 

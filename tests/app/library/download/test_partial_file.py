@@ -8,8 +8,7 @@ import pytest
 
 from app.library.download.partial_file import PartialFile, journal_of
 from app.library.download.ranges import Range
-from app.library.download.remote_file import Digest
-from app.library.download.streaming_hash import StreamingHash
+from app.library.download.remote_file import Digest, StreamingHash
 from quantizer.errors import StorageError
 
 MARK = "sha256 abc"

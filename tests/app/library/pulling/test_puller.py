@@ -14,6 +14,7 @@ from app.library.hub.access import HubAccess, HubError
 from app.library.hub.reference import CatalogueReference, parse_reference
 from app.library.hub.repository import Repository
 from app.library.hub.selection import QuantChoice
+from app.library.local.index import Index
 from app.library.pulling.puller import Puller, PullPlan, plan_model_pull
 from quantizer.errors import ModelFileError, StorageError
 from tests.app.library.fetching import IMPATIENT
@@ -23,32 +24,12 @@ from tests.quantizer.gguf_files import tiny_llama
 
 
 @dataclass
-class Hashes:
-    """Records in memory."""
-
-    known: dict[Path, str] = field(default_factory=dict)
-    origins: dict[Path, str] = field(default_factory=dict)
-
-    def sha256(self, path: Path) -> str:
-        return self.known.get(path, "")
-
-    def record_sha256(self, path: Path, sha256: str) -> None:
-        self.known[path] = sha256
-
-    def origin(self, path: Path) -> str:
-        return self.origins.get(path, "")
-
-    def record_origin(self, path: Path, fingerprint: str) -> None:
-        self.origins[path] = fingerprint
-
-
-@dataclass
 class Library:
     """What one test pulls into."""
 
     hub: HubServer
     models_dir: Path
-    records: Hashes = field(default_factory=Hashes)
+    index: Index
     said: list[Event] = field(default_factory=list)
 
     async def pull(self, reference: str, token: str = "", *, overwrites: bool = False) -> Path:
@@ -56,7 +37,7 @@ class Library:
 
     def puller(self, report: Report, token: str = "", *, overwrites: bool = False) -> Puller:
         access, options = HubAccess(self.hub.url, token), DownloadOptions(retry=IMPATIENT)
-        return Puller(access, self.records, options, report, overwrites)
+        return Puller(access, self.index, options, report, overwrites)
 
     def order(self, text: str) -> Callable[[HttpSession], Awaitable[PullPlan]]:
         reference = parse_reference(text, self.hub.url)
@@ -79,8 +60,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.fixture
 def library(model: bytes, tmp_path: Path) -> Iterator[Library]:
     repo = HubRepo.of("org/repo", {"m-Q4_0.gguf": model, "m-Q8_0.gguf": model + bytes(64), "config.json": b"{}"})
-    with HubServer(repo, HubRepo.of("org/gated", {"m.gguf": model}, "manual")) as hub:
-        yield Library(hub, tmp_path / "models")
+    with HubServer(repo, HubRepo.of("org/gated", {"m.gguf": model}, "manual")) as hub, Index(tmp_path) as index:
+        yield Library(hub, tmp_path / "models", index)
 
 
 async def test_a_model_appears_in_the_library_with_its_hash(library: Library, model: bytes) -> None:
@@ -88,7 +69,7 @@ async def test_a_model_appears_in_the_library_with_its_hash(library: Library, mo
     assert path == library.models_dir / "org" / "repo" / "m-Q4_0.gguf"
     assert path.read_bytes() == model
     assert library.files() == ["org", "org/repo", "org/repo/m-Q4_0.gguf"]
-    assert library.records.sha256(path) == library.hub.repos["org/repo"].files["m-Q4_0.gguf"].sha256
+    assert library.index.sha256(path) == library.hub.repos["org/repo"].files["m-Q4_0.gguf"].sha256
 
 
 @pytest.mark.parametrize(
@@ -105,9 +86,9 @@ async def test_all_ways_to_name_it_lead_there(library: Library, reference: str, 
 
 
 async def test_what_is_there_is_not_fetched_again(library: Library) -> None:
-    await library.pull("org/repo:Q4_0")
+    path = await library.pull("org/repo:Q4_0")
     n_sent = library.hub.n_sent()
-    library.records.known.clear()  # a file dropped in by hand is as good
+    library.index.forget([path])  # a file dropped in by hand is as good
     await library.pull("org/repo:Q4_0")
     assert library.hub.n_sent() == n_sent
     assert isinstance(done := library.said[-1], Done)
@@ -120,7 +101,7 @@ async def test_a_newer_version_replaces_what_came_from_there_and_nothing_else(li
     await library.pull("org/repo:Q4_0")
     assert len(path.read_bytes()) == len(model) + 32
     path.write_bytes(b"mine")
-    library.records.known.clear()
+    library.index.forget([path])
     with pytest.raises(StorageError, match="another file"):
         await library.pull("org/repo:Q4_0")
     assert path.read_bytes() == b"mine"
@@ -149,7 +130,7 @@ async def test_a_file_at_a_url_that_changed_and_kept_its_length_is_another_one(
     assert library.hub.n_sent("stranger") == n_sent + 1  # the question what there is
     library.hub.plain["m.gguf"] = (changed, other)
     assert (await library.pull(url)).read_bytes() == changed
-    library.records.origins.clear()
+    library.index.forget([path])
     with pytest.raises(StorageError, match="may be another file"):
         await library.pull(url)
 

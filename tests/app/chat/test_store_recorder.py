@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat import recorder
+from app.chat import store as recorder
 from app.chat.conversation import Message, MessageContent, MessageState
-from app.chat.recorder import AnswerRecorder
-from app.chat.store import ChatStore, StoreThread
+from app.chat.store import AnswerRecorder, ChatStore, StoreThread
 from quantizer.errors import StorageError
 
 

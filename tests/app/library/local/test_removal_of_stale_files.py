@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.library.local.stale_files import delete_stale_files, find_stale_files
+from app.library.local.removal import delete_stale_files, find_stale_files
 from app.settings.settings import Settings
 from quantizer.files import try_lock
 from quantizer.write.partial_output import Journal
