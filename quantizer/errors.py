@@ -106,26 +106,13 @@ class ServiceError(UserError):
     """The local service cannot be reached, started or bound to its port."""
 
 
-_KINDS: dict[str, type[UserError]] = {
-    kind.__name__: kind
-    for kind in (
-        UserError,
-        UsageError,
-        ModelFileError,
-        CheckpointError,
-        StorageError,
-        EngineError,
-        UnfitError,
-        RequestError,
-        ServiceError,
-    )
-}
+_PLAIN = (UserError, UsageError, ModelFileError, CheckpointError, StorageError, EngineError, RequestError, ServiceError)
+_KINDS: dict[str, type[UserError]] = {kind.__name__: kind for kind in (*_PLAIN, UnfitError)}
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """An error as it crosses processes: `kind` is a class of this tree, `details` are a ContextOverflowError's two
-    counts."""
+    """An error as it crosses processes: `kind` is a class of this tree, `details` are a ContextOverflowError's."""
 
     kind: str
     cause: str

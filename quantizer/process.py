@@ -95,13 +95,13 @@ def is_process_alive(process: str) -> bool:
 
 
 class StderrTail:
-    """The last lines that a process wrote to its standard error: printable characters only, no folders of this machine
-    (native code names its source files)."""
+    """The last lines of a process's standard error: printable characters only, no folders (native code names its)."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: bytes = b"") -> None:
         self._lines: deque[str] = deque(maxlen=_MAX_TAIL_LINES)
         self._unfinished = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.feed(data)
 
     def feed(self, data: bytes) -> str:
         """Take more bytes and return their text. Lines may be cut anywhere; each keeps 500 characters."""
@@ -310,9 +310,7 @@ def run_to_exit(command: Sequence[str], timeout_s: float) -> tuple[int, str, Std
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise TimeoutError from error
-    tail = StderrTail()
-    tail.feed(done.stderr)
-    return done.returncode, done.stdout.decode("utf-8", "replace"), tail
+    return done.returncode, done.stdout.decode("utf-8", "replace"), StderrTail(done.stderr)
 
 
 def run_child(
@@ -342,9 +340,7 @@ def run_child(
                 yield decode_message(line)
             if child.wait() != 0:
                 errors.seek(0)
-                tail = StderrTail()
-                tail.feed(errors.read())
-                raise exit_error(name, child.returncode, tail, remedy)
+                raise exit_error(name, child.returncode, StderrTail(errors.read()), remedy)
         finally:
             _end(child)
 

@@ -15,7 +15,7 @@ from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryMod
 from offload.footprint.kv_cache import KV_TYPES, KvTypes, cache_layers, cells_for, supports_kv_types
 from offload.footprint.profile import ENGINE_BYTES, ModelProfile, RunConfig, profile_of
 from offload.footprint.weights import WeightTable, weights_of
-from quantizer.convert.gguf_source import model_shape
+from quantizer.convert.source_model import model_shape
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter

@@ -121,7 +121,7 @@ def _heads(tensor: FileTensor, config: Config) -> Iterator[tuple[FileTensor, Fil
 
 
 def _keys(tensor: FileTensor, name: str, config: Config) -> StackedTensor:
-    return StackedTensor(name, tuple(TransposedTensor(keys) for keys, _ in _heads(tensor, config)))
+    return StackedTensor(name, tuple(TransposedTensor(keys, name) for keys, _ in _heads(tensor, config)))
 
 
 def _values(tensor: FileTensor, name: str, config: Config) -> StackedTensor:

@@ -32,7 +32,7 @@ _WEIGHTS: Dimensions = {**ATTENTION, **EXPERT_FEED_FORWARD}
 
 def _outputs_as_rows(matrix: FileTensor) -> SourceTensor:
     """Return the matrix with an expert's outputs as rows: MXFP4 is stored so, plain weights are transposed."""
-    return matrix if matrix.stored.name == "MXFP4" else TransposedTensor(matrix)
+    return matrix if matrix.stored.name == "MXFP4" else TransposedTensor(matrix, matrix.name)
 
 
 def _every_other_row(first: int) -> Cut:

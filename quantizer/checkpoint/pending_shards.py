@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantizer.errors import CheckpointError
-from quantizer.gguf.byte_source import LocalFile, open_local
+from quantizer.gguf.gguf_reader import LocalFile, open_local
 
 __all__ = ["PendingFile", "PendingShard", "PendingShards"]
 

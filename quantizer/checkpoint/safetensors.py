@@ -18,16 +18,16 @@ from typing import Any
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError, ModelFileError
-from quantizer.gguf.byte_source import ByteSource, open_local
+from quantizer.gguf.gguf_reader import ByteSource, open_local
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
-__all__ = ["Checkpoint", "read_checkpoint", "read_json", "read_weights"]
+__all__ = ["PICKLES", "Checkpoint", "as_object", "read_checkpoint", "read_json", "read_object", "read_weights"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is AutoGPTQ's
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 _MAX_JSON_BYTES = 256 << 20
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # the types of weights and, ggml's number -1, those that only parts of quantized weights are stored in
 _DTYPES = {name: tensor_type_named(name) for name in ("F32", "F16", "BF16", "I8", "I32", "I64")} | {
     name: TensorType(-1, name, 1, 1, is_quantized=True) for name in ("U8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
@@ -54,9 +54,7 @@ def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = _NOTHING)
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder.", "Name a checkpoint folder or a .gguf file.")
-    config = read_json(folder / "config.json")
-    if not isinstance(config, dict):
-        raise CheckpointError("config.json is not an object.", "Download the checkpoint again.")
+    config = read_object(folder / "config.json")
     tensors: dict[str, FileTensor] = {}
     for shard in _shards(folder, pending):
         for name, tensor in _read_shard(shard, pending.get(shard.name)).items():
@@ -87,6 +85,18 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path.name} is not sound JSON.", "Download the checkpoint again.") from error
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Parse a JSON file that holds an object. Raises CheckpointError as `read_json` does, and for anything else."""
+    return as_object(read_json(path), path.name)
+
+
+def as_object(value: object, noun: str) -> dict[str, Any]:
+    """Return `value` itself. Raises CheckpointError when it is not an object."""
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{noun} is not an object.", "Download the checkpoint again.")
+    return value
+
+
 def _shards(folder: Path, pending: Mapping[str, PendingFile]) -> list[Path]:
     if (folder / _INDEX).exists():
         return [folder / name if name in pending else _inside(folder, name) for name in _indexed_names(folder)]
@@ -98,7 +108,7 @@ def _shards(folder: Path, pending: Mapping[str, PendingFile]) -> list[Path]:
 
 
 def _no_safetensors(folder: Path) -> CheckpointError:
-    if any(next(folder.glob(pattern), None) for pattern in _PICKLES):
+    if any(path.suffix in PICKLES for path in folder.iterdir()):
         return CheckpointError(
             f"{folder.name} holds PyTorch pickles; loading one runs whatever code it contains.",
             "Get the safetensors version of this model.",

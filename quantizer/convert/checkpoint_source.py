@@ -1,12 +1,14 @@
 """A checkpoint folder as the source of a GGUF: everything but the weights is known from headers.
 
-Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table, and the header that
-config.json alone gives: shapes and hyperparameters, without vocabulary or names. Nothing is written and no weight is
-read: `quantizer.write.quantize` does both.
+Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table; the pooling that a
+sentence-transformers folder names, and the refusal of its later modules, which llama.cpp would leave out; and the
+header that config.json alone gives: shapes and hyperparameters, without vocabulary or names. Nothing is written and no
+weight is read: `quantizer.write.quantize` does both.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,8 +19,7 @@ from quantizer.architectures.architecture import Hyperparameter
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import PendingFile
-from quantizer.checkpoint.pooling import read_pooling
-from quantizer.checkpoint.safetensors import read_checkpoint
+from quantizer.checkpoint.safetensors import read_checkpoint, read_json, read_object
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
@@ -29,7 +30,7 @@ from quantizer.mix.tensor_categories import allows_quantization
 from quantizer.mix.type_rules import ModelShape
 from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary, vocabulary_entries
 
-__all__ = ["config_header", "open_checkpoint"]
+__all__ = ["config_header", "open_checkpoint", "read_pooling"]
 
 _NOTHING: Mapping[str, PendingFile] = {}
 
@@ -54,15 +55,13 @@ def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = _NOTHING)
             for tensor in tensors.values()
             if not allows_quantization(tensor.name, tensor.shape, architecture.gguf_name)
         },
-        tuple(path for path in folder.iterdir() if _is_input(path) and path.name not in pending),
+        tuple(
+            path for path in folder.iterdir() if path.is_file() and path.suffix != ".gguf" and path.name not in pending
+        ),
         keeps_quantized=True,
         warnings=architecture.approximations(config),
         identities=tuple(f"{name} {file.identity}" for name, file in pending.items()),
     )
-
-
-def _is_input(path: Path) -> bool:
-    return path.is_file() and path.suffix != ".gguf"
 
 
 def _shape(config: Config, architecture: Architecture) -> ModelShape:
@@ -85,16 +84,11 @@ def _entries(
     from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import
 
     words = {token.text for token in vocabulary.tokens}
-    yield from general_entries(name, folder, architecture.gguf_name, tensors, words)
-    yield from _hyperparameters(folder, config, architecture)
-    yield from vocabulary_entries(vocabulary)
-
-
-def _hyperparameters(folder: Path, config: Config, architecture: Architecture) -> Iterator[Entry]:
-    """Yield the rows of the table, and the pooling where only the folder has it."""
     pooling = Hyperparameter("pooling_type", "u32", lambda _config: read_pooling(folder))
-    rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}
-    return _hyperparameter_entries(architecture, config, rows.values())
+    rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}  # the table's own pooling has priority
+    yield from general_entries(name, folder, architecture.gguf_name, tensors, words)
+    yield from _hyperparameter_entries(architecture, config, rows.values())
+    yield from vocabulary_entries(vocabulary)
 
 
 def config_header(settings: Mapping[str, Any], name: str) -> Header:
@@ -130,3 +124,56 @@ def _hyperparameter_entries(
 def _tensor(name: str, shape: tuple[int, ...], architecture: str) -> OutputTensor:
     kind = "F16" if allows_quantization(name, shape, architecture) else "F32"
     return OutputTensor(name, shape, tensor_type_named(kind))
+
+
+_MODULES = "modules.json"
+# llama.cpp's numbers, by the names of sentence-transformers 5.1 and later and by the flags of earlier ones
+_TYPES = {"mean": 1, "cls": 2, "lasttoken": 3}
+_FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "lasttoken"}
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def read_pooling(folder: Path) -> int | None:
+    """Return llama.cpp's number for the pooling of the checkpoint in `folder`, None where it has none.
+
+    Raises CheckpointError for another pooling, for several at once, and for layers behind it.
+    """
+    if not (folder / _MODULES).exists():
+        return None
+    modules = list(_modules(folder))
+    odd = next((kind for kind, _ in modules if kind not in ("Transformer", "Pooling", "Normalize")), None)
+    if odd is not None:
+        raise CheckpointError(
+            f"The model passes its vectors through a {odd[:64]} module, which llama.cpp leaves out.",
+            "Choose another embedding model.",
+        )
+    path = next((path for kind, path in modules if kind == "Pooling"), None)
+    return None if path is None else _TYPES[_mode(_settings(folder, path))]
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield (kind, folder) of each module; the kind is the last part of a class's name."""
+    modules = read_json(folder / _MODULES)
+    for module in modules if isinstance(modules, list) else [None]:
+        kind, path = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(path, str):
+            raise CheckpointError(f"{_MODULES} is not a list of modules.", "Download the checkpoint again.")
+        yield kind.rpartition(".")[2], path
+
+
+def _settings(folder: Path, name: str) -> dict[str, Any]:
+    if not _FOLDER.fullmatch(name):
+        raise CheckpointError(f"{_MODULES} names the folder {name[:64]!r}, which is no plain name.", "Do not use it.")
+    return read_object(folder / name / "config.json")
+
+
+def _mode(settings: dict[str, Any]) -> str:
+    named = settings.get("pooling_mode")
+    flags = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [str(named)] if named is not None else [_FLAGS.get(flag, flag) for flag in flags]
+    if len(modes) != 1 or modes[0] not in _TYPES:
+        raise CheckpointError(
+            f"The model pools by {' and '.join(modes)[:128] or 'nothing'}, llama.cpp by one of {', '.join(_TYPES)}.",
+            "Choose another embedding model.",
+        )
+    return modes[0]

@@ -143,22 +143,12 @@ class StackedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TransposedTensor:
+class TransposedTensor(RenamedTensor):
     """A matrix of plain numbers whose columns are the origin's rows; read whole."""
-
-    origin: SourceTensor
-
-    @property
-    def name(self) -> str:
-        return self.origin.name
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.origin.shape[::-1]
-
-    @property
-    def stored(self) -> TensorType:
-        return self.origin.stored
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
         """Yield the origin's columns as rows."""

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
 
 import gguf
 
@@ -39,17 +38,16 @@ def general_entries(
         card = gguf.Metadata.load(None, folder, None, n_parameters)
     except Exception as error:  # whatever YAML and a stranger's model card may raise
         raise CheckpointError(f"The model card of {name} cannot be read: {error}.", "Repair README.md.") from error
-    card.name = _spelt_apart(card.name or name, words)
+    card.name = card.name or name
+    if not _PHI_TOKENS.issubset(words):
+        card.name = _PHI.sub("Phi 3", card.name)
     card.size_label = card.size_label or _size_label(tensors)
     recorder = gguf.GGUFWriter(None, architecture)
     recorder.add_type(gguf.GGUFType.MODEL)
     card.set_gguf_meta_model(recorder)
     for key, entry in recorder.kv_data[0].items():
-        yield encode_entry(key, entry.value, _type_name(entry))
-
-
-def _spelt_apart(name: str, words: Collection[str]) -> str:
-    return name if _PHI_TOKENS.issubset(words) else _PHI.sub("Phi 3", name)
+        type_name = "str[]" if entry.type == gguf.GGUFValueType.ARRAY else _TYPE_NAMES[entry.type]
+        yield encode_entry(key, entry.value, type_name)
 
 
 def _size_label(tensors: Collection[SourceTensor]) -> str:
@@ -60,9 +58,3 @@ def _size_label(tensors: Collection[SourceTensor]) -> str:
     n_of_one = sum(math.prod(shape[:-1]) for shape in stacks)
     label: str = gguf.size_label(n_total, n_shared, n_of_one, max((shape[-1] for shape in stacks), default=0))
     return label
-
-
-def _type_name(entry: Any) -> str:
-    if entry.type == gguf.GGUFValueType.ARRAY:
-        return "str[]"
-    return _TYPE_NAMES[entry.type]

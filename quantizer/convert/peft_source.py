@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quantizer.architectures import ARCHITECTURES, Architecture, find_architecture, needed_tensors
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.safetensors import read_json, read_weights
+from quantizer.checkpoint.safetensors import read_object, read_weights
 from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
@@ -77,10 +77,7 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
 
 def _settings(folder: Path) -> Config:
     """Return the checked settings."""
-    values = read_json(folder / _CONFIG)
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{_CONFIG} is not an object.", "Download the adapter again.")
-    settings = Config(values)
+    settings = Config(read_object(folder / _CONFIG))
     kind = settings.text("peft_type") or "none"
     if kind != "LORA":
         raise _unsupported(f"is a {kind[:32]} adapter, not a LoRA")
@@ -111,7 +108,7 @@ def _pairs(folder: Path, base: _BaseModel) -> Iterator[SourceTensor]:
             raise _unsupported(f"changes {name}, which its base model does not have")
         if re.sub(r"^blk\.\d+\.", "", name) in base.architecture.unadapted:
             raise _unsupported(f"changes {name}, which llama.cpp computes without its adapters")
-        a = TransposedTensor(inputs[name]) if name == _EMBEDDING else inputs[name]
+        a = TransposedTensor(inputs[name], name) if name == _EMBEDDING else inputs[name]
         if not fits(name, base.shapes[name], a.shape, output.shape):
             raise _unsupported(f"has matrices for {name} of other shapes than its base model")
         yield RenamedTensor(a, f"{name}.lora_a")
@@ -206,10 +203,7 @@ def _open_base(path: Path) -> _BaseModel:
     """
     if path.is_dir():
         file = path / "config.json"
-        values = read_json(file)
-        if not isinstance(values, dict):
-            raise CheckpointError("config.json of the base model is not an object.", "Download it again.")
-        architecture, config = find_architecture(values)
+        architecture, config = find_architecture(read_object(file))
         return _BaseModel(file, architecture, config, needed_tensors(architecture, config))
     if not path.is_file():
         raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")

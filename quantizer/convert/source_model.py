@@ -1,7 +1,7 @@
 """The source of a quantization: tensors that are read row by row, wherever they come from, and their model.
 
-A GGUF and a converted checkpoint are both a SourceModel to `quantizer.write.quantize_plan`. Weights are read, not
-mapped: a file that shrinks while mapped would kill the process.
+A GGUF, whose metadata is copied unchanged, and a converted checkpoint are both a SourceModel to
+`quantizer.write.quantize_plan`. Weights are read, not mapped: a file that shrinks while mapped would kill the process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,24 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.errors import ModelFileError
-from quantizer.gguf.byte_source import ByteSource
+from quantizer.gguf.gguf_reader import ByteSource
+from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.header_encoder import Entry
-from quantizer.gguf.tensor_types import TensorType, tensor_type_named
+from quantizer.gguf.hyperparameters import hyperparameter, per_layer
+from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType, tensor_type_named
+from quantizer.gguf.validation import shard_paths, validate_gguf
 from quantizer.mix.type_rules import ModelShape
 
-__all__ = ["FileTensor", "GeneratedTensor", "RearrangedTensor", "RenamedTensor", "SourceModel", "SourceTensor"]
+__all__ = [
+    "FileTensor",
+    "GeneratedTensor",
+    "RearrangedTensor",
+    "RenamedTensor",
+    "SourceModel",
+    "SourceTensor",
+    "model_shape",
+    "open_gguf",
+]
 
 
 class SourceTensor(Protocol):
@@ -33,19 +45,16 @@ class SourceTensor(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """In ggml order: row length first."""
-        ...
 
     @property
     def stored(self) -> TensorType:
         """The type of the bytes that `slabs` yields."""
-        ...
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
         """Return the stored bytes of consecutive rows, `rows_per_slab` at a time (fewer at the end).
 
         Raises ModelFileError when the bytes cannot be read.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +178,55 @@ def _read_all(source: ByteSource, start: int, stop: int, name: str) -> bytes:
     if len(data) != stop - start:
         raise ModelFileError(f"The file ended in the middle of the tensor {name}.", "Download it again.")
     return data
+
+
+# True of the file they stand in only; what is written is one file with the default alignment.
+_DROPPED = {"general.alignment", "split.no", "split.count", "split.tensors.count"}
+
+
+def open_gguf(path: Path) -> SourceModel:
+    """Open a GGUF, all its shards included, as a source.
+
+    Raises ModelFileError when it does not pass the gate or holds no tensors.
+    """
+    header = validate_gguf(path)
+    shards = shard_paths(header)
+    by_shard = [_tensors(read_header(shard)) for shard in shards]
+    tensors = [tensor for shard in by_shard for tensor in shard]
+    if not tensors:
+        raise ModelFileError(f"{path.name} holds a vocabulary only, no weights.", "Name a model file.")
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise ModelFileError(f"Two shards of {path.name} hold the same tensor.", "Download them again.")
+    counts = tuple(map(len, by_shard))
+    return SourceModel(path.stem, _entries(header), tensors, model_shape(header), {}, tuple(shards), counts)
+
+
+def model_shape(header: Header) -> ModelShape:
+    """Return the hyperparameters that the type rules need; 0 where the file has none."""
+    heads = per_layer(header, "attention.head_count")
+    kv_heads = per_layer(header, "attention.head_count_kv") or heads
+    return ModelShape(
+        header.architecture,
+        hyperparameter(header, "block_count"),
+        int(heads[0]) if heads else 0,
+        int(kv_heads[0]) if kv_heads else 0,
+        hyperparameter(header, "expert_count"),
+    )
+
+
+def _entries(header: Header) -> tuple[Entry, ...]:
+    kept = ((key, field) for key, field in header.fields.items() if key not in _DROPPED)
+    return tuple(Entry(key, field.type_id, header.source.read(field.start, field.stop)) for key, field in kept)
+
+
+def _tensors(header: Header) -> list[FileTensor]:
+    return [
+        FileTensor(
+            tensor.name,
+            tensor.shape or (1,),
+            TENSOR_TYPES[tensor.type_id],
+            header.source,
+            header.data_offset + tensor.offset,
+        )
+        for tensor in header.tensors
+    ]

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from quantizer.errors import ModelFileError
-from quantizer.gguf.byte_source import ByteSource, open_local
 from quantizer.gguf.gguf_reader import (
     ARRAY,
     SCALAR_FORMATS,
     STRING,
     ArrayRef,
+    ByteSource,
     Cursor,
     Scalar,
     decode_numbers,
     decode_strings,
     invalid_gguf,
+    open_local,
 )
 from quantizer.gguf.string_array import StringArray, string_array
 from quantizer.gguf.tensor_types import TENSOR_TYPES

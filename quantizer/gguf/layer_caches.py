@@ -81,19 +81,23 @@ def layer_caches_of(header: Header) -> LayerCaches:
     if header.architecture in _WITHOUT_CACHE:
         return LayerCaches((LayerCache(),) * n_all)
     n_layers = n_all - n_predicting
-    windows, states = _windows_of(header, n_layers), _states_of(header, n_layers)
-    is_windowed = (*windows.is_windowed, *[False] * n_predicting)
-    has_attention = (*states.has_attention, *[True] * n_predicting)
-    n_own = _layers_with_caches(header, n_all)
+    n_window, windowed = _windows_of(header, n_layers)
+    is_windowed = windowed + [False] * n_predicting
+    rule = _RULES.get(header.architecture)
+    kinds = (rule(header, n_layers) if rule else [(False, True)] * n_layers) + [(False, True)] * n_predicting
+    n_state = _state_elements(header) if rule else 0
+    n_own = n_all - hyperparameter(header, "attention.shared_kv_layers")
+    if header.architecture == "gemma3n":
+        n_own = min(_GEMMA3N_OWN_LAYERS, n_all)
     heads = [_Heads.of(header, suffix) for suffix in ("", "_swa")]
     kv_heads = _kv_heads(header, n_all)
     layers = []
-    for index in range(n_all):
-        n_heads = kv_heads[index] if has_attention[index] and index < n_own else 0
+    for index, (has_state, has_attention) in enumerate(kinds):
+        n_heads = kv_heads[index] if has_attention and index < n_own else 0
         head = heads[is_windowed[index]]
-        state = states.elements[index] if index < n_layers else 0
-        layers.append(LayerCache(n_heads * head.k, n_heads * head.v, state, is_windowed[index]))
-    return LayerCaches(tuple(layers), windows.n_tokens, n_predicting, header.architecture not in _WITH_INDEXERS)
+        state_elements = n_state if has_state else 0
+        layers.append(LayerCache(n_heads * head.k, n_heads * head.v, state_elements, is_windowed[index]))
+    return LayerCaches(tuple(layers), n_window, n_predicting, header.architecture not in _WITH_INDEXERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +123,6 @@ class _Heads:
 def _kv_heads(header: Header, n_layers: int) -> list[int]:
     has_own = f"{header.architecture}.attention.head_count_kv" in header.fields
     return layer_values(header, "attention.head_count_kv" if has_own else "attention.head_count", n_layers)
-
-
-def _layers_with_caches(header: Header, n_layers: int) -> int:
-    if header.architecture == "gemma3n":
-        return min(_GEMMA3N_OWN_LAYERS, n_layers)
-    return n_layers - hyperparameter(header, "attention.shared_kv_layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +151,6 @@ def kv_shape_of(header: Header) -> KvShape:
 
 
 _WINDOW_KEY, _PATTERN_KEY = "attention.sliding_window", "attention.sliding_window_pattern"
-
-
-@dataclass(frozen=True, slots=True)
-class _Windows:
-    """`n_tokens` of the window, 0 for none, and for each layer whether it has one."""
-
-    n_tokens: int
-    is_windowed: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +203,13 @@ _PATTERNS = {
 }
 
 
-def _windows_of(header: Header, n_layers: int) -> _Windows:
-    """Return the windows of the `n_layers` layers of a model, prediction layers left out."""
+def _windows_of(header: Header, n_layers: int) -> tuple[int, list[bool]]:
+    """Return the tokens of the window, 0 for none, and for each layer but those that predict whether it has one."""
     pattern = _PATTERNS.get(header.architecture)
     n_tokens = _n_tokens(header, pattern, n_layers) if pattern else 0
     if pattern is None or not n_tokens:
-        return _Windows(0, (False,) * n_layers)
-    return _Windows(n_tokens, tuple(_layers(header, pattern, n_layers)))
+        return 0, [False] * n_layers
+    return n_tokens, _layers(header, pattern, n_layers)
 
 
 def _n_tokens(header: Header, pattern: _Pattern, n_layers: int) -> int:
@@ -242,36 +232,9 @@ def _layers(header: Header, pattern: _Pattern, n_layers: int) -> list[bool]:
 _DEFAULT_TOKEN_SHIFTS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _LayerStates:
-    """Elements of the state of each layer, 0 where there is none, and for each whether it has attention."""
-
-    elements: tuple[int, ...]
-    has_attention: tuple[bool, ...]
-
-
-# (has a state, has attention) of each layer.
+# (has a state, has attention) of each layer but those that predict.
 _Kind = tuple[bool, bool]
 _Rule = Callable[[Header, int], list[_Kind]]
-
-
-def _states_of(header: Header, n_layers: int) -> _LayerStates:
-    """Return the states of the `n_layers` layers of a model, prediction layers left out."""
-    rule = _RULES.get(header.architecture)
-    kinds = rule(header, n_layers) if rule else [(False, True)] * n_layers
-    size = _state_elements(header) if rule else 0
-    return _LayerStates(
-        tuple(size if has_state else 0 for has_state, _ in kinds),
-        tuple(has_attention for _, has_attention in kinds),
-    )
-
-
-def _all_recurrent(_header: Header, n_layers: int) -> list[_Kind]:
-    return [(True, False)] * n_layers
-
-
-def _all_both(_header: Header, n_layers: int) -> list[_Kind]:
-    return [(True, True)] * n_layers
 
 
 def _without_kv_heads(header: Header, n_layers: int) -> list[_Kind]:
@@ -299,14 +262,17 @@ def _at_intervals(default: int) -> _Rule:
 
 
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"), _all_recurrent),
+    **dict.fromkeys(
+        ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"),
+        lambda _header, n_layers: [(True, False)] * n_layers,
+    ),
     **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), _at_intervals(4)),
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _one_of_three),
     **dict.fromkeys(
         ("bailingmoe3", "granitehybrid", "jamba", "kimi-k3", "kimi-linear", "lfm2", "lfm2moe", "plamo2"),
         _without_kv_heads,
     ),
-    "falcon-h1": _all_both,
+    "falcon-h1": lambda _header, n_layers: [(True, True)] * n_layers,
     "minimax-01": _at_intervals(8),
 }
 

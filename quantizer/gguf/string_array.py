@@ -19,29 +19,23 @@ class StringArray(Protocol):
 
     def up_to_nul(self) -> StringArray:
         """Return the strings up to their first NUL, as C reads them."""
-        ...
 
     def n_distinct(self) -> int: ...
 
     def longest_bytes(self) -> int:
         """Return the length of the longest, 0 without any."""
-        ...
 
     def empty_indices(self) -> list[int]:
         """Return the indices of empty strings."""
-        ...
 
     def present(self, wanted: Collection[bytes]) -> set[bytes]:
         """Return the `wanted` strings that it contains."""
-        ...
 
     def select(self, indices: Sequence[int]) -> list[bytes]:
         """Return the strings at `indices`."""
-        ...
 
     def all_contain_after_first(self, byte: bytes) -> bool:
         """Return whether every string contains `byte` after its first byte."""
-        ...
 
 
 class ListStrings:

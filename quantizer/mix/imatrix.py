@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quantizer.errors import EngineError, ModelFileError, StorageError, UsageError
 from quantizer.files import write_atomically
-from quantizer.gguf.byte_source import open_local
+from quantizer.gguf.gguf_reader import open_local
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
 from quantizer.gguf.tensor_types import tensor_type_named

@@ -57,12 +57,12 @@ _TYPES = tuple(
         *("Q4_K", "Q4_1", "Q5_K", "Q5_0", "Q5_1", "Q6_K", "Q8_0"),
     )
 )
-_LOSSLESS = {"F32": "F16"}  # whose loss no measurement shows
+_LOSSLESS = {"F32": "F16"}  # a smaller type whose loss no measurement shows
 
 
 def candidates(n_columns: int, stored: TensorType, *, has_weights: bool) -> list[TensorType]:
     """Return the types that a tensor may get: those smaller than its present one, and the one that loses nothing."""
-    best = _lossless_type(stored)
+    best = tensor_type_named(_LOSSLESS.get(stored.name, stored.name))
     smaller = [kind for kind in _TYPES if kind.fits(n_columns) and kind.bits_per_weight < best.bits_per_weight]
     return [kind for kind in smaller if has_weights or not needs_imatrix(kind)] + [best]
 
@@ -85,11 +85,6 @@ def distortions(
     samples = list(_samples(tensor, weights))
     with ThreadPoolExecutor(n_threads) as pool:
         return list(pool.map(lambda kind: sum(_error(sample, kind, tensor.name) for sample in samples), kinds))
-
-
-def _lossless_type(stored: TensorType) -> TensorType:
-    """Return the smallest type that loses nothing of a tensor stored in a plain or an eight-bit type."""
-    return tensor_type_named(_LOSSLESS.get(stored.name, stored.name))
 
 
 def _samples(tensor: SourceTensor, weights: ColumnWeights | None) -> Iterator[_Sample]:

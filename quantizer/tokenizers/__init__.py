@@ -11,17 +11,15 @@ from pathlib import Path
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers import bpe, unigram
-from quantizer.tokenizers.added_tokens import read_added_tokens
 from quantizer.tokenizers.bpe import read_byte_level
 from quantizer.tokenizers.folder import TokenizerFolder, read_chat_templates
 from quantizer.tokenizers.sentencepiece_model import Algorithm, read_piece_model
-from quantizer.tokenizers.special_ids import read_additions, read_frame, read_special_ids
+from quantizer.tokenizers.special_tokens import read_added_tokens, read_additions, read_frame, read_special_ids
 from quantizer.tokenizers.vocabulary import (
     Alphabet,
     Token,
     TokenizerVocabulary,
     TokenType,
-    bounded_size,
     token_list,
     vocabulary_entries,
 )
@@ -40,7 +38,7 @@ def read_vocabulary(folder: Path, config: Config) -> TokenizerVocabulary:
     files = TokenizerFolder.read(folder)
     alphabet = _read_alphabet(files)
     added = [(token.id, token.text, token.type) for token in read_added_tokens(files)]
-    tokens = token_list(alphabet.tokens, added, bounded_size(config.integer("vocab_size")))
+    tokens = token_list(alphabet.tokens, added, config.integer("vocab_size"))
     ids = {token.text: i for i, token in enumerate(tokens) if token.type is not TokenType.UNUSED}
     frame = read_frame(files.tokenizer.get("post_processor"))
     special_ids = read_special_ids(files, config, alphabet.special_ids, frame, ids)
@@ -62,7 +60,8 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
             raise CheckpointError(
                 f"llama.cpp has no tokenizer of the kind {kind[:32]}.", "Look for a GGUF of this model."
             )
-        reader = bpe.read_sentence_bpe if _falls_back_to_bytes(files, kind) else _READERS[kind]
+        falls_back_to_bytes = kind == "BPE" and files.model.get("byte_fallback")
+        reader = bpe.read_sentence_bpe if falls_back_to_bytes else _READERS[kind]
         return reader(files)
     pieces, words = files.file("tokenizer.model", "spiece.model"), files.file("vocab.txt")
     if pieces is not None:
@@ -72,10 +71,6 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
     raise CheckpointError(
         f"There is no tokenizer.json, tokenizer.model or vocab.txt in {files.path}.", "Download the whole checkpoint."
     )
-
-
-def _falls_back_to_bytes(files: TokenizerFolder, kind: str) -> bool:
-    return kind == "BPE" and bool(files.model.get("byte_fallback"))
 
 
 def _of_pieces(path: Path) -> Alphabet:

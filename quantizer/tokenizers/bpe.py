@@ -6,14 +6,14 @@ Scores are in tokenizer.model; without one they follow from the order of the mer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from quantizer.checkpoint.safetensors import as_object
 from quantizer.errors import CheckpointError
-from quantizer.tokenizers.folder import TokenizerFolder, as_object, unsound
-from quantizer.tokenizers.pretokenizers import pretokenizer_name
+from quantizer.tokenizers.folder import TokenizerFolder, unsound
+from quantizer.tokenizers.pretokenizers import Preparation, preparation, pretokenizer_name
 from quantizer.tokenizers.sentencepiece_model import PieceModel, read_piece_model
-from quantizer.tokenizers.steps import Preparation, preparation
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token, TokenType
 
 __all__ = ["alphabet_of_pieces", "merge_pairs", "read_byte_level", "read_sentence_bpe", "token_ids"]
@@ -130,19 +130,14 @@ def _as_looked_for(token: Token) -> Token:
 def _scored_by_merges(folder: TokenizerFolder) -> dict[int, Token]:
     """Return a piece that an earlier merge makes scores higher, so that the runtime joins in the same order."""
     model = folder.model
-    ranks = _first_ranks(merge_pairs(model))
+    ranks: dict[str, int] = {}
+    for left, right in merge_pairs(model):
+        ranks.setdefault(left + right, len(ranks))
     unknown = model.get("unk_token")
     return {
         token_id: Token(text, _type(text, unknown), -float(ranks.get(text, len(ranks))))
         for text, token_id in token_ids(model).items()
     }
-
-
-def _first_ranks(merges: Iterable[tuple[str, str]]) -> dict[str, int]:
-    ranks: dict[str, int] = {}
-    for left, right in merges:
-        ranks.setdefault(left + right, len(ranks))
-    return ranks
 
 
 def _type(text: str, unknown: object) -> TokenType:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.safetensors import read_json
+from quantizer.checkpoint.safetensors import as_object, read_object
 from quantizer.errors import CheckpointError
 
 __all__ = [
     "DEFAULT_TEMPLATE",
     "TokenizerFolder",
-    "as_object",
     "read_bytes",
     "read_chat_templates",
     "read_text",
@@ -73,20 +72,13 @@ def read_text(path: Path, max_bytes: int) -> str:
         raise unsound(path.name) from error
 
 
-def as_object(value: object, noun: str) -> dict[str, Any]:
-    """Return `value` itself. Raises CheckpointError when it is not an object."""
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{noun} is not an object.", "Download the checkpoint again.")
-    return value
-
-
 def unsound(noun: str) -> CheckpointError:
     """Return the error for data that is not sound."""
     return CheckpointError(f"{noun} is not sound.", "Download the checkpoint again.")
 
 
 def _optional_object(path: Path) -> dict[str, Any]:
-    return as_object(read_json(path), path.name) if path.exists() else {}
+    return read_object(path) if path.exists() else {}
 
 
 DEFAULT_TEMPLATE = "default"
@@ -102,10 +94,11 @@ def read_chat_templates(folder: TokenizerFolder) -> dict[str, str]:
     templates = _in_settings(folder.settings.values.get("chat_template"))
     whole = folder.file("chat_template.json")
     if whole is not None:
-        templates |= _in_settings(as_object(read_json(whole), whole.name).get("chat_template"))
-    for path in _template_files(folder):
-        name = path.stem if path.parent != folder.path else DEFAULT_TEMPLATE
-        templates[name] = read_text(path, _MAX_TEMPLATE_BYTES)
+        templates |= _in_settings(read_object(whole).get("chat_template"))
+    main = folder.file("chat_template.jinja")
+    files = {DEFAULT_TEMPLATE: main} if main else {}
+    files |= {path.stem: path for path in sorted((folder.path / "additional_chat_templates").glob("*.jinja"))}
+    templates |= {name: read_text(path, _MAX_TEMPLATE_BYTES) for name, path in files.items()}
     if len(templates) > _MAX_TEMPLATES:
         raise unsound("The list of chat templates")
     return templates
@@ -126,9 +119,3 @@ def _named(entry: Mapping[str, object]) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(template, str):
         raise unsound("The list of chat templates")
     return name, template
-
-
-def _template_files(folder: TokenizerFolder) -> list[Path]:
-    main = folder.file("chat_template.jinja")
-    further = sorted((folder.path / "additional_chat_templates").glob("*.jinja"))
-    return ([main] if main else []) + further

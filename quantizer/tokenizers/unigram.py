@@ -9,8 +9,8 @@ from typing import Any
 
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers.folder import TokenizerFolder, unsound
+from quantizer.tokenizers.pretokenizers import Preparation, preparation
 from quantizer.tokenizers.sentencepiece_model import PieceModel
-from quantizer.tokenizers.steps import Preparation, preparation
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token, TokenType
 
 __all__ = ["alphabet_of_pieces", "read_unigram"]

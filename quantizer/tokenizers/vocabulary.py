@@ -20,7 +20,6 @@ __all__ = [
     "Token",
     "TokenType",
     "TokenizerVocabulary",
-    "bounded_size",
     "token_list",
     "vocabulary_entries",
 ]
@@ -89,20 +88,14 @@ class TokenizerVocabulary:
     n_token_types: int | None = None
 
 
-def bounded_size(vocab_size: int) -> int:
-    """Return `vocab_size` itself. Raises CheckpointError when no vocabulary is that large."""
-    if not 0 < vocab_size <= MAX_TOKENS:
-        raise CheckpointError(f"config.json has vocab_size = {vocab_size}.", "Check config.json.")
-    return vocab_size
-
-
 def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, TokenType]], n_rows: int) -> list[Token]:
-    """Return tokens by id: added ones over those of the alphabet, and padding for rows of the embedding without a
-    token.
+    """Return tokens by id: added ones over those of the alphabet, and padding for further rows of the embedding.
 
-    An added token beyond the embedding is left out, for the model has no row for it. Raises CheckpointError when the
-    alphabet itself does not fit, or two tokens read the same.
+    An added token beyond the embedding is left out, for the model has no row for it. Raises CheckpointError when no
+    vocabulary has `n_rows`, the alphabet itself does not fit, or two tokens read the same.
     """
+    if not 0 < n_rows <= MAX_TOKENS:
+        raise CheckpointError(f"config.json has vocab_size = {n_rows}.", "Check config.json.")
     if alphabet and max(alphabet) >= n_rows:
         raise CheckpointError(
             f"The tokenizer's {len(alphabet)} tokens do not fit the model's {n_rows}.", "Download the checkpoint again."

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from quantizer.checkpoint.safetensors import as_object
 from quantizer.errors import CheckpointError
 from quantizer.tokenizers.bpe import token_ids
-from quantizer.tokenizers.folder import TokenizerFolder, as_object, read_text, unsound
-from quantizer.tokenizers.steps import Preparation, preparation
+from quantizer.tokenizers.folder import TokenizerFolder, read_text, unsound
+from quantizer.tokenizers.pretokenizers import Preparation, preparation
 from quantizer.tokenizers.vocabulary import Alphabet, Token, TokenType
 
 __all__ = ["read_word_list", "read_wordpiece"]

@@ -8,11 +8,12 @@ depends on the order in which a disk stores things.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
@@ -49,10 +50,8 @@ class PartialOutput:
         self._syncing = BackgroundSync()
 
     def __enter__(self) -> PartialOutput:
-        try:
+        with _storage_errors(self._output):
             self._journal = Journal(self._output)
-        except OSError as error:
-            raise _not_written(self._output, error) from error
         try:
             self._take_over()
         except BaseException as error:
@@ -62,12 +61,12 @@ class PartialOutput:
 
     def write(self, data: bytes, checksum: int | None = None) -> None:
         """Append `data`, whose CRC-32 is computed unless given, to the current block. Raises StorageError."""
-        try:
+        with _storage_errors(self._output):
             part = self._open_part()
-            _write_all(part, data)
+            view = memoryview(data)
+            while view:
+                view = view[part.write(view) :]
             self._syncing.wrote(part, len(data))
-        except OSError as error:
-            raise _not_written(self._output, error) from error
         self._checksum = join_checksums(self._checksum, zlib.crc32(data) if checksum is None else checksum, len(data))
         self.n_written += len(data)
 
@@ -75,33 +74,31 @@ class PartialOutput:
         """Record that the block is whole. Raises StorageError."""
         block = self._blocks[self.n_done]
         assert self.n_written == sum(item.n_bytes for item in self._blocks[: self.n_done]) + block.n_bytes
-        try:
+        with _storage_errors(self._output):
             if block.start + block.n_bytes == self._files[block.file].n_bytes:
                 self._close_part()  # synced before the journal has the file as whole
             self._journal.add(self._checksum)
-        except OSError as error:
-            raise _not_written(self._output, error) from error
         self.n_done += 1
         self._checksum = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with _storage_errors(self._output):
             try:
                 if kind is None:
                     self._publish()
             finally:
                 self._syncing.close()
-                _close(self._part)
+                if self._part is not None:
+                    with contextlib.suppress(OSError):  # the error that led here is already being raised
+                        self._part.close()
                 _remove_parts(self._output)
                 self._journal.remove()
-        except OSError as failure:
-            raise _not_written(self._output, failure) from failure
 
     def _take_over(self) -> None:
         """Find out which blocks exist, and remove the rest."""
-        try:
+        with _storage_errors(self._output):
             claimed = [] if self._is_overwriting else self._journal.checksums(self._fingerprint)
             standing = claimed[: self._n_sound(claimed)]
             self.n_done = len(standing)
@@ -109,8 +106,6 @@ class PartialOutput:
             kept = {self._part_path(block.file) for block in self._blocks[: self.n_done]}
             _remove_parts(self._output, kept)
             self._journal.restart(self._fingerprint, standing)
-        except OSError as error:
-            raise _not_written(self._output, error) from error
         self._check_space()
 
     def _n_sound(self, checksums: Sequence[int]) -> int:
@@ -195,28 +190,18 @@ def discard_partial(output: Path) -> None:
     """
     if not journal_path(output).exists():
         return
-    try:
-        journal = Journal(output)
-    except StorageError:
-        return  # another run holds it
-    except OSError as error:
-        raise _not_written(output, error) from error
-    try:
+    with _storage_errors(output):
+        try:
+            journal = Journal(output)
+        except StorageError:
+            return  # another run holds it
         _remove_parts(output)
         journal.remove()
-    except OSError as error:
-        raise _not_written(output, error) from error
 
 
 def partial_path(output: Path, index: int) -> Path:
     """Return the path under which the file `index` of `output` is written."""
     return output.with_name(f".{output.name}.{index}.partial")
-
-
-def _write_all(file: BinaryIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 def _remove_parts(output: Path, kept: set[Path] | frozenset[Path] = frozenset()) -> None:
@@ -226,22 +211,18 @@ def _remove_parts(output: Path, kept: set[Path] | frozenset[Path] = frozenset())
             path.unlink(missing_ok=True)
 
 
-def _close(file: BinaryIO | None) -> None:
-    try:
-        if file is not None:
-            file.close()
-    except OSError:
-        # the error that led here is already being raised
-        return
-
-
 def _in_the_way(output: Path) -> StorageError:
     return StorageError(f"{output} exists already.", "Pass --overwrite, or name another output with -o.")
 
 
-def _not_written(output: Path, error: OSError) -> StorageError:
-    reason = error.strerror or str(error)
-    return StorageError(f"{output.name} could not be written: {reason}.", "Free some space or name another folder.")
+@contextlib.contextmanager
+def _storage_errors(output: Path) -> Iterator[None]:
+    """Raise StorageError in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        cause = f"{output.name} could not be written: {error.strerror or error}."
+        raise StorageError(cause, "Free some space or name another folder.") from error
 
 
 _LINE = re.compile(rb"[0-9a-f]{8}")

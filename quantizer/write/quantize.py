@@ -19,7 +19,7 @@ from quantizer.errors import CheckpointError, ModelFileError, UsageError
 from quantizer.gguf.header_encoder import OutputTensor, padding
 from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
 from quantizer.write.partial_output import PartialOutput, check_output
-from quantizer.write.pipeline import PlannedTensor, convert_tensors
+from quantizer.write.pipeline import convert_tensors
 from quantizer.write.quantize_plan import QuantizePlan
 
 __all__ = ["execute", "fingerprint"]
@@ -74,13 +74,9 @@ def _write(
                     report(_not_finite(tensor.output, n_bad, allows_nan))
                 partial.write(bytes(padding(tensor.output.n_bytes)))
                 partial.end_block()
-                report(_progress(index, tensor, partial.n_written))
+                stored, target = tensor.source.stored.name, tensor.output.kind.name
+                report(TensorWritten(index, tensor.output.name, stored, target, partial.n_written))
                 index += 1
-
-
-def _progress(index: int, tensor: PlannedTensor, n_written: int) -> TensorWritten:
-    output = tensor.output
-    return TensorWritten(index, output.name, tensor.source.stored.name, output.kind.name, n_written)
 
 
 def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> JobWarning:

@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from quantizer.checkpoint.pending_shards import PendingFile
+from quantizer.checkpoint.safetensors import PICKLES
 from quantizer.convert.peft_source import is_adapter, open_adapter
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.errors import CheckpointError, UsageError
@@ -32,7 +33,6 @@ __all__ = [
     "PlanOptions",
     "PlannedShard",
     "QuantizePlan",
-    "SizeRow",
     "header_of_plan",
     "open_source",
     "plan",
@@ -41,8 +41,6 @@ __all__ = [
 ]
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
-_NO_OVERRIDES = Overrides()
-_PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class PlanOptions:
     are files of a checkpoint, by name, that may still be missing.
     """
 
-    overrides: Overrides = _NO_OVERRIDES
+    overrides: Overrides = field(default_factory=Overrides)
     max_shard_bytes: int = 0
     keeps_split: bool = False
     imatrix: Path | None = None
@@ -138,7 +136,9 @@ def plan_model(
         file_type,
         shards,
         (*model.warnings, *_warnings(tensors, verdicts, shards, options)),
-        tuple(tensor.output.name for tensor in tensors if _lacks_weights(tensor, verdicts)),
+        tuple(
+            item.output.name for item in tensors if item.weights is None and verdicts[item.output.name].needs_imatrix
+        ),
         model.n_parameters,
         (*model.inputs, *([options.imatrix] if options.imatrix else [])),
         model.identities,
@@ -150,19 +150,17 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = _NO_OPTIONS.p
     if is_adapter(source):
         raise UsageError(f"{source.name} is an adapter, not a model.", "Name the model it is for.")
     if source.is_dir():
-        from quantizer.convert.checkpoint_source import (
-            open_checkpoint,  # brings in gguf, which a GGUF source does without
-        )
+        from quantizer.convert.checkpoint_source import open_checkpoint  # tokenizers, architectures: slow to import
 
         return open_checkpoint(source, pending)
-    if source.suffix.lower() in _PICKLES:
+    if source.suffix.lower() in PICKLES:
         raise CheckpointError(
             f"{source.name} is a PyTorch pickle; loading one runs whatever code it contains.",
             "Get the safetensors version of this model and name its folder.",
         )
     if source.suffix.lower() == ".safetensors":
         raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name its folder.")
-    from quantizer.convert.gguf_source import open_gguf
+    from quantizer.convert.source_model import open_gguf
 
     return open_gguf(source)
 
@@ -170,10 +168,6 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = _NO_OPTIONS.p
 def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix | None) -> PlannedTensor:
     weights = matrix.weights(tensor.name, tensor.shape) if matrix and target.is_quantized else None
     return PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights)
-
-
-def _lacks_weights(tensor: PlannedTensor, verdicts: Mapping[str, Assignment]) -> bool:
-    return verdicts[tensor.output.name].needs_imatrix and tensor.weights is None
 
 
 def _counts(
@@ -219,7 +213,8 @@ def _warnings(
     shards: Sequence[PlannedShard],
     options: PlanOptions,
 ) -> Iterator[str]:
-    n_again = sum(_is_requantized(tensor) for tensor in tensors)
+    kinds = [(tensor.source.stored, tensor.output.kind) for tensor in tensors]
+    n_again = sum(stored.is_quantized and stored != kind for stored, kind in kinds)
     if n_again:
         yield f"{n_again} tensors are quantized already; quantizing them again loses more than from the original."
     yield from _fallback_warnings(verdicts)
@@ -228,10 +223,6 @@ def _warnings(
     for shard in shards:
         if 0 < options.max_shard_bytes < shard.file.n_bytes:
             yield f"{shard.path.name} takes {shard.file.n_bytes:,} bytes: one tensor alone is that large."
-
-
-def _is_requantized(tensor: PlannedTensor) -> bool:
-    return tensor.source.stored.is_quantized and tensor.source.stored != tensor.output.kind
 
 
 def _fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
@@ -248,19 +239,11 @@ def _fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SizeRow:
-    """One file type and the plan for it."""
-
-    file_type: FileType
-    plan: QuantizePlan
-
-
-def size_table(source: Path) -> Iterator[SizeRow]:
+def size_table(source: Path) -> Iterator[QuantizePlan]:
     """Yield the plan of `source` for every file type; headers are read once. Raises UserError as `plan` does."""
     model = open_source(source)
     for file_type in FILE_TYPES.values():
-        yield SizeRow(file_type, plan_model(model, file_type, Path(f"{file_type.name}.gguf")))
+        yield plan_model(model, file_type, Path(f"{file_type.name}.gguf"))
 
 
 def header_of_plan(plan: QuantizePlan) -> Header:

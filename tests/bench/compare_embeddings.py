@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.checkpoint.pooling import read_pooling
+from quantizer.convert.checkpoint_source import read_pooling
 
 LIMIT = 2e-3
 _LENGTHS = (1, 7, 40, 96)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quantizer.convert.gguf_source import open_gguf
-from quantizer.convert.source_model import SourceModel
+from quantizer.convert.source_model import SourceModel, open_gguf
 from quantizer.mix.sensitivity import Sensitivity, candidates
 from tests.quantizer.gguf_files import Skeleton
 

@@ -21,8 +21,7 @@ from app.engine.offline.eval_statistics import EvalAccumulator
 from app.engine.offline.scoring_model import ScoringModel, Window, load_scoring_model, predictions, windows
 from app.protocol import codec
 from offload.devices.cpu import default_threads
-from quantizer.convert.gguf_source import open_gguf
-from quantizer.convert.source_model import SourceTensor
+from quantizer.convert.source_model import SourceTensor, open_gguf
 from quantizer.files import write_atomically
 from quantizer.gguf.header_encoder import OutputTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named

@@ -116,11 +116,11 @@ def template_changes(header: Header) -> list[str]:
 
 def _template_in(folder: Path) -> str:
     from quantizer.checkpoint.config import Config
-    from quantizer.checkpoint.safetensors import read_json
-    from quantizer.tokenizers.folder import DEFAULT_TEMPLATE, TokenizerFolder, as_object, read_chat_templates
+    from quantizer.checkpoint.safetensors import read_object
+    from quantizer.tokenizers.folder import DEFAULT_TEMPLATE, TokenizerFolder, read_chat_templates
 
     path = folder / "tokenizer_config.json"
-    settings = Config(as_object(read_json(path), path.name))
+    settings = Config(read_object(path))
     return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT_TEMPLATE, "")
 
 

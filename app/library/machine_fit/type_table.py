@@ -65,15 +65,15 @@ def quantize_source(ref: ModelRef) -> Path:
 
 
 def _rows(source: Path, bytes_per_s: float) -> Iterator[tuple[TypeRow, PlannedModel]]:
-    for item in size_table(source):
-        header = header_of_plan(item.plan)
+    for plan in size_table(source):
+        header = header_of_plan(plan)
         row = TypeRow(
-            item.file_type.name,
-            round(item.plan.bits_per_weight, 3),
-            item.plan.n_bytes,
-            item.file_type.perplexity_loss,
+            plan.file_type.name,
+            round(plan.bits_per_weight, 3),
+            plan.n_bytes,
+            plan.file_type.perplexity_loss,
             round(bytes_per_s / weight_bytes_per_token(header, header.tensors), 1),
-            bool(item.plan.missing_imatrix),
-            item.file_type.description,
+            bool(plan.missing_imatrix),
+            plan.file_type.description,
         )
         yield row, PlannedModel(header, header.tensors)

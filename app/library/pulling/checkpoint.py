@@ -25,7 +25,7 @@ from app.library.pulling.staging import Staging, staged
 from quantizer.checkpoint.pending_shards import PendingShard
 from quantizer.errors import CheckpointError, StorageError
 from quantizer.files import explained, write_atomically
-from quantizer.gguf.byte_source import open_local
+from quantizer.gguf.gguf_reader import open_local
 from quantizer.write.events import Event, JobPlanned, JobResumed, ShardOrder, TensorWritten, WaitingForShard
 from quantizer.write.job import JobRequest, RunningQuantization, open_job
 

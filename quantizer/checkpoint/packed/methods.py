@@ -10,7 +10,7 @@ from typing import TypeAlias
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed import bitsandbytes, gptq, mxfp4, scaled
 from quantizer.checkpoint.packed.parts import FLOATS, Parts, malformed, unsupported
-from quantizer.checkpoint.safetensors import Checkpoint, read_json
+from quantizer.checkpoint.safetensors import Checkpoint, read_object
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 
@@ -66,9 +66,7 @@ def _section(checkpoint: Checkpoint) -> Config:
 def _autogptq(folder: Path) -> Config:
     """Return the settings in AutoGPTQ's first file of its own, which does not name the format."""
     path = folder / "quantize_config.json"
-    values = read_json(path) if path.exists() else {}
-    if not isinstance(values, dict):
-        raise malformed(f"{path.name} is not an object")
+    values = read_object(path) if path.exists() else {}
     return Config({"quant_method": "gptq", **values} if "bits" in values else {})
 
 

@@ -14,7 +14,7 @@ from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import FileTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
-from quantizer.gguf.byte_source import LocalFile
+from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.header_encoder import encode_entry
 from quantizer.gguf.tensor_types import tensor_type_named
 

@@ -12,7 +12,7 @@ from quantizer.convert.checkpoint_source import config_header
 from quantizer.convert.source_model import FileTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
-from quantizer.gguf.byte_source import LocalFile
+from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.tensor_types import tensor_type_named
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 
 from quantizer.convert.metadata import general_entries
 from quantizer.convert.source_model import FileTensor
-from quantizer.gguf.byte_source import LocalFile
+from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.header_encoder import encode_header
 from quantizer.gguf.tensor_types import tensor_type_named

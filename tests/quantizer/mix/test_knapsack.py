@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.mix.knapsack import Choice, Frontier
+from quantizer.mix.search import Choice, Frontier
 
 losses = st.floats(0, 1e3, allow_nan=False)
 items = st.lists(

@@ -106,7 +106,7 @@ def test_coarse_sources_are_refused_and_fine_ones_are_not(tmp_path: Path, model:
 
 
 def opened(path: Path) -> SourceModel:
-    from quantizer.convert.gguf_source import open_gguf
+    from quantizer.convert.source_model import open_gguf
 
     return open_gguf(path)
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from quantizer.errors import CheckpointError
-from quantizer.tokenizers.pretokenizers import pretokenizer_name
-from quantizer.tokenizers.steps import preparation
+from quantizer.tokenizers.pretokenizers import preparation, pretokenizer_name
 
 
 def name_of(pre_tokenizer: dict[str, Any], ignore_merges: bool) -> str:

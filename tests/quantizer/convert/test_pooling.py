@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.checkpoint.pooling import read_pooling
+from quantizer.convert.checkpoint_source import read_pooling
 from quantizer.errors import CheckpointError
 from tests.quantizer.encoder_checkpoints import pooled_as
 

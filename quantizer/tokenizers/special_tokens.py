@@ -1,7 +1,10 @@
-"""Tokens with a role: begin, end, padding, fill in the middle and others; and the tokens put around a text.
+"""Tokens added to a vocabulary after it was made, tokens with a role (begin, end, padding, fill in the middle and
+others), and the tokens put around a text.
 
-Sources in order: the tokenizer's settings, config.json, generation_config.json, the tokenizer kind's own file, the
-post-processor (as far as llama.cpp supports it), names that published tokenizers give to a role.
+tokenizer.json lists all added tokens; without it, added_tokens.json and tokenizer_config.json do. That some of them
+swallow the spaces around them is not stored in a GGUF: llama.cpp decides that by name for a few models. Sources of
+roles in order: the tokenizer's settings, config.json, generation_config.json, the tokenizer kind's own file, the post-
+processor (as far as llama.cpp supports it), names that published tokenizers give to a role.
 """
 
 from __future__ import annotations
@@ -11,9 +14,79 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantizer.checkpoint.config import Config
-from quantizer.tokenizers.folder import TokenizerFolder
+from quantizer.checkpoint.safetensors import as_object, read_object
+from quantizer.tokenizers.folder import TokenizerFolder, unsound
+from quantizer.tokenizers.vocabulary import MAX_TOKENS, TokenType
 
-__all__ = ["Frame", "read_additions", "read_frame", "read_special_ids"]
+__all__ = ["AddedToken", "Frame", "read_added_tokens", "read_additions", "read_frame", "read_special_ids"]
+
+# Control tokens that published checkpoints forget to mark, besides the shapes below (source: llama.cpp's converter).
+_CONTROL_NAMES = {"<pad>", "<mask>", "<2mass>", "[@BOS@]"}
+_CONTROL_SHAPES = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that is found in a text before anything else is."""
+
+    id: int
+    content: str
+    is_special: bool
+
+    @property
+    def type(self) -> TokenType:
+        """Control or user-defined."""
+        return TokenType.CONTROL if self.is_special or _looks_special(self.content) else TokenType.USER_DEFINED
+
+    @property
+    def text(self) -> str:
+        """The text that the runtime searches for, where spaces are still spaces."""
+        return self.content if self.type is TokenType.CONTROL else self.content.replace("▁", " ")
+
+
+def read_added_tokens(folder: TokenizerFolder) -> list[AddedToken]:
+    """Return the added tokens of a checkpoint. Raises CheckpointError when a list of them is not sound."""
+    if folder.tokenizer:
+        return list(_listed_tokens(folder.tokenizer.get("added_tokens") or []))
+    by_id = {token.id: token for token in _named(folder)}
+    decoder = as_object(folder.settings.values.get("added_tokens_decoder") or {}, "added_tokens_decoder")
+    by_id |= {token.id: token for token in map(_decoded, decoder.items())}
+    return list(by_id.values())
+
+
+def _listed_tokens(entries: object) -> Iterator[AddedToken]:
+    if not isinstance(entries, list):
+        raise unsound("The list of added tokens in tokenizer.json")
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise unsound("The list of added tokens in tokenizer.json")
+        yield _token(entry.get("id"), entry)
+
+
+def _named(folder: TokenizerFolder) -> Iterator[AddedToken]:
+    path = folder.file("added_tokens.json")
+    names = read_object(path) if path else {}
+    for content, token_id in names.items():
+        yield _token(token_id, {"content": content})
+
+
+def _decoded(item: tuple[str, Any]) -> AddedToken:
+    key, entry = item
+    return _token(int(key) if key.isdecimal() and len(key) < 10 else None, as_object(entry, "An added token"))
+
+
+def _token(token_id: object, entry: Mapping[str, Any]) -> AddedToken:
+    content = entry.get("content")
+    if type(token_id) is not int or not 0 <= token_id <= MAX_TOKENS or not isinstance(content, str):
+        raise unsound(f"The added token {str(content)[:64]!r}")
+    return AddedToken(token_id, content, bool(entry.get("special")))
+
+
+def _looks_special(content: str) -> bool:
+    return content in _CONTROL_NAMES or any(
+        content.startswith(begin) and content.endswith(end) for begin, end in _CONTROL_SHAPES
+    )
+
 
 # Older steps that name their two tokens instead of a template, and how often the second stands between two texts.
 _FIXED = {"BertProcessing": 1, "RobertaProcessing": 2}
@@ -115,7 +188,8 @@ def read_special_ids(
     for role, names in _ROLE_NAMES.items():
         if found.get(role) is None:
             found[role] = next((ids[name] for name in names if name in ids), None)
-    for role, token_id in zip(_free_ends(found), _unnamed_ends(folder, config, found, ids), strict=False):
+    free_ends = [role for role in _SPARE_ENDS if found.get(role) is None]
+    for role, token_id in zip(free_ends, _unnamed_ends(folder, config, found, ids), strict=False):
         found[role] = token_id
     return {role: token_id for role, token_id in found.items() if token_id is not None}
 
@@ -171,10 +245,6 @@ def _complete_by_frame(found: dict[str, int | None], frame: Frame, ids: Mapping[
 
 def _last_id(frame: Frame, ids: Mapping[str, int]) -> int | None:
     return ids.get(frame.after[-1]) if frame.after else None
-
-
-def _free_ends(found: Mapping[str, int | None]) -> list[str]:
-    return [role for role in _SPARE_ENDS if found.get(role) is None]
 
 
 def _unnamed_ends(
