@@ -13,7 +13,7 @@ from typing import Any
 from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.bert import BERT, NOMIC
 from quantizer.architectures.deepseek import DEEPSEEK
-from quantizer.architectures.dense import COHERE, GLM, INTERNLM, OLMO, PHI, STABLELM, STARCODER
+from quantizer.architectures.dense import DENSE
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.llama import LLAMA_LIKE
@@ -26,25 +26,7 @@ from quantizer.errors import CheckpointError
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "needed_tensors"]
 
 _MAX_LAYERS = 512
-_ENTRIES = (
-    *LLAMA_LIKE,
-    *QWEN,
-    *GEMMA,
-    *PHI,
-    *OLMO,
-    *STARCODER,
-    *COHERE,
-    *STABLELM,
-    *GLM,
-    *INTERNLM,
-    *DEEPSEEK,
-    *GPT_OSS,
-    *QWEN35,
-    *MAMBA,
-    *JAMBA,
-    *BERT,
-    *NOMIC,
-)
+_ENTRIES = (*LLAMA_LIKE, *QWEN, *GEMMA, *DENSE, *DEEPSEEK, GPT_OSS, *QWEN35, *MAMBA, JAMBA, *BERT, NOMIC)
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
 

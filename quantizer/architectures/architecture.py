@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from quantizer.architectures.shapes import Dimensions, LayerTensors, Stack, decoder
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, RowOrder, ValueMap
 from quantizer.convert.source_model import GeneratedTensor
 
-__all__ = ["Architecture", "Dimensions", "Hyperparameter", "LayerTensors", "Stack", "Value"]
+__all__ = ["Architecture", "Hyperparameter", "Value"]
 
 Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | Sequence[str] | None
-# Tensor name -> its dimensions in ggml order, each a number or a name of `quantizer.architectures.shapes.DIMENSIONS`.
-Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
-# The tensors of every layer, or a function of the config and the number of the layer.
-LayerTensors: TypeAlias = Dimensions | Callable[[Config, int], Dimensions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +26,6 @@ class Hyperparameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
-    """Numbered tensors after `container` that llama.cpp stores as one: `x<container>7.y` is slice 7 of `x<merged>y`."""
-
-    container: str
-    merged: str
-    count: Callable[[Config], int]
-
-
-@dataclass(frozen=True, slots=True)
 class Architecture:
     """Everything that converting some HF classes takes; `gguf_name` is llama.cpp's name for them.
 
@@ -47,9 +35,9 @@ class Architecture:
     hf_classes: tuple[str, ...]
     gguf_name: str
     hyperparameters: tuple[Hyperparameter, ...]
-    # required tensors: of the whole model, and of each layer
-    model_tensors: Callable[[Config], Dimensions]
+    # required tensors: of each layer, and outside the layers
     layer_tensors: LayerTensors
+    model_tensors: Callable[[Config], Dimensions] = decoder
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     # the same for the numbers of each row
     column_orders: Mapping[str, RowOrder] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, ROPE, SIZES, VOCABULARY, integer, number, rope_of
 from quantizer.architectures.shapes import (
     EXPERT_FEED_FORWARD,
@@ -13,7 +13,7 @@ from quantizer.architectures.shapes import (
     GATED_FEED_FORWARD,
     NUMBERED_EXPERTS,
     PRE_NORMS,
-    decoder,
+    Dimensions,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, whole_tensor
@@ -160,7 +160,6 @@ _V3 = Architecture(
     hf_classes=("DeepseekV3ForCausalLM",),
     gguf_name="deepseek2",
     hyperparameters=_ROWS,
-    model_tensors=decoder,
     layer_tensors=_layer,
     splits={
         "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},

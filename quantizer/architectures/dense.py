@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Stack, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.metadata_rows import (
     DECODER,
     LAYER_NORM,
@@ -36,43 +36,38 @@ from quantizer.architectures.shapes import (
     GATED_FEED_FORWARD,
     POST_NORMS,
     PRE_NORMS,
+    Dimensions,
+    Stack,
     biases,
-    decoder,
     decoder_with_bias,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import grouped_keys, grouped_queries, grouped_values, rows_in
 
-__all__ = ["COHERE", "GLM", "INTERNLM", "OLMO", "PHI", "STABLELM", "STARCODER"]
+__all__ = ["DENSE"]
 
-GLM = (
-    Architecture(
-        hf_classes=("Glm4ForCausalLM",),
-        gguf_name="glm4",
-        hyperparameters=(*DECODER, *RMS_NORM, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
-        model_tensors=decoder,
-        layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **FUSED_FEED_FORWARD},
-        assumed={"hidden_act": lambda _config: "silu"},
-    ),
+_GLM = Architecture(
+    hf_classes=("Glm4ForCausalLM",),
+    gguf_name="glm4",
+    hyperparameters=(*DECODER, *RMS_NORM, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
+    layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **FUSED_FEED_FORWARD},
+    assumed={"hidden_act": lambda _config: "silu"},
 )
 
 
-INTERNLM = (
-    Architecture(
-        hf_classes=("InternLM2ForCausalLM",),
-        gguf_name="internlm2",
-        hyperparameters=DECODER + RMS_NORM,
-        model_tensors=decoder,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-        splits={
-            ".attention.wqkv.weight": {
-                ".attention.wq.weight": rows_in(grouped_queries),
-                ".attention.wk.weight": rows_in(grouped_keys),
-                ".attention.wv.weight": rows_in(grouped_values),
-            }
-        },
-        assumed={"hidden_act": lambda _config: "silu", "bias": lambda _config: False},
-    ),
+_INTERNLM = Architecture(
+    hf_classes=("InternLM2ForCausalLM",),
+    gguf_name="internlm2",
+    hyperparameters=DECODER + RMS_NORM,
+    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+    splits={
+        ".attention.wqkv.weight": {
+            ".attention.wq.weight": rows_in(grouped_queries),
+            ".attention.wk.weight": rows_in(grouped_keys),
+            ".attention.wv.weight": rows_in(grouped_values),
+        }
+    },
+    assumed={"hidden_act": lambda _config: "silu", "bias": lambda _config: False},
 )
 
 
@@ -80,7 +75,6 @@ _OLMO_2 = Architecture(
     hf_classes=("Olmo2ForCausalLM",),
     gguf_name="olmo2",
     hyperparameters=DECODER + RMS_NORM,
-    model_tensors=decoder,
     layer_tensors={
         "attn_q_norm.weight": ("n_query",),
         "attn_k_norm.weight": ("n_kv",),
@@ -91,43 +85,36 @@ _OLMO_2 = Architecture(
     assumed={"hidden_act": lambda _config: "silu"},
 )
 
-OLMO = (
+# the same to llama.cpp, with windows
+_OLMO_3 = replace(
     _OLMO_2,
-    # the same to llama.cpp, with windows
-    replace(
-        _OLMO_2,
-        hf_classes=("Olmo3ForCausalLM",),
-        hyperparameters=DECODER + RMS_NORM + WINDOW + WINDOW_PATTERN + WINDOW_ROPE,
-    ),
+    hf_classes=("Olmo3ForCausalLM",),
+    hyperparameters=DECODER + RMS_NORM + WINDOW + WINDOW_PATTERN + WINDOW_ROPE,
 )
 
 
-STABLELM = (
-    Architecture(
-        hf_classes=("StableLmForCausalLM",),
-        gguf_name="stablelm",
-        hyperparameters=(
-            *DECODER,
-            *LAYER_NORM,
-            Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
-            Hyperparameter(
-                "use_parallel_residual", "bool", lambda config: config.flag("use_parallel_residual") or False
-            ),
-        ),
-        model_tensors=decoder_with_bias,
-        # with attention and feed-forward side by side there is no norm between them
-        layer_tensors={
-            "attn_norm.weight": ("n_embd",),
-            "attn_norm.bias": ("n_embd",),
-            **ATTENTION,
-            **GATED_FEED_FORWARD,
-        },
-        stacks=(
-            Stack("q_layernorm.norms.", "q_layernorm.", lambda config: config.integer("num_attention_heads")),
-            Stack("k_layernorm.norms.", "k_layernorm.", lambda config: config.integer("num_key_value_heads")),
-        ),
-        assumed={"hidden_act": lambda _config: "silu"},
+_STABLELM = Architecture(
+    hf_classes=("StableLmForCausalLM",),
+    gguf_name="stablelm",
+    hyperparameters=(
+        *DECODER,
+        *LAYER_NORM,
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
+        Hyperparameter("use_parallel_residual", "bool", lambda config: config.flag("use_parallel_residual") or False),
     ),
+    model_tensors=decoder_with_bias,
+    # with attention and feed-forward side by side there is no norm between them
+    layer_tensors={
+        "attn_norm.weight": ("n_embd",),
+        "attn_norm.bias": ("n_embd",),
+        **ATTENTION,
+        **GATED_FEED_FORWARD,
+    },
+    stacks=(
+        Stack("q_layernorm.norms.", "q_layernorm.", lambda config: config.integer("num_attention_heads")),
+        Stack("k_layernorm.norms.", "k_layernorm.", lambda config: config.integer("num_key_value_heads")),
+    ),
+    assumed={"hidden_act": lambda _config: "silu"},
 )
 
 
@@ -138,16 +125,14 @@ _WEIGHTS: Dimensions = {
     "ffn_down.weight": ("n_ff", "n_embd"),
 }
 
-STARCODER = (
-    Architecture(
-        hf_classes=("Starcoder2ForCausalLM",),
-        gguf_name="starcoder2",
-        hyperparameters=DECODER + LAYER_NORM,
-        model_tensors=decoder_with_bias,
-        layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-        defaults={"tie_word_embeddings": True},
-        assumed={"hidden_act": lambda _config: "gelu_pytorch_tanh", "use_bias": lambda _config: True},
-    ),
+_STARCODER = Architecture(
+    hf_classes=("Starcoder2ForCausalLM",),
+    gguf_name="starcoder2",
+    hyperparameters=DECODER + LAYER_NORM,
+    model_tensors=decoder_with_bias,
+    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
+    defaults={"tie_word_embeddings": True},
+    assumed={"hidden_act": lambda _config: "gelu_pytorch_tanh", "use_bias": lambda _config: True},
 )
 
 
@@ -169,23 +154,20 @@ def _attention_factor(config: Config) -> Value:
     return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
 
 
-PHI = (
-    Architecture(
-        hf_classes=("Phi3ForCausalLM",),
-        gguf_name="phi3",
-        hyperparameters=(
-            *(row for row in DECODER if not row.key.startswith("rope.scaling.")),
-            *RMS_NORM,
-            Hyperparameter("rope.dimension_count", "u32", _ROTATED),
-            Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
-            Hyperparameter("rope.scaling.attn_factor", "f32", _attention_factor),
-            Hyperparameter("attention.sliding_window", "u32", lambda c: c.optional_integer("sliding_window") or 0),
-        ),
-        model_tensors=decoder,
-        layer_tensors={**PRE_NORMS, **FUSED_ATTENTION, **FUSED_FEED_FORWARD},
-        generate=long_factors(_ROTATED),
-        assumed={"hidden_act": lambda _config: "silu"},
+_PHI = Architecture(
+    hf_classes=("Phi3ForCausalLM",),
+    gguf_name="phi3",
+    hyperparameters=(
+        *(row for row in DECODER if not row.key.startswith("rope.scaling.")),
+        *RMS_NORM,
+        Hyperparameter("rope.dimension_count", "u32", _ROTATED),
+        Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
+        Hyperparameter("rope.scaling.attn_factor", "f32", _attention_factor),
+        Hyperparameter("attention.sliding_window", "u32", lambda c: c.optional_integer("sliding_window") or 0),
     ),
+    layer_tensors={**PRE_NORMS, **FUSED_ATTENTION, **FUSED_FEED_FORWARD},
+    generate=long_factors(_ROTATED),
+    assumed={"hidden_act": lambda _config: "silu"},
 )
 
 
@@ -208,7 +190,6 @@ _COMMAND_R = Architecture(
         Hyperparameter("rope.scaling.type", "str", _no_scaling),
         Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
     ),
-    model_tensors=decoder,
     layer_tensors={"attn_norm.weight": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD},
     defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
     assumed={
@@ -218,25 +199,24 @@ _COMMAND_R = Architecture(
     },
 )
 
-COHERE = (
+_COMMAND_R7B = replace(
     _COMMAND_R,
-    replace(
-        _COMMAND_R,
-        hf_classes=("Cohere2ForCausalLM",),
-        gguf_name="cohere2",
-        hyperparameters=(
-            *_COMMAND_R.hyperparameters,
-            *VOCABULARY,
-            *WINDOW,
-            Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
-        ),
-        assumed={
-            "hidden_act": lambda _config: "silu",
-            "tie_word_embeddings": lambda _config: True,
-            "use_qk_norm": lambda _config: False,
-            "rotary_pct": lambda _config: 1.0,
-            "sliding_window_pattern": lambda _config: 4,
-            "layer_types": windows_but_every(4),
-        },
+    hf_classes=("Cohere2ForCausalLM",),
+    gguf_name="cohere2",
+    hyperparameters=(
+        *_COMMAND_R.hyperparameters,
+        *VOCABULARY,
+        *WINDOW,
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
     ),
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "tie_word_embeddings": lambda _config: True,
+        "use_qk_norm": lambda _config: False,
+        "rotary_pct": lambda _config: 1.0,
+        "sliding_window_pattern": lambda _config: 4,
+        "layer_types": windows_but_every(4),
+    },
 )
+
+DENSE = (_PHI, _OLMO_2, _OLMO_3, _STARCODER, _COMMAND_R, _COMMAND_R7B, _STABLELM, _GLM, _INTERNLM)

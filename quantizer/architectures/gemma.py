@@ -12,7 +12,6 @@ from quantizer.architectures.shapes import (
     HEAD_NORMS,
     POST_NORMS,
     PRE_NORMS,
-    decoder,
     head_size,
 )
 from quantizer.checkpoint.config import Config
@@ -47,7 +46,6 @@ GEMMA = (
         hf_classes=("GemmaForCausalLM",),
         gguf_name="gemma",
         hyperparameters=DECODER + RMS_NORM,
-        model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
         value_maps=dict.fromkeys(_NORMS, plus_one),
         defaults={"tie_word_embeddings": True},
@@ -63,7 +61,6 @@ GEMMA = (
             _SOFTCAP,
             Hyperparameter("attn_logit_softcapping", "f32", number("attn_logit_softcapping")),
         ),
-        model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
         value_maps=dict.fromkeys(_NORMS, plus_one),
         defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
@@ -80,7 +77,6 @@ GEMMA = (
             _SOFTCAP,
             *WINDOW_ROPE,
         ),
-        model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
         value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one),
         # the smaller vision models have only settings that differ from these

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter
+from quantizer.architectures.architecture import Architecture, Hyperparameter
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -18,7 +18,7 @@ from quantizer.architectures.metadata_rows import (
     rope_of,
     windows_but_every,
 )
-from quantizer.architectures.shapes import ATTENTION, EXPERT_FEED_FORWARD, biases, decoder, matrices
+from quantizer.architectures.shapes import ATTENTION, EXPERT_FEED_FORWARD, Dimensions, biases, matrices
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
@@ -68,46 +68,43 @@ def _ramp(config: Config) -> tuple[str, ...]:
     return ("The model blends its rotations over a range with fractions; llama.cpp rounds it to whole numbers.",)
 
 
-GPT_OSS = (
-    Architecture(
-        hf_classes=("GptOssForCausalLM",),
-        gguf_name="gpt-oss",
-        hyperparameters=(
-            *DECODER,
-            *RMS_NORM,
-            *EXPERTS,
-            *WINDOW,
-            Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
-        ),
-        model_tensors=decoder,
-        layer_tensors={
-            "attn_norm.weight": ("n_embd",),
-            "post_attention_norm.weight": ("n_embd",),
-            "attn_sinks.weight": ("n_heads",),
-            **_WEIGHTS,
-            **biases(_WEIGHTS),
-        },
-        splits={
-            ".sinks": {".sinks.weight": whole_tensor},
-            ".gate_up_proj": {
-                ".gate_proj.weight": _every_other_row(_GATES),
-                ".up_proj.weight": _every_other_row(_UPS),
-            },
-            ".gate_up_proj_bias": {
-                ".gate_proj.bias": _every_other_number(_GATES),
-                ".up_proj.bias": _every_other_number(_UPS),
-            },
-            ".down_proj": {".down_proj.weight": _down},
-            ".down_proj_bias": {".down_proj.bias": whole_tensor},
-        },
-        assumed={
-            "attention_bias": lambda _config: True,
-            "hidden_act": lambda _config: "silu",
-            "layer_types": windows_but_every(2),
-            "swiglu_alpha": lambda _config: 1.702,
-            "swiglu_limit": lambda _config: 7.0,
-            "tie_word_embeddings": lambda _config: False,
-        },
-        approximations=_ramp,
+GPT_OSS = Architecture(
+    hf_classes=("GptOssForCausalLM",),
+    gguf_name="gpt-oss",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        *EXPERTS,
+        *WINDOW,
+        Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
     ),
+    layer_tensors={
+        "attn_norm.weight": ("n_embd",),
+        "post_attention_norm.weight": ("n_embd",),
+        "attn_sinks.weight": ("n_heads",),
+        **_WEIGHTS,
+        **biases(_WEIGHTS),
+    },
+    splits={
+        ".sinks": {".sinks.weight": whole_tensor},
+        ".gate_up_proj": {
+            ".gate_proj.weight": _every_other_row(_GATES),
+            ".up_proj.weight": _every_other_row(_UPS),
+        },
+        ".gate_up_proj_bias": {
+            ".gate_proj.bias": _every_other_number(_GATES),
+            ".up_proj.bias": _every_other_number(_UPS),
+        },
+        ".down_proj": {".down_proj.weight": _down},
+        ".down_proj_bias": {".down_proj.bias": whole_tensor},
+    },
+    assumed={
+        "attention_bias": lambda _config: True,
+        "hidden_act": lambda _config: "silu",
+        "layer_types": windows_but_every(2),
+        "swiglu_alpha": lambda _config: 1.702,
+        "swiglu_limit": lambda _config: 7.0,
+        "tie_word_embeddings": lambda _config: False,
+    },
+    approximations=_ramp,
 )

@@ -23,7 +23,6 @@ from quantizer.architectures.shapes import (
     GATED_FEED_FORWARD,
     NUMBERED_EXPERTS,
     PRE_NORMS,
-    decoder,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
@@ -40,7 +39,6 @@ _LLAMA = Architecture(
     hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
     hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
-    model_tensors=decoder,
     layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
     row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
     generate=llama3_factors,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, Stack, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, SIZES, integer
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -14,7 +14,8 @@ from quantizer.architectures.shapes import (
     EXPERT_FEED_FORWARD,
     GATED_FEED_FORWARD,
     PRE_NORMS,
-    decoder,
+    Dimensions,
+    Stack,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
@@ -75,7 +76,6 @@ MAMBA = (
             Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
             Hyperparameter("ssm.dt_b_c_rms", "bool", lambda _config: False),
         ),
-        model_tensors=decoder,
         layer_tensors=_LAYER,
         value_maps={"SSM_A": negative_exponential},
         reshaped=("SSM_CONV1D",),
@@ -95,7 +95,6 @@ MAMBA = (
             Hyperparameter("ssm.time_step_rank", "u32", integer("num_heads")),
             Hyperparameter("ssm.group_count", "u32", integer("n_groups")),
         ),
-        model_tensors=decoder,
         layer_tensors=_LAYER_2,
         value_maps={"SSM_A": negative_exponential},
         reshaped=("SSM_CONV1D", "SSM_A", "SSM_D", "SSM_NORM"),
@@ -146,34 +145,31 @@ def _kv_heads(config: Config) -> Value:
     return [n_heads if _is_every(config, "attn", i) else 0 for i in range(config.integer("num_hidden_layers"))]
 
 
-JAMBA = (
-    Architecture(
-        hf_classes=("JambaForCausalLM",),
-        gguf_name="jamba",
-        hyperparameters=(
-            *SIZES,
-            *RMS_NORM,
-            *EXPERTS,
-            Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
-            Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
-            Hyperparameter("ssm.conv_kernel", "u32", integer("conv_kernel")),
-            Hyperparameter("ssm.state_size", "u32", integer("state_size")),
-            Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_mamba"]),
-            Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
-        ),
-        model_tensors=decoder,
-        layer_tensors=_layer,
-        value_maps={"SSM_A": negative_exponential},
-        reshaped=("SSM_CONV1D",),
-        # gguf's map has the experts under the names of other models
-        stacks=(Stack(".feed_forward.experts.", ".mlp.experts.", DIMENSIONS["n_expert"]),),
-        aliases={"mamba_d_conv": "conv_kernel", "mamba_d_state": "state_size", "mamba_dt_rank": "time_step_rank"},
-        assumed={
-            "hidden_act": lambda _config: "silu",
-            "mamba_expand": lambda _config: 2,
-            "mamba_conv_bias": lambda _config: True,
-            "mamba_proj_bias": lambda _config: False,
-            "sliding_window": lambda _config: None,
-        },
+JAMBA = Architecture(
+    hf_classes=("JambaForCausalLM",),
+    gguf_name="jamba",
+    hyperparameters=(
+        *SIZES,
+        *RMS_NORM,
+        *EXPERTS,
+        Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
+        Hyperparameter("ssm.conv_kernel", "u32", integer("conv_kernel")),
+        Hyperparameter("ssm.state_size", "u32", integer("state_size")),
+        Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_mamba"]),
+        Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
     ),
+    layer_tensors=_layer,
+    value_maps={"SSM_A": negative_exponential},
+    reshaped=("SSM_CONV1D",),
+    # gguf's map has the experts under the names of other models
+    stacks=(Stack(".feed_forward.experts.", ".mlp.experts.", DIMENSIONS["n_expert"]),),
+    aliases={"mamba_d_conv": "conv_kernel", "mamba_d_state": "state_size", "mamba_dt_rank": "time_step_rank"},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "mamba_expand": lambda _config: 2,
+        "mamba_conv_bias": lambda _config: True,
+        "mamba_proj_bias": lambda _config: False,
+        "sliding_window": lambda _config: None,
+    },
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Architecture, Dimensions, Hyperparameter, LayerTensors, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, partly_rotated, rope_of
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -21,7 +21,8 @@ from quantizer.architectures.shapes import (
     NUMBERED_EXPERTS,
     PRE_NORMS,
     QKV_BIASES,
-    decoder,
+    Dimensions,
+    LayerTensors,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import RowOrder, negative_exponential, plus_one, whole_tensor
@@ -48,7 +49,6 @@ QWEN = (
         hf_classes=("Qwen2ForCausalLM",),
         gguf_name="qwen2",
         hyperparameters=DECODER + RMS_NORM,
-        model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **GATED_FEED_FORWARD},
         assumed=_ASSUMED,
     ),
@@ -56,7 +56,6 @@ QWEN = (
         hf_classes=("Qwen3ForCausalLM",),
         gguf_name="qwen3",
         hyperparameters=DECODER + RMS_NORM,
-        model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
         assumed=_ASSUMED,
     ),
@@ -69,7 +68,6 @@ QWEN = (
             *_EXPERT_ROWS,
             _SHARED_EXPERT_ROW,
         ),
-        model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **_SHARED_EXPERT},
         stacks=NUMBERED_EXPERTS,
         splits=FUSED_EXPERTS,
@@ -79,7 +77,6 @@ QWEN = (
         hf_classes=("Qwen3MoeForCausalLM",),
         gguf_name="qwen3moe",
         hyperparameters=DECODER + RMS_NORM + _EXPERT_ROWS,
-        model_tensors=decoder,
         layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD},
         stacks=NUMBERED_EXPERTS,
         splits=FUSED_EXPERTS,
@@ -175,7 +172,6 @@ _QWEN35 = Architecture(
             lambda config: config.integer("linear_value_head_dim") * config.integer("linear_num_value_heads"),
         ),
     ),
-    model_tensors=decoder,
     layer_tensors=_layer(GATED_FEED_FORWARD),
     row_orders={
         **dict.fromkeys(("ATTN_QKV", "ATTN_GATE", "SSM_CONV1D"), _BY_WIDTH),

@@ -7,8 +7,9 @@ memory, and saves it unless the original names are requested.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from quantizer.architectures.architecture import Dimensions, Stack
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor
@@ -27,6 +28,9 @@ __all__ = [
     "POST_NORMS",
     "PRE_NORMS",
     "QKV_BIASES",
+    "Dimensions",
+    "LayerTensors",
+    "Stack",
     "biases",
     "decoder",
     "decoder_with_bias",
@@ -34,6 +38,21 @@ __all__ = [
     "matrices",
     "resolve_shapes",
 ]
+
+
+# Tensor name -> its dimensions in ggml order, each a number or a name of DIMENSIONS.
+Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
+# The tensors of every layer, or a function of the config and the number of the layer.
+LayerTensors: TypeAlias = Dimensions | Callable[[Config, int], Dimensions]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Numbered tensors after `container` that llama.cpp stores as one: `x<container>7.y` is slice 7 of `x<merged>y`."""
+
+    container: str
+    merged: str
+    count: Callable[[Config], int]
 
 
 def head_size(config: Config) -> int:

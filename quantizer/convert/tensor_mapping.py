@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from quantizer.architectures import Architecture, needed_tensors
-from quantizer.architectures.architecture import Stack
+from quantizer.architectures.shapes import Stack
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
 from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, StackedTensor, rearrange_rows

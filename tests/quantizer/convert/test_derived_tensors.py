@@ -43,7 +43,7 @@ def test_a_stack_holds_its_parts_in_order_however_it_is_cut(n_parts: int, n_rows
 @pytest.mark.parametrize("kind", ["F32", "F16"])
 def test_rows_of_a_matrix_transpose_into_columns_however_they_are_cut(kind: str) -> None:
     whole = np.arange(28, dtype=np.float32).reshape(7, 4)
-    turned = TransposedTensor(tensor(whole, kind=kind).rows(2, 7))
+    turned = TransposedTensor(tensor(whole, kind=kind).rows(2, 7), "turned")
     expected = whole[2:7].T.astype("<f4" if kind == "F32" else "<f2").tobytes()
     assert turned.shape == (5, 4)
     assert b"".join(turned.slabs(3)) == expected
