@@ -146,8 +146,7 @@ def _error_body(path: str) -> ErrorBody:
 
 
 def _respond(request: Request, error: UserError) -> Response:
-    status = status_of(error)
-    return JsonResponse(_error_body(request.url.path)(error), status)
+    return JsonResponse(_error_body(request.url.path)(error), status_of(error))
 
 
 async def _user_error(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,43 +31,30 @@ async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]]) -> Resu
 
     Cancelling this cancels the work at its next pause. A thread that hangs is abandoned when the process ends.
     """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Result] = loop.create_future()
+    result: Future[Result] = Future()
+    waiting = asyncio.wrap_future(result)
     tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
     async def register() -> Result:
         task = asyncio.current_task()
         assert task is not None
         tasks.append((asyncio.get_running_loop(), task))
-        if result.cancelled():
+        if waiting.cancelled():
             raise asyncio.CancelledError
         return await work()
 
     def run() -> None:
+        if not result.set_running_or_notify_cancel():
+            return
         try:
-            _deliver(loop, result, asyncio.run(register()), None)
+            result.set_result(asyncio.run(register()))
         except BaseException as error:
-            _deliver(loop, result, None, error)
+            result.set_exception(error)
 
     threading.Thread(target=run, name="run_in_thread", daemon=True).start()
     try:
-        return await result
+        return await waiting
     finally:
         for own_loop, task in tasks:
             with contextlib.suppress(RuntimeError):  # it has ended
                 own_loop.call_soon_threadsafe(task.cancel)
-
-
-def _deliver(
-    loop: asyncio.AbstractEventLoop, result: asyncio.Future[Any], value: Any, error: BaseException | None
-) -> None:
-    def deliver() -> None:
-        if result.done():
-            return
-        if error is None:
-            result.set_result(value)
-        else:
-            result.set_exception(error)
-
-    with contextlib.suppress(RuntimeError):  # the service has ended first
-        loop.call_soon_threadsafe(deliver)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.keys import ALL_SCOPES, KeyFile, KeyScope, key_file
@@ -114,7 +115,7 @@ class Guard:
 
 def check(scope: Scope, policy: GuardPolicy) -> None:
     """Raise RefusedError where `policy` does not accept the request, StorageError for an unusable key file."""
-    headers = _headers(scope)
+    headers = Headers(scope=scope)
     _check_host(headers, policy)
     _check_origin(headers, policy)
     if policy.requires_key:
@@ -132,7 +133,7 @@ def scopes_for(path: str) -> frozenset[KeyScope]:
     )
 
 
-def _check_host(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
+def _check_host(headers: Headers, policy: GuardPolicy) -> None:
     host = _host_name(_one(headers, "host"))
     if host not in policy.hosts and not (policy.any_address and _is_address(host)):
         raise RefusedError(
@@ -140,16 +141,16 @@ def _check_host(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
         )
 
 
-def _check_origin(headers: Mapping[str, list[str]], policy: GuardPolicy) -> None:
+def _check_origin(headers: Headers, policy: GuardPolicy) -> None:
     """Check what browsers send: Origin with requests that change something, Sec-Fetch-Site with all."""
-    foreign = [origin for origin in headers.get("origin", []) if origin not in policy.origins]
-    is_cross_site = _one(headers, "sec-fetch-site") in {"cross-site", "same-site"} and not headers.get("origin")
+    foreign = [origin for origin in headers.getlist("origin") if origin not in policy.origins]
+    is_cross_site = _one(headers, "sec-fetch-site") in {"cross-site", "same-site"} and "origin" not in headers
     if foreign or is_cross_site:
         cause = "Web pages may not use this service."
         raise RefusedError(403, "origin_not_allowed", cause, "Name the page's origin in LOCALLLM_ORIGINS to let it in.")
 
 
-def _check_key(headers: Mapping[str, list[str]], policy: GuardPolicy, wanted: frozenset[KeyScope]) -> None:
+def _check_key(headers: Headers, policy: GuardPolicy, wanted: frozenset[KeyScope]) -> None:
     if not wanted:
         return
     scheme, _, token = _one(headers, "authorization").partition(" ")
@@ -163,17 +164,10 @@ def _check_key(headers: Mapping[str, list[str]], policy: GuardPolicy, wanted: fr
         raise RefusedError(403, "insufficient_scope", cause, f"Create one: `localllm key new NAME --scope {missing}`.")
 
 
-def _headers(scope: Scope) -> dict[str, list[str]]:
-    headers: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip())
-    return headers
-
-
-def _one(headers: Mapping[str, list[str]], name: str) -> str:
+def _one(headers: Headers, name: str) -> str:
     """Return the only value of a header, empty for one that comes twice."""
-    values = headers.get(name, [])
-    return values[0] if len(values) == 1 else ""
+    values = headers.getlist(name)
+    return values[0].strip() if len(values) == 1 else ""
 
 
 def _host_name(host: str) -> str:

@@ -21,6 +21,7 @@ from app.service.jobs.run import JobRun
 from app.service.jobs.store import JobStore
 from app.settings.settings import Settings
 from quantizer.errors import ErrorInfo, StorageError
+from quantizer.files import explained
 from quantizer.process import python_command
 
 __all__ = ["LIMITS", "JobManager", "Subscriptions", "startable"]
@@ -145,10 +146,8 @@ class JobManager:
 
     def log(self, job_id: str) -> str:
         """Return the log of a job. Raises RefusedError, StorageError."""
-        try:
+        with explained("The job's log cannot be read", "Check the disk."):
             return self._store.log(self.find(job_id).id).read()
-        except OSError as error:
-            raise StorageError(f"The job's log cannot be read: {error.strerror}.", "Check the disk.") from error
 
     def watch(self) -> AsyncGenerator[Job, None]:
         """Yield every job, oldest first, then each as it changes, until the service ends."""

@@ -21,7 +21,8 @@ from app.protocol.job import Job, JobState
 from app.service.jobs.arguments import Arguments, JobCommand, command_of
 from app.service.jobs.store import JobLog
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
-from quantizer.errors import EngineError, ErrorInfo, StorageError, UserError
+from quantizer.errors import EngineError, ErrorInfo, UserError
+from quantizer.files import explained
 from quantizer.process import ChildProcess, lower_priority
 from quantizer.write.events import JobFailed
 
@@ -178,7 +179,9 @@ class JobRun:
 
     async def _run(self) -> JobState:
         command = await asyncio.to_thread(command_of, self.arguments, self._settings)
-        _make_folder(command)
+        if command.folder is not None:
+            with explained(f"{command.folder} cannot be made", "Check its disk."):
+                command.folder.mkdir(parents=True, exist_ok=True)
         try:
             return await self._run_command(command)
         finally:
@@ -238,12 +241,3 @@ class JobRun:
         """Return the variables by which the verb uses the service's folders."""
         folders = {"DATA_DIR": self._settings.data_dir, "CACHE_DIR": self._settings.cache_dir}
         return {f"{ENVIRONMENT_PREFIX}{name}": str(folder) for name, folder in folders.items()}
-
-
-def _make_folder(command: JobCommand) -> None:
-    if command.folder is None:
-        return
-    try:
-        command.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{command.folder} cannot be made: {error.strerror}.", "Check its disk.") from error

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job
 from app.terminal import printable
-from quantizer.errors import StorageError
-from quantizer.files import remove_lock, try_lock, write_atomically
+from quantizer.files import explained, remove_lock, try_lock, write_atomically
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -82,13 +81,10 @@ class JobStore:
 
     def save(self, job: Job) -> None:
         """Save `job`. Raises StorageError."""
-        try:
+        with explained(f"The job cannot be saved in {self.folder}", "Check its permissions and its disk."):
             self._lock_owner()
             data = json.dumps({**encode(job), "owner": self._owner})
             write_atomically(self.folder / f"{job.id}.json", data, sync=False)
-        except OSError as error:
-            cause = f"The job cannot be saved in {self.folder}: {error.strerror}."
-            raise StorageError(cause, "Check its permissions and its disk.") from error
 
     def log(self, job_id: str) -> JobLog:
         """Return the log of a job."""
@@ -96,11 +92,9 @@ class JobStore:
 
     def remove(self, job_id: str) -> None:
         """Remove a job and its log. Raises StorageError."""
-        try:
+        with explained(f"The job {job_id} cannot be removed", "Check its folder."):
             (self.folder / f"{job_id}.json").unlink(missing_ok=True)
             self.log(job_id).remove()
-        except OSError as error:
-            raise StorageError(f"The job {job_id} cannot be removed: {error.strerror}.", "Check its folder.") from error
 
     def close(self) -> None:
         """Release the lock of this service."""

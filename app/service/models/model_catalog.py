@@ -17,6 +17,7 @@ from app.library.local.resolve import ModelRef, available, find_by_name, resolve
 from app.service.threads import in_thread
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
+from quantizer.files import explained
 from quantizer.gguf.gguf_reader import ArrayRef, Scalar
 from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo, read_model_info
@@ -104,10 +105,8 @@ class ModelCatalog:
     @in_thread
     def facts(self, ref: ModelRef) -> FileFacts:
         """Return the facts in the file of `ref`, read again when it changed. Raises ModelFileError."""
-        try:
+        with explained(f"{ref.path.name} cannot be read", "Name another model.", ModelFileError):
             stat = ref.path.stat()
-        except OSError as error:
-            raise ModelFileError(f"{ref.path.name} cannot be read: {error.strerror}.", "Name another model.") from error
         version = (stat.st_size, stat.st_mtime_ns)
         cached = self._facts.get(ref.path)
         if cached is None or cached[0] != version:

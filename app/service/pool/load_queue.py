@@ -56,7 +56,8 @@ class LoadQueue:
             return False  # the worker plans for itself
         loaded = [self._loaded(other) for other in others]
         leaving = await asyncio.to_thread(self._leaving, engine, loaded)
-        await self._evict([others[_index(loaded, model)] for model in leaving])
+        engines = {id(model): other for model, other in zip(loaded, others, strict=True)}
+        await self._evict([engines[id(model)] for model in leaving])
         return bool(leaving)
 
     async def _evict(self, engines: list[EngineClient]) -> None:
@@ -115,7 +116,3 @@ def plan_eviction(demand: ModelDemand, loaded: Sequence[LoadedModel], machine: M
 def _by_use(models: Iterable[LoadedModel]) -> list[LoadedModel]:
     """Return idle models before busy ones, the least recently used first."""
     return sorted(models, key=lambda model: (model.is_busy, model.last_used_s))
-
-
-def _index(models: list[LoadedModel], model: LoadedModel) -> int:
-    return next(index for index, other in enumerate(models) if other is model)
