@@ -30,7 +30,6 @@ from app.library.local.recipe import (
     recipe_path,
     write_recipe,
 )
-from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import UnknownModelError
 from app.protocol.job import Job
 from app.service.api.app_state import app_state
@@ -138,20 +137,14 @@ async def copy(request: Request, body: CopyBody) -> Response:
 @router.delete("/api/delete", openapi_extra=errors(404))
 async def delete(request: Request, body: ModelBody) -> Response:
     """Remove a model from the library; models of other programs, and the guide, stay."""
-    models, settings = app_state(request).models, app_state(request).jobs.settings
+    models, library = app_state(request).models, app_state(request).library
     ref = await find_model(models, body.model_name)
     try:
-        removal = plan_removal(ref, settings.models_dir)
+        await library.remove(ref, is_dry_run=True)
     except UsageError as error:
         raise RefusedError(403, "not_removable", redact_paths(error.cause), error.remedy) from error
     await models.release(ref)
-
-    def take_away() -> None:
-        remove(removal)
-        with Index(settings.cache_dir) as index:
-            index.forget(removal.paths)
-
-    await asyncio.to_thread(take_away)
+    await library.remove(ref, is_dry_run=False)
     return Response()
 
 

@@ -17,7 +17,7 @@ from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.service.api.fields import Body
 from app.service.api.messages import ChatMessage, FunctionToolBody, tool_options_of
-from app.service.api.recipe_defaults import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
+from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
 from app.settings.parsing import parse_duration
