@@ -23,6 +23,7 @@ __all__ = [
     "MachineReport",
     "ModelFacts",
     "ModelFit",
+    "ModelState",
     "PlacementResult",
     "Quant",
     "Recommendation",
@@ -34,6 +35,7 @@ __all__ = [
 
 VerdictName: TypeAlias = Literal["fits", "tight", "partial", "wont_run"]
 ImportWay: TypeAlias = Literal["copy", "hard link", "reflink", "symbolic link"]
+ModelState: TypeAlias = Literal["loading", "ready", "failed", "unloaded"]
 DeviceKindName: TypeAlias = Literal["cpu", "gpu", "integrated"]
 
 
@@ -93,7 +95,7 @@ class LocalModel(ModelFacts):
     modified_s: int = 0
     damaged: str = ""
     fit: ModelFit | None = None
-    state: Literal["loading", "ready", "failed", "unloaded"] = "unloaded"
+    state: ModelState = "unloaded"
     loaded_as: str = ""
     expires_s: float | None = None
 
@@ -102,7 +104,7 @@ class LocalModel(ModelFacts):
 class LoadState:
     """The state of a model's engine: the id that it answers to, and when it is unloaded (seconds since 1970)."""
 
-    state: Literal["loading", "ready", "failed", "unloaded"] = "unloaded"
+    state: ModelState = "unloaded"
     loaded_as: str = ""
     expires_s: float | None = None
 

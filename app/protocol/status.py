@@ -6,14 +6,13 @@ Owns these values. Independent of HTTP, and how an engine counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
+from app.protocol.library import ModelState
 from app.protocol.plan import Plan
 from quantizer.errors import ErrorInfo
 
-__all__ = ["EngineCounters", "LatencySummary", "ModelState", "ModelStatus", "Occupancy", "ServiceStatus"]
-
-ModelState: TypeAlias = Literal["loading", "ready", "failed", "unloaded"]
+__all__ = ["EngineCounters", "LatencySummary", "ModelStatus", "Occupancy", "ServiceStatus"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from app.engine.protocol.messages import BackendFacts, LoadProgress, Notice, Planned, Ready
+from app.protocol.library import ModelState
 from app.protocol.plan import Plan
 from quantizer.errors import EngineError, UserError
 
@@ -26,7 +27,7 @@ class EngineStatus:
     with the next use.
     """
 
-    state: Literal["loading", "ready", "failed", "unloaded"] = "loading"
+    state: ModelState = "loading"
     progress: float = 0.0
     notices: tuple[str, ...] = ()
     plan: Plan | None = None
