@@ -111,7 +111,9 @@ class ScriptedLibrary:
 
     async def unload(self, model: str) -> None:
         """Unload a model at once."""
-        self._set(model, state="unloaded", expires_s=None)
+        found = self._named(model)
+        unloaded = replace(found, state="unloaded", expires_s=None)
+        self.here = [unloaded if each is found else each for each in self.here]
 
     async def keep_alive(self, model: str, duration: str) -> None:
         """Record the keep-alive of a model."""
@@ -123,10 +125,6 @@ class ScriptedLibrary:
             if name in (model.id, model.path):
                 return model
         raise ModelFileError(f"There is no model {name!r}.")
-
-    def _set(self, name: str, **changes: object) -> None:
-        found = self._named(name)
-        self.here = [replace(model, **changes) if model is found else model for model in self.here]  # type: ignore[arg-type]
 
 
 _MIB = 1 << 20
@@ -168,15 +166,11 @@ PLAN = PlanReport(
 )
 
 
-def _guide(_: PlanRequest) -> PlanReport:
-    return PLAN
-
-
 @dataclass(slots=True)
 class ScriptedPlanner:
     """Answers every request by `answer`; `requests` are those of `plan`, `reloads` those of `reload`."""
 
-    answer: Callable[[PlanRequest], PlanReport] = _guide
+    answer: Callable[[PlanRequest], PlanReport] = lambda _: PLAN
     requests: list[PlanRequest] = field(default_factory=list)
     reloads: list[PlanRequest] = field(default_factory=list)
 

@@ -1,34 +1,42 @@
 """The request fields for text that dialects share, under llama-server's names, and the engine request made of them.
 
-Owns the sampling fields, the forms of a prompt, and how llama-server writes values that the engine writes otherwise.
-Knows nothing of messages or answers.
-
-Defaults from a model's recipe for the fields that a request leaves out, under every dialect's names.
-
-Owns which parameter of a recipe is which field of a body. Knows nothing of where recipes are stored.
+Owns the sampling fields, the forms of a prompt, how llama-server writes values that the engine writes otherwise, and
+which parameter of a model's recipe is the default of which field. Knows nothing of messages or answers.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from math import inf
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import uuid4
-from pydantic import StrictBool, StrictInt, StrictStr, create_model
+
+from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, create_model
+
 from app.engine.request import Request, SamplingParams
+from app.library.local.recipe import Recipe
 from app.protocol.sampling import NUMBER_TYPES
 from app.service.api.fields import Body, TokenIds
 from quantizer.errors import RequestError
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
-from pydantic import Field, StrictInt, ValidationError
-from app.library.local.recipe import Recipe
-from app.service.api.fields import Body
 
-__all__ = ["GenerationBody", "NO_LIMITS", "OptionsBody", "PromptField", "SamplingBody", "parse_parameters", "with_recipe_defaults"]
+__all__ = [
+    "NO_LIMITS",
+    "GenerationBody",
+    "OptionsBody",
+    "PromptField",
+    "SamplingBody",
+    "parse_parameters",
+    "with_recipe_defaults",
+]
 
+AnyBody = TypeVar("AnyBody", bound=Body)
 Bias: TypeAlias = StrictBool | float  # false bans the token
 
+NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
+_LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
+_MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
+_STOPS = ("stop_sequences", "stop")
 _OTHER_NAMES = {"penalty_last_n": "repeat_last_n"}
 _NUMBER_FIELDS: dict[str, Any] = {
     _OTHER_NAMES.get(name, name): (kind | None, None) for name, kind in NUMBER_TYPES.items()
@@ -189,14 +197,6 @@ class PromptField(Body):
         if not isinstance(prompt, str):
             raise RequestError("The prompt before a suffix is token ids.", "Give text.")
         return prompt
-
-
-NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
-_LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
-_MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
-_STOPS = ("stop_sequences", "stop")
-
-AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 class OptionsBody(SamplingBody):

@@ -125,7 +125,7 @@ class MessageStreamEvents:
 
     def __init__(self, formatter: MessageFormatter) -> None:
         self._formatter = formatter
-        self._n_blocks = 0
+        self._index = -1  # of the last block
         self._open: BlockKind | None = None
 
     def opening(self, n_prompt_tokens: int) -> Event:
@@ -159,7 +159,7 @@ class MessageStreamEvents:
     def _begin(self, kind: BlockKind, **fields: str) -> Iterator[Event]:
         yield from self._end_block()
         self._open = kind
-        self._n_blocks += 1
+        self._index += 1
         yield {"type": "content_block_start", "index": self._index, "content_block": {**_EMPTY[kind], **fields}}
 
     def _end_block(self) -> Iterator[Event]:
@@ -170,10 +170,6 @@ class MessageStreamEvents:
     def _delta(self, kind: BlockKind, text: str) -> Event:
         name, field = _DELTAS[kind]
         return {"type": "content_block_delta", "index": self._index, "delta": {"type": name, field: text}}
-
-    @property
-    def _index(self) -> int:
-        return self._n_blocks - 1
 
 
 def _blocks(answer: Answer) -> list[AnyBlock]:

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
 from app.service.api.app_state import model_of, planner_warnings
-from app.service.api.recipe_defaults import with_recipe_defaults
+from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
 from app.service.http.errors import anthropic_error
 from app.service.http.openapi import errors

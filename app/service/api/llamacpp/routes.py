@@ -19,7 +19,7 @@ from app.service.api.llamacpp.responses import (
     SeveralCompletions,
 )
 from app.service.api.openai.requests import ChatCompletionBody
-from app.service.api.recipe_defaults import with_recipe_defaults
+from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import llamacpp_error

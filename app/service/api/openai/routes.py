@@ -25,7 +25,7 @@ from app.service.api.openai.responses import (
     TextCompletion,
     TextFormatter,
 )
-from app.service.api.recipe_defaults import with_recipe_defaults
+from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import openai_error

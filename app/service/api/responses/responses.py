@@ -285,7 +285,7 @@ class ResponseStreamEvents:
             return
         item, self._open = self._open, None
         self._ended.append(item)
-        yield self._of_text(item, "done", **{_whole_name(item): item.text})
+        yield self._of_text(item, "done", **{"arguments" if item.kind == "function_call" else "text": item.text})
         if item.kind != "function_call":
             yield self._of_part("response.content_part.done", item)
         yield self._of_item("response.output_item.done", item, "completed")
@@ -308,10 +308,6 @@ class ResponseStreamEvents:
 def _place(item: _Item) -> Event:
     place = {"item_id": item.item_id, "output_index": item.index}
     return place if item.kind == "function_call" else {**place, "content_index": 0}
-
-
-def _whole_name(item: _Item) -> str:
-    return "arguments" if item.kind == "function_call" else "text"
 
 
 def _contents(answer: Answer) -> Iterator[tuple[Kind, str, ToolCallDelta]]:

@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import Request
 
 from app.service.api.app_state import model_of, planner_warnings
-from app.service.api.recipe_defaults import with_recipe_defaults
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.responses.responses import Event, ResponseFormatter, ResponseObject, ResponseStreamEvents
+from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation
 from app.service.generation.generation import Generation
 from app.service.http.errors import openai_error
