@@ -1,4 +1,4 @@
-"""The answer of a model on the command line: requested, printed while it streams, summed up.
+"""The answer of a model on the command line: printed while it streams, and summed up.
 
 Owns how an answer is printed. Independent of where the model runs.
 """
@@ -8,21 +8,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import click
 from rich.cells import cell_len, set_cell_size
 
-from app.client.remote_engine import RemoteEngine
-from app.client.service_client import ServiceClient
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
 from app.terminal import printable, printable_line
 
-__all__ = ["Answer", "AnswerPrinter", "BusyLine", "LoadingLine", "as_json", "ask", "dimmed", "stats_line"]
+__all__ = ["AnswerPrinter", "BusyLine", "LoadingLine", "as_json", "dimmed", "stats_line"]
 
 _ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line
 
@@ -65,41 +61,6 @@ class Piece(Protocol):
 
     @property
     def reasoning(self) -> str: ...
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer so far; `completed` is None until, or unless, it is complete."""
-
-    deltas: list[TextDelta] = field(default_factory=list)
-    completed: Completed | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(delta.text for delta in self.deltas)
-
-    @property
-    def reasoning(self) -> str:
-        """The reasoning before the answer."""
-        return "".join(delta.reasoning for delta in self.deltas)
-
-
-async def ask(
-    client: ServiceClient | RemoteEngine,
-    model_id: str,
-    messages: Sequence[Message],
-    options: GenerationOptions,
-    answer: Answer,
-    on_delta: Callable[[TextDelta], None],
-) -> None:
-    """Fill `answer`, passing each new piece to `on_delta`. Cancelling stops the answer and keeps what arrived."""
-    async with aclosing(client.chat(messages, model_id, options)) as events:
-        async for event in events:
-            if isinstance(event, TextDelta):
-                answer.deltas.append(event)
-                on_delta(event)
-            else:
-                answer.completed = event
 
 
 def dimmed(text: str) -> str:

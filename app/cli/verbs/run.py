@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
+from contextlib import aclosing
 
 import click
 
@@ -12,27 +12,16 @@ from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import validate_options
 from app.cli.confirm import confirm_load
 from app.cli.options import complete_model, generation_options, options, resolve_settings
-from app.cli.output.answer import Answer, AnswerPrinter, LoadingLine, as_json, ask, stats_line
+from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
 from app.cli.output.format import print_json
 from app.cli.prompts import combined, piped_text
 from app.cli.user_interface import ChatOptions, current_interface
 from app.client.launcher import load_model, open_engine
-from app.protocol.chat import GenerationOptions, Message
+from app.protocol.chat import Completed, GenerationOptions, Message
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
 
 __all__ = ["run"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """The options of a run."""
-
-    settings: Settings
-    options: GenerationOptions
-    system: str | None
-    shows_stats: bool
-    as_json: bool
 
 
 @click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")
@@ -63,25 +52,28 @@ def run(
     """
     chosen = _one_of(model, model_option, "MODEL")
     _refuse_prompt_as_model(chosen, prompt or prompt_option)
-    job = _Job(
-        settings=resolve_settings(chosen, flags, assume_yes=assume_yes),
-        options=GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed),
-        system=system,
-        shows_stats=stats,
-        as_json=wants_json,
-    )
+    settings = resolve_settings(chosen, flags, assume_yes=assume_yes)
     interface = current_interface()
     question = combined(_one_of(prompt, prompt_option, "PROMPT"), piped_text())
     if question:
-        asyncio.run(_answer_once(job, question))
+        messages = [Message("system", system)] if system else []
+        messages.append(Message("user", question))
+        sampling = GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed)
+        asyncio.run(_print_answer(settings, messages, sampling, shows_stats=stats, wants_json=wants_json))
     elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and interface:
-        interface.run_chat(_chat_options(job))
+        given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+        chat = ChatSettings(system=system or "", options=given)
+        interface.run_chat(ChatOptions(settings=settings, chat=chat, shows_stats=stats))
     else:
         raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
 
 
-async def _answer_once(job: _Job, question: str) -> None:
-    answer, settings = Answer(), job.settings
+async def _print_answer(
+    settings: Settings, messages: list[Message], sampling: GenerationOptions, *, shows_stats: bool, wants_json: bool
+) -> None:
+    """Load the model, and print its answer to `messages` while it streams, or as one JSON object."""
+    text = reasoning = ""
+    completed, show = None, AnswerPrinter()
     async with open_engine(settings) as client:
         status = await load_model(
             client,
@@ -93,22 +85,21 @@ async def _answer_once(job: _Job, question: str) -> None:
         if status.n_ctx and settings.ctx not in (0, status.n_ctx):
             note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {settings.ctx}."
             click.echo(note, err=True)
-        opening = [Message("system", job.system)] if job.system else []
-        on_delta = AnswerPrinter() if not job.as_json else lambda _: None
-        await ask(client, status.id, [*opening, Message("user", question)], job.options, answer, on_delta)
-    assert answer.completed is not None, "an answer that raises nothing is whole"
-    if job.as_json:
-        print_json(as_json(status.id, answer.text, answer.completed, answer.reasoning))
+        async with aclosing(client.chat(messages, status.id, sampling)) as events:
+            async for event in events:
+                if isinstance(event, Completed):
+                    completed = event
+                elif wants_json:
+                    text, reasoning = text + event.text, reasoning + event.reasoning
+                else:
+                    show(event)
+    assert completed is not None, "an answer that raises nothing is whole"
+    if wants_json:
+        print_json(as_json(status.id, text, completed, reasoning))
     else:
         click.echo()
-    if job.shows_stats:
-        click.echo(stats_line(answer.completed), err=True)
-
-
-def _chat_options(job: _Job) -> ChatOptions:
-    options = {name: getattr(job.options, name) for name in ("max_tokens", "temperature", "seed")}
-    chat = ChatSettings(system=job.system or "", options=validate_options(options))
-    return ChatOptions(settings=job.settings, chat=chat, shows_stats=job.shows_stats)
+    if shows_stats:
+        click.echo(stats_line(completed), err=True)
 
 
 def _one_of(argument: str | None, option: str | None, name: str) -> str | None:
