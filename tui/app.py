@@ -30,10 +30,10 @@ from tui.connection import ServiceConnection
 from tui.jobs.format import ending, is_long
 from tui.jobs.monitor import Downloads, JobMonitor, model_of
 from tui.jobs.quit_flow import QuitFlow
-from tui.models.welcome import WelcomeScreen, mark_welcome_seen
+from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import HIGH_CONTRAST, theme_choices
-from tui.widgets.command_screen import AppContext, CommandScreen
+from tui.widgets.screens import AppContext, CommandScreen
 
 if TYPE_CHECKING:
     from app.protocol.job import Job

@@ -25,7 +25,7 @@ from quantizer.errors import UserError
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
-from tui.models.welcome import is_first_run
+from tui.models.dialogs import is_first_run
 from tui.settings.controller import SettingsController
 
 __all__ = ["report_background_errors", "report_crash", "report_of", "run", "write_report"]

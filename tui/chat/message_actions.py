@@ -22,7 +22,7 @@ from tui.chat.notices import StatusLine
 from tui.chat.session import ChatSession
 from tui.chat.transcript import Transcript
 from tui.markdown.parser import CodeBlock, code_blocks
-from tui.widgets.command_screen import AppContext, CommandScreen
+from tui.widgets.screens import AppContext, CommandScreen
 
 __all__ = ["ConversationScreen"]
 

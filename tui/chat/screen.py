@@ -28,7 +28,7 @@ from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.transcript import Transcript
 from tui.commands import slash_line
-from tui.widgets.command_screen import AppContext
+from tui.widgets.screens import AppContext
 
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText

@@ -23,11 +23,9 @@ from app.terminal import printable_line
 from quantizer.errors import UserError
 from tui.commands import Command, CommandTable, list_command
 from tui.history.chat_list import ChatList
-from tui.history.filters import ChatFilters, SearchInput
-from tui.history.query import ChatQuery, fetch_rows
-from tui.widgets.command_screen import AppContext
+from tui.history.query import ChatFilters, ChatQuery, SearchInput, fetch_rows
 from tui.widgets.dialogs import InputDialog
-from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 
 if TYPE_CHECKING:
     from tui.app import LocalllmApp

@@ -16,7 +16,7 @@ from textual.widgets import Input, Log
 
 from app.terminal import printable
 from tui.commands import CommandTable
-from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 __all__ = ["LogScreen", "LogView", "read_end"]
 

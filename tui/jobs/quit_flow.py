@@ -16,7 +16,7 @@ from tui.connection import localllm_service
 if TYPE_CHECKING:
     from textual.app import App
 
-    from tui.widgets.command_screen import AppContext
+    from tui.widgets.screens import AppContext
 
 __all__ = ["QuitFlow"]
 

@@ -20,7 +20,7 @@ from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
 from tui.jobs.format import cells, detail
 from tui.jobs.log import LogView
-from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient

@@ -21,8 +21,7 @@ from quantizer.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
 from tui.metrics.figures import MetricsHistory, bench_runs, compared_lines, history_lines, model_lines, run_line
-from tui.widgets.command_screen import AppContext
-from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 
 if TYPE_CHECKING:
     from app.protocol.job import Job

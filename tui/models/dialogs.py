@@ -1,10 +1,16 @@
-"""Dialogs of the models screen: a model's metadata, and the choice of a quantization."""
+"""Dialogs about models: one's metadata, the choice of a quantization, and the welcome of the first run.
+
+Owns the marker file of the first run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -12,19 +18,42 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+from textual.worker import Worker
 
+from app.settings.settings import Settings
 from app.terminal import printable_line
 from quantizer.errors import UserError
+from tui.connection import ServiceConnection, localllm_service
+from tui.jobs.monitor import Downloads
 from tui.models.rows import format_fit, format_rate, format_size
 from tui.widgets.dialogs import TableDialog
 
 if TYPE_CHECKING:
-    from app.protocol.library import TypeChoice
+    from app.protocol.library import MachineReport, Recommended, TypeChoice
 
-__all__ = ["ModelInfoScreen", "QuantizeScreen", "type_line"]
+__all__ = [
+    "ModelInfoScreen",
+    "QuantizeScreen",
+    "WelcomeScreen",
+    "first_choice",
+    "is_first_run",
+    "mark_welcome_seen",
+    "offer_line",
+    "offered",
+    "type_line",
+]
 
 _HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
 _USUAL = "Q4_K_M"
+_GUIDE = "guide"
+_SEEN = "welcome-seen"
+_N_OFFERS = 3
+_ROLES = {"chat": "chat", "small": "fast", "code": "code"}  # in the order in which they are offered
+_HELLO = (
+    "localllm runs language models on this machine, offline.\n"
+    "The guide, a tiny built-in model, answers questions about localllm.\n"
+    "These larger models suit this machine; chat while one downloads:\n"
+)
 
 
 class ModelInfoScreen(TableDialog):
@@ -101,3 +130,127 @@ def type_line(choice: TypeChoice) -> str:
     quant = choice.quant
     name = printable_line(quant.name)
     return f"{name:<10}{format_size(quant.n_bytes):>9}{loss:>9}  {format_fit(quant.fit):<9}{format_rate(quant.fit):>11}"
+
+
+def is_first_run(settings: Settings) -> bool:
+    """Return whether to show the welcome: no model was requested or installed, and the marker file is missing."""
+    is_plain = settings.model == _GUIDE and not settings.connect
+    return is_plain and not _mark(settings).exists() and not any(settings.models_dir.glob("*/*/*.gguf"))
+
+
+def mark_welcome_seen(settings: Settings) -> None:
+    """Create the marker file. If that fails, the welcome appears again, which is harmless."""
+    with contextlib.suppress(OSError):
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        _mark(settings).touch()
+
+
+def _mark(settings: Settings) -> Path:
+    return settings.data_dir / _SEEN
+
+
+class WelcomeScreen(ModalScreen[None]):
+    """This machine, and models that suit it, to download while chatting with the guide; closes with the first choice.
+    Fetches its content in the background."""
+
+    CSS_PATH = "panel.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Chat with the guide", id="welcome-close", tooltip="Chat with the guide"),
+    ]
+
+    def __init__(self, connection: ServiceConnection, downloads: Downloads) -> None:
+        super().__init__()
+        self._connection = connection
+        self._downloads = downloads
+        self._offers: dict[str, Recommended] = {}
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="panel") as panel:
+            panel.border_title = "Welcome"
+            panel.border_subtitle = "Enter downloads, Esc starts a chat with the guide"
+            yield Static(_HELLO, markup=False)
+            yield OptionList(Option("Selecting models for this machine …", id="waiting", disabled=True), markup=False)
+            yield Static("Scanning this machine …", id="machine", markup=False)
+
+    def on_mount(self) -> None:
+        self.choices.focus()
+        _: Worker[None] = self.run_worker(self._fetch)
+
+    @property
+    def choices(self) -> OptionList:
+        return self.query_one(OptionList)
+
+    @on(OptionList.OptionSelected)
+    async def _chosen(self, event: OptionList.OptionSelected) -> None:
+        offer = self._offers.get(event.option_id or "")
+        self.dismiss(None)
+        if offer is None:
+            return
+        try:
+            await self._downloads.start(offer.reference)
+        except UserError as error:
+            self.app.notify(printable_line(str(error)), severity="error", markup=False)
+        else:
+            what = f"{offer.title}, {format_size(offer.quant.n_bytes)}"
+            text = f"Downloading {what}. Chat with the guide meanwhile; F6 shows the progress."
+            self.app.notify(printable_line(text), timeout=10.0, markup=False)
+
+    async def _fetch(self) -> None:
+        """Load the recommendations first: they can be chosen."""
+        await self._offer()
+        await self._show_machine()
+
+    async def _offer(self) -> None:
+        try:
+            found = await (await localllm_service(self._connection)).library.recommend()
+        except UserError as error:
+            self._show_offers((), printable_line(str(error)))
+        else:
+            self._show_offers(offered(found), "No model of the catalogue fits this machine: F6 searches for more.")
+
+    def _show_offers(self, offers: tuple[Recommended, ...], without: str) -> None:
+        self._offers = {offer.reference: offer for offer in offers}
+        options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
+        options = options or [Option(Content(without), id="none", disabled=True)]
+        self.choices.set_options([*options, Option("Not now: chat with the guide", id=_GUIDE)])
+        self.choices.highlighted = first_choice(offers) if offers else 1
+
+    async def _show_machine(self) -> None:
+        try:
+            text = _machine_text(await (await localllm_service(self._connection)).library.machine())
+        except UserError as error:
+            text = printable_line(str(error))
+        self.query_one("#machine", Static).update(text)
+
+
+def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
+    """Return up to three recommendations, one per popular role, without repetition."""
+    by_role = {each.role: each for each in found}
+    wanted = [by_role[role] for role in _ROLES if role in by_role]
+    return tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
+
+
+def first_choice(offers: tuple[Recommended, ...]) -> int:
+    """Return the index of the default: the first that is fast enough, else the fastest."""
+    quick = (index for index, offer in enumerate(offers) if offer.keeps_pace)
+    return next(quick, max(range(len(offers)), key=lambda index: offers[index].quant.fit.decode_tps or 0.0))
+
+
+def offer_line(offer: Recommended) -> str:
+    """Return a recommendation as one printable line: title, size, fit, speed, role."""
+    speed = f"about {format_rate(offer.quant.fit)}" if format_rate(offer.quant.fit) else ""
+    facts = (
+        offer.title,
+        format_size(offer.quant.n_bytes),
+        format_fit(offer.quant.fit),
+        speed,
+        _ROLES.get(offer.role, ""),
+    )
+    return printable_line(" · ".join(fact for fact in facts if fact))
+
+
+def _machine_text(checkup: MachineReport) -> str:
+    """Return the machine's parts and problems, one per line."""
+    rows = [f"  {printable_line(label):<10} {printable_line(text)}" for label, text in checkup.rows]
+    problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in checkup.problems]
+    return "\n".join(["", "This machine:", *rows, *problems])

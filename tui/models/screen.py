@@ -18,11 +18,12 @@ from textual.worker import Worker
 from app.protocol.job import Job
 from tui.commands import HOME, CommandTable, list_command
 from tui.connection import localllm_service
+from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
 from tui.models.lists import ModelLists
 from tui.models.model_list import ModelDetail, ModelList, SearchField
 from tui.models.rows import ModelRow, format_removal
-from tui.widgets.command_screen import AppContext
-from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+from tui.widgets.dialogs import ChoiceDialog
+from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 
 if TYPE_CHECKING:
     from app.client.library import LibraryClient
@@ -159,16 +160,12 @@ class ModelsScreen(FeatureScreen):
 
     async def show_card(self) -> None:
         """Show the metadata of the row's model."""
-        from tui.models.dialogs import ModelInfoScreen
-
         if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
 
     @work
     async def quantize(self) -> None:
         """Ask for a type or a size and start a quantization job."""
-        from tui.models.dialogs import QuantizeScreen
-
         row = self._local_row()
         if row is None:
             return
@@ -194,8 +191,6 @@ class ModelsScreen(FeatureScreen):
     @work
     async def remove_model(self) -> None:
         """Show what would be deleted, and delete it after confirmation."""
-        from tui.widgets.dialogs import ChoiceDialog
-
         row = self._local_row()
         if row is None:
             return

@@ -21,12 +21,10 @@ from app.terminal import printable
 from quantizer.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
-from tui.plan.charts import DeviceBars, SpeedCurve
 from tui.plan.controls import Stepper, apply_step, plan_controls
-from tui.plan.format import describe_load, headline, machine_text, remedy_text
-from tui.widgets.command_screen import AppContext
+from tui.plan.display import DeviceBars, SpeedCurve, describe_load, headline, machine_text, remedy_text
 from tui.widgets.dialogs import InputDialog
-from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 
 if TYPE_CHECKING:
     from app.protocol.plan import PlanReport

@@ -23,7 +23,7 @@ from tui.settings.controller import SettingRow, SettingsController
 from tui.settings.keymap import ids_with_keys
 from tui.settings.themes import theme_choices
 from tui.widgets.dialogs import ChoiceDialog, InputDialog
-from tui.widgets.feature_screen import FEATURE_CSS, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 __all__ = ["SettingTable", "SettingsScreen", "describe_reload", "facts"]
 

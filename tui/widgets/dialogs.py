@@ -20,7 +20,7 @@ from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 from tui.commands import Command
 from tui.settings.keymap import keys_of
-from tui.widgets.command_screen import CommandScreen
+from tui.widgets.screens import CommandScreen
 
 __all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "TableDialog"]
 

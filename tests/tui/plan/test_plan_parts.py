@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
-from tui.plan.charts import BrailleCanvas, curve_lines
 from tui.plan.controls import apply_step, plan_controls
-from tui.plan.format import describe_load, device_lines, headline, machine_text
+from tui.plan.display import BrailleCanvas, curve_lines, describe_load, device_lines, headline, machine_text
 
 ANSWER = planner_for()
 FULL = PlanRequest(is_full=True)

@@ -13,7 +13,7 @@ from quantizer.errors import EngineError
 from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
-from tui.models.welcome import is_first_run, mark_welcome_seen
+from tui.models.dialogs import is_first_run, mark_welcome_seen
 
 
 @pytest.fixture

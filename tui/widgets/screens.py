@@ -1,31 +1,37 @@
-"""The base of all screens: keys, slash words and help come from its command table and the app's.
+"""The bases of the screens: keys, slash words and help come from a screen's command table and the app's.
 
 Owns the objects that all screens share, and the dispatch from a key to a method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
-from textual.binding import Binding
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer, Static
 
 from app.settings.settings import Settings
 from app.terminal import printable
 from quantizer.errors import UserError
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository
-from tui.commands import APP_COMMANDS, Command, CommandTable
+from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature
 from tui.connection import ServiceConnection
 from tui.jobs.monitor import Downloads, JobMonitor
 from tui.settings.controller import SettingsController
 
-__all__ = ["AppContext", "CommandScreen"]
+__all__ = ["FEATURE_CSS", "AppContext", "CommandScreen", "FeatureScreen", "NavigationBar"]
 
+FEATURE_CSS = Path(__file__).with_suffix(".tcss")
 _INFO_S = 4.0
 _WARNING_S = 10.0
 
@@ -107,3 +113,48 @@ class CommandScreen(Screen[None]):
             yield
         except kind as error:
             self.inform(str(error))
+
+
+class NavigationBar(Static):
+    """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command."""
+
+    def __init__(self, current: str, keys: Mapping[str, str]) -> None:
+        super().__init__()
+        self._current = current
+        self.show(keys)
+
+    def show(self, keys: Mapping[str, str]) -> None:
+        """Update the keys."""
+        names = (self._link(feature, keys.get(f"go-{feature.id}", feature.key)) for feature in FEATURES)
+        self.update(Content.from_markup("  ".join(names)))
+
+    def _link(self, feature: Feature, key: str) -> str:
+        if feature.id == self._current:
+            return f"[reverse] {feature.title} [/reverse]"
+        shown = f" [dim]{key.upper()}[/dim]" if key else ""
+        return f"[@click=screen.command('go-{feature.id}')]{feature.title}[/]{shown}"
+
+
+class FeatureScreen(CommandScreen):
+    """A feature except the chat: a navigation bar at the top, keys at the bottom, Esc back to the chat. A subclass
+    defines FEATURE, TABLE with its bindings, `body`, and a CSS_PATH that starts with FEATURE_CSS: Textual does not
+    inherit CSS_PATH."""
+
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
+    FEATURE: ClassVar[str]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", f"command('go-{HOME}')", "Chat", id="back", tooltip="Go back to the chat"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield NavigationBar(self.FEATURE, self.app_context.settings_controller.keys)
+        yield from self.body()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_screen_resume(self) -> None:
+        self.query_one(NavigationBar).show(self.app_context.settings_controller.keys)
+
+    def body(self) -> Iterable[Widget]:
+        """Yield the widgets between the bar and the keys."""
+        raise NotImplementedError
