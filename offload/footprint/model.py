@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels, AuxiliaryUsage
 from offload.footprint.kv_cache import KV_TYPES, KvTypes, cache_layers, cells_for, supports_kv_types
@@ -21,6 +22,7 @@ from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import MixTensor, assign
 
 __all__ = ["KvRow", "PlannedModel", "kv_table"]
@@ -37,6 +39,12 @@ class PlannedModel:
     tensors: tuple[TensorInfo, ...]
     compute_scale: float = 1.0
     auxiliary: AuxiliaryModels = NO_AUXILIARY_MODELS
+
+    @classmethod
+    def read(cls, path: Path) -> PlannedModel:
+        """Return the model at `path`, all its files. Raises ModelFileError where validation rejects it."""
+        header = validate_gguf(path)
+        return cls(header, tensors_of(header))
 
     @property
     def n_bytes(self) -> int:

@@ -16,8 +16,7 @@ from textual.widgets import Input, OptionList, Static
 
 from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
-from app.chat.exporting import export_of, export_to
-from app.chat.importing import ImportResult, import_file
+from app.chat.files import ImportResult, export_of, export_to, import_file
 from app.chat.store import ChatStore, StoreThread
 from app.terminal import printable_line
 from quantizer.errors import UserError

@@ -99,15 +99,13 @@ def _expected(model: str, settings: Settings) -> tuple[int, _Predicted]:
     from offload.footprint.model import PlannedModel
     from offload.footprint.weights import weight_bytes_per_token
     from offload.speed.speed_by_depth import predict
-    from quantizer.gguf.validation import tensors_of, validate_gguf
 
-    header, here = validate_gguf(resolve(model, settings).path), requested_planning_context(settings)
-    candidate = PlannedModel(header, tensors_of(header))
+    candidate, here = PlannedModel.read(resolve(model, settings).path), requested_planning_context(settings)
     found = predict(candidate, here.requested, here.machine, here.rates, DEPTHS)
     decodes = {("decode", decode_case(depth)): tps for depth, tps in found.decode_tps.items()}
     prefills = {("prefill", prefill_case(n_tokens)): found.prefill_tps for n_tokens in PREFILL_TOKENS}
     predicted = decodes | {key: tps for key, tps in prefills.items() if tps is not None}
-    return weight_bytes_per_token(header, candidate.tensors), predicted
+    return weight_bytes_per_token(candidate.header, candidate.tensors), predicted
 
 
 async def _measure_all(wanted: list[str | RemoteServer], predicted: Sequence[_Predicted], job: _Job) -> list[Results]:

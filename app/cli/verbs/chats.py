@@ -52,7 +52,7 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
 @options("wants_json")
 def show(chat_id: int, wants_json: bool) -> None:
     """Print a chat as Markdown, or with all its branches as JSON."""
-    from app.chat.exporting import EXPORTS
+    from app.chat.files import EXPORTS
 
     with _store() as store:
         transcript = store.transcripts.read(chat_id)
@@ -100,7 +100,7 @@ def search(
 @option("output", required=True)
 def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) -> None:
     """Export chats to a file; only JSON has all branches, and can be imported again."""
-    from app.chat.exporting import EXPORTS, export_to
+    from app.chat.files import EXPORTS, export_to
 
     if bool(chat_ids) == wants_all:
         raise UsageError("There are no chats to export.", "Give ids, or --all.")
@@ -115,7 +115,7 @@ def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) 
 @options("wants_json")
 def import_chats(file: Path, wants_json: bool) -> None:
     """Import the chats of FILE: JSON of localllm, ChatGPT, Open WebUI, or Ollama's messages."""
-    from app.chat.importing import import_file
+    from app.chat.files import import_file
 
     with _store() as store:
         taken = import_file(file, store)

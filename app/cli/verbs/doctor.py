@@ -62,11 +62,9 @@ def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTim
     from offload.advice.bottleneck import Symptoms, bottleneck
     from offload.footprint.model import PlannedModel
     from offload.speed.speed_by_depth import faster_quantization
-    from quantizer.gguf.validation import tensors_of, validate_gguf
 
     path = resolve(model, settings).path
-    header = validate_gguf(path)
-    candidate, here = PlannedModel(header, tensors_of(header)), local_planning_context(settings, machine)
+    candidate, here = PlannedModel.read(path), local_planning_context(settings, machine)
     planned = here.plan(candidate)
     smaller = faster_quantization(candidate, here.requested, here.machine, here.rates)
     work = TuneFile(settings.cache_dir).work(model_key(path))

@@ -108,7 +108,7 @@ class _Transfer:
             await self._fetch(part)
 
     async def _fetch(self, part: Range) -> None:
-        writer = self.partial.writer(part.begin)
+        writer = SequentialWriter(self.partial, part.begin)
         retries = Retries(self.options.retry)
         while writer.at < part.end:
             try:

@@ -93,19 +93,17 @@ def _reason(error: Exception) -> str:
 
 
 class RangeSource:
-    """A remote file whose ranges can be read, by several readers at once."""
+    """A remote file whose ranges can be read, by several readers at once.
+
+    `mark` is that of the content read last, empty without one.
+    """
 
     def __init__(self, session: HttpSession, file: RemoteFile) -> None:
         self._session = session
         self._file = file
         self._link = file.url
-        self._mark = file.mark
+        self.mark = file.mark
         self._n_refused_ranges = 0
-
-    @property
-    def mark(self) -> str:
-        """The mark of the content read last, empty without one."""
-        return self._mark
 
     async def read(self, part: Range) -> AsyncGenerator[bytes, None]:
         """Yield exactly the bytes of `part`, in order.
@@ -127,7 +125,7 @@ class RangeSource:
     def adapt(self, fault: TransientError) -> None:
         """Change the next request after `fault`. Raises NoRangesError once the server has refused ranges often."""
         if fault.is_stale:
-            self._link, self._mark = self._file.url, self._file.mark
+            self._link, self.mark = self._file.url, self._file.mark
         if fault.has_no_ranges:
             self._n_refused_ranges += 1
             if not self._has_ranges:
@@ -136,7 +134,7 @@ class RangeSource:
     def _headers(self, part: Range) -> dict[str, str]:
         if not self._has_ranges:
             return {}
-        unchanged = {"If-Range": self._mark} if self._mark else {}
+        unchanged = {"If-Range": self.mark} if self.mark else {}
         return {"Range": f"bytes={part.begin}-{part.end - 1}", **unchanged}
 
     def _check(self, url: str, reply: httpx.Response) -> None:
@@ -152,8 +150,8 @@ class RangeSource:
     def _begin(self, reply: httpx.Response, part: Range) -> int:
         """Return the offset in the file where the body begins, after checking the reply."""
         requested = part if self._has_ranges else Range(0, self._file.n_bytes)
-        begin, mark = body_of(reply.status_code, reply.headers, Expected(requested, self._file.n_bytes, self._mark))
-        self._link, self._mark = str(reply.url), mark
+        begin, mark = body_of(reply.status_code, reply.headers, Expected(requested, self._file.n_bytes, self.mark))
+        self._link, self.mark = str(reply.url), mark
         return begin
 
     @property

@@ -35,13 +35,13 @@ _SYNCED_BYTES = 64 << 20
 
 
 class DownloadJournal:
-    """The open journal of one partial file; the caller holds its lock. Every method raises OSError."""
+    """The open journal of one partial file, of `n_lines`; the caller holds its lock. Every method raises OSError."""
 
     def __init__(self, path: Path, booted_s: Callable[[], float] = psutil.boot_time) -> None:
         self._path = path
         self._booted_s = int(booted_s())
         self._file = path.open("a+b", buffering=0)
-        self._n_lines = 0
+        self.n_lines = 0
         self._lock = threading.Lock()  # another thread syncs
 
     def resumable_ranges(self, fingerprint: str) -> Ranges | None:
@@ -53,25 +53,20 @@ class DownloadJournal:
         lines = whole.split(b"\n")
         if not fingerprint or lines[0] != fingerprint.encode():
             return None
-        self._n_lines = len(lines)
+        self.n_lines = len(lines)
         self._add(b"booted %d" % self._booted_s)
         return _reliable(lines, self._booted_s)
 
     def restart(self, fingerprint: str) -> None:
         """Delete everything and start with another content."""
         self._file.truncate(0)
-        self._n_lines = 0
+        self.n_lines = 0
         self._add(fingerprint.encode())
         self._add(b"booted %d" % self._booted_s)
 
     def add(self, written: Range) -> None:
         """Record that a range is written."""
         self._add(b"%d %d" % (written.begin, written.end))
-
-    @property
-    def n_lines(self) -> int:
-        """The number of lines, for `synced`."""
-        return self._n_lines
 
     def synced(self, n_lines: int) -> None:
         """Record that the ranges of the first `n_lines` are synced."""
@@ -83,7 +78,7 @@ class DownloadJournal:
     def _add(self, line: bytes) -> None:
         with self._lock:
             self._file.write(line + b"\n")
-            self._n_lines += 1
+            self.n_lines += 1
 
 
 def _reliable(lines: Sequence[bytes], booted_s: int) -> Ranges:
@@ -126,10 +121,6 @@ class PartialFile:
         finally:
             self._file.close()
             self._journal.close()
-
-    def writer(self, at: int) -> SequentialWriter:
-        """Return a writer of consecutive bytes from `at` on."""
-        return SequentialWriter(self, at)
 
     def write(self, at: int, data: bytes) -> None:
         """Write `data` at the offset `at`; it counts after `note`. Raises StorageError."""

@@ -14,9 +14,9 @@ from app.library.download.http_session import HttpSession
 from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubAccess, async_http_client, hub_access_from_environment
 from app.library.hub.catalogue import resolve_reference
-from app.library.hub.hub_requests import fetch_file_info, fetch_repository
 from app.library.hub.reference import FileReference, RepoReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
+from app.library.hub.repository import fetch_file_info, fetch_repository
 from app.library.hub.selection import quant_chooser, select
 from app.library.local.resolve import UnknownModelError, resolve
 from app.library.machine_fit.planning import PlanningContext
@@ -24,7 +24,7 @@ from app.settings.settings import Settings
 from offload.footprint.model import PlannedModel
 from quantizer.errors import UsageError
 from quantizer.gguf.shards import shard_index, shard_path
-from quantizer.gguf.validation import check_answers, tensors_of, validate_gguf
+from quantizer.gguf.validation import check_answers
 
 __all__ = ["find_model"]
 
@@ -36,11 +36,11 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
     the hub refuses, ModelFileError for a file that would crash llama.cpp.
     """
     try:
-        header = validate_gguf(resolve(name, settings).path)
+        model = PlannedModel.read(resolve(name, settings).path)
     except UnknownModelError as unknown:
         return _on_hub(name, unknown, here)
-    check_answers(header, needs_tokenizer=False)  # a plan needs sizes only
-    return PlannedModel(header, tensors_of(header)), ""
+    check_answers(model.header, needs_tokenizer=False)  # a plan needs sizes only
+    return model, ""
 
 
 def _on_hub(name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:

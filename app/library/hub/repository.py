@@ -1,23 +1,42 @@
-"""The content of a hub repository: files with their hashes, GGUF models, and the files of a checkpoint. Pure.
+"""The content of a hub repository: files with their hashes, GGUF models, and the files of a checkpoint.
 
-Owns the parsing and validation of /api/models/ORG/REPO?blobs=true, and which files belong together. Makes no request.
+Owns the requests for metadata (a repository or a config.json of the hub, the size of a file on any server) and their
+retries, the parsing and validation of /api/models/ORG/REPO?blobs=true, and which files belong together. Does not choose
+anything.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
+import httpx
+
+from app.library.download.http_session import HttpSession
 from app.library.download.remote_file import Digest, RemoteFile
-from app.library.hub.access import HubAccess, HubError
+from app.library.download.replies import Retries, RetryPolicy, TransientError, content_mark, retry_after_s
+from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable_error
 from app.library.local.naming import is_safe_name
 from quantizer.errors import CheckpointError
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, unsplit_name
 
-__all__ = ["RepoFile", "RepoModel", "Repository", "checkpoint_files", "parse_repository", "quant_of"]
+__all__ = [
+    "RepoFile",
+    "RepoModel",
+    "Repository",
+    "checkpoint_files",
+    "fetch_config",
+    "fetch_file_info",
+    "fetch_repository",
+    "parse_repository",
+    "quant_of",
+]
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 1 << 50
@@ -63,11 +82,10 @@ class RepoModel:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository at one commit. `gated` is empty, "auto" or "manual"."""
+    """A repository at one commit."""
 
     id: str
     commit: str
-    gated: str
     files: tuple[RepoFile, ...]
 
     def remote(self, file: RepoFile, access: HubAccess, name: str = "") -> RemoteFile:
@@ -90,8 +108,7 @@ class Repository:
 def parse_repository(data: Any) -> Repository:
     """Parse the hub's JSON. Raises HubError if it is invalid."""
     try:
-        gated = data.get("gated") or ""
-        return Repository(_text(data["id"]), _commit(data["sha"]), _text(gated), tuple(_files(data["siblings"])))
+        return Repository(_text(data["id"]), _commit(data["sha"]), tuple(_files(data["siblings"])))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HubError("The hub's description of the repository is invalid.", "Try again later.") from error
 
@@ -164,3 +181,100 @@ def _is_weights(file: RepoFile) -> bool:
 def _is_settings(file: RepoFile) -> bool:
     is_near = file.path.count("/") < _MAX_DEPTH
     return is_near and file.path.endswith(_SETTINGS) and file.n_bytes <= _MAX_SETTINGS_BYTES
+
+
+_MAX_BODY_BYTES = 32 << 20
+_TOTAL = re.compile(r"bytes 0-0/(\d{1,15})")
+_Result = TypeVar("_Result")
+
+
+async def fetch_repository(session: HttpSession, repo: str, revision: str, policy: RetryPolicy) -> Repository:
+    """Return the content of `repo` at `revision`; empty is the latest.
+
+    Raises HubError if it does not exist, may not be read, or the hub does not answer.
+    """
+    place = f"{repo}/revision/{revision}" if revision else repo
+    url = f"{session.access.endpoint}/api/models/{quote(place)}?blobs=true"
+    return await _fetch_json(session, url, repo, policy, parse_repository)
+
+
+async def fetch_config(session: HttpSession, repo: str, policy: RetryPolicy) -> dict[str, Any]:
+    """Return the config.json of the checkpoint `repo`. Raises HubError as `fetch_repository` does."""
+
+    def parse(config: Any) -> dict[str, Any]:
+        if not isinstance(config, dict):
+            raise HubError(f"The config.json of {repo} is invalid.", "Choose another checkpoint.")
+        return config
+
+    url = session.access.file_url(repo, "config.json")
+    return await _fetch_json(session, url, f"config.json of {repo}", policy, parse)
+
+
+async def _fetch_json(
+    session: HttpSession, url: str, name: str, policy: RetryPolicy, parse: Callable[[Any], _Result]
+) -> _Result:
+    """Return the JSON at `url` of the hub, converted by `parse`."""
+
+    async def attempt() -> _Result:
+        async with session.get(url, {}) as reply:
+            if (error := hub_refusal(reply.status_code, reply.headers, name)) is not None:
+                raise error
+            if reply.status_code != 200:
+                raise TransientError(f"it answers {reply.status_code}", wait_s=retry_after_s(reply.headers))
+            return parse(await _read_json(reply))
+
+    return await _with_retries(attempt, url, policy)
+
+
+async def fetch_file_info(session: HttpSession, url: str, name: str, policy: RetryPolicy) -> RemoteFile:
+    """Return size and mark of the file at `url`. Raises HubError as `fetch_repository` does."""
+
+    async def attempt() -> RemoteFile:
+        async with session.get(url, {"Range": "bytes=0-0"}) as reply:
+            if reply.status_code in (401, 403, 404, 410):
+                raise HubError(f"{name} is not available: the server answers {reply.status_code}.", "Check the URL.")
+            n_bytes = _length(reply)
+            if n_bytes is None:
+                raise TransientError(
+                    f"it answers {reply.status_code} without a length", wait_s=retry_after_s(reply.headers)
+                )
+            return RemoteFile(name, url, n_bytes, mark=content_mark(reply.headers))
+
+    return await _with_retries(attempt, url, policy)
+
+
+async def _with_retries(attempt: Callable[[], Awaitable[_Result]], url: str, policy: RetryPolicy) -> _Result:
+    retries = Retries(policy)
+    while True:
+        try:
+            return await attempt()
+        except TransientError as fault:
+            try:
+                wait_s = retries.wait_s(fault)
+            except TransientError as last:
+                raise unreachable_error(url, str(last)) from last
+            await asyncio.sleep(wait_s)
+
+
+async def _read_json(reply: httpx.Response) -> Any:
+    """Parse the body, of limited size."""
+    if reply.headers.get("Content-Encoding", "identity") != "identity":
+        raise TransientError("it encodes the reply, which was not requested")
+    body = bytearray()
+    async for piece in reply.aiter_raw():
+        body += piece
+        if len(body) > _MAX_BODY_BYTES:
+            raise HubError("The hub's response is too large.", "Try again later.")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise TransientError("it sends invalid JSON") from error
+
+
+def _length(reply: httpx.Response) -> int | None:
+    if reply.status_code == 206:
+        match = _TOTAL.fullmatch(reply.headers.get("Content-Range", ""))
+        return int(match[1]) if match else None
+    length = reply.headers.get("Content-Length", "")
+    is_valid = length.isascii() and length.isdecimal() and len(length) < 16
+    return int(length) if reply.status_code == 200 and is_valid else None

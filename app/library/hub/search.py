@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from app import __version__
 from app.library.download.http_session import HttpSession
 from app.library.hub.access import HubAccess, HubError, async_http_client, unreachable_error
-from app.library.hub.hub_requests import fetch_config, fetch_repository
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
-from app.library.hub.repository import Repository
+from app.library.hub.repository import Repository, fetch_config, fetch_repository
 from app.library.hub.selection import families_of, quants_of
 from app.library.machine_fit.planning import PlanningContext
 from app.protocol.library import HubModel, HubRepository, Quant

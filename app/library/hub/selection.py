@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_htt
 from app.library.hub.reference import FileReference, RepoReference
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
 from app.library.hub.repository import RepoModel, Repository
+from app.library.local.naming import listed
 from app.library.machine_fit.planning import PlanningContext
 from app.library.machine_fit.quant_rule import choose_quant
 from app.protocol.library import Quant
@@ -67,7 +68,7 @@ def _with_file(models: Sequence[RepoModel], reference: FileReference) -> RepoMod
         if any(file.path == reference.path for file in model.files):
             return model
     cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
-    raise NotOnHubError(cause, f"It has {_listed(model.name for model in models)}.")
+    raise NotOnHubError(cause, f"It has {listed((model.name for model in models), _MAX_LISTED)}.")
 
 
 def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> RepoModel:
@@ -77,9 +78,9 @@ def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> RepoMo
     if len(found) == 1:
         return found[0]
     if found:
-        names = _listed(model.name for model in found)
+        names = listed((model.name for model in found), _MAX_LISTED)
         raise NotOnHubError(f"{reference.repo} has {len(found)} models in {reference.quant}.", f"Name one of {names}.")
-    quants = _listed(model.quant or model.name for model in models)
+    quants = listed((model.quant or model.name for model in models), _MAX_LISTED)
     raise NotOnHubError(f"{reference.repo} has nothing in {reference.quant}.", f"It has {quants}.")
 
 
@@ -89,12 +90,6 @@ def _no_model(repository: Repository) -> NotOnHubError:
     else:
         remedy = "Look for a repository whose name ends in GGUF."
     return NotOnHubError(f"{repository.id} has no GGUF file.", remedy)
-
-
-def _listed(names: Iterable[str]) -> str:
-    known = list(dict.fromkeys(names))
-    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-    return (", ".join(known[:_MAX_LISTED]) or "none") + more
 
 
 def families_of(models: Sequence[RepoModel]) -> tuple[tuple[RepoModel, ...], ...]:

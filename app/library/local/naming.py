@@ -19,7 +19,7 @@ from app.library.local.model_files import ModelRef
 from quantizer.errors import UsageError
 from quantizer.gguf.shards import unsplit_name
 
-__all__ = ["id_of", "ids_of", "is_safe_name", "model_output_path"]
+__all__ = ["id_of", "ids_of", "is_safe_name", "listed", "model_output_path"]
 
 _MAX_BYTES = 200  # file systems allow 255, and partial files have longer names
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"/\\|?*\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
@@ -44,6 +44,13 @@ def is_safe_name(name: str) -> bool:
     if _FORBIDDEN.search(name) or _DEVICE.fullmatch(name):
         return False
     return len(name.encode()) <= _MAX_BYTES
+
+
+def listed(names: Iterable[str], n_most: int) -> str:
+    """Return the first `n_most` different names as text, and how many more there are."""
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - n_most} more" if len(known) > n_most else ""
+    return (", ".join(known[:n_most]) or "none") + more
 
 
 def id_of(file_name: str, repo: str = "") -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from app.library.external import external_models
 from app.library.hub.reference import RepoReference
 from app.library.local.model_files import ModelRef, added_at_ns, model_paths, repo_of
-from app.library.local.naming import id_of, ids_of
+from app.library.local.naming import id_of, ids_of, listed
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.shards import unsplit_name
@@ -195,9 +195,7 @@ def _at_path(path: Path, name: str, settings: Settings) -> ModelRef:
 
 
 def _listed(refs: Iterable[ModelRef]) -> str:
-    names = [ref.id for ref in refs]
-    more = f" and {len(names) - _MAX_NAMES_LISTED} more" if len(names) > _MAX_NAMES_LISTED else ""
-    return ", ".join(names[:_MAX_NAMES_LISTED]) + more
+    return listed((ref.id for ref in refs), _MAX_NAMES_LISTED)
 
 
 def find_importable(source: str, settings: Settings) -> ModelRef:

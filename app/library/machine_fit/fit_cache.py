@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from app.library.local.index import LibraryEntry
 from app.settings.settings import Settings
 from quantizer.errors import UserError
-from quantizer.gguf.validation import tensors_of, validate_gguf
 
 if TYPE_CHECKING:
     from app.engine.load.machine import Survey
@@ -36,12 +35,18 @@ class FitCache:
         self._found: Survey | None = None
         self._here: PlanningContext | None = None
         self._fits: dict[Path, tuple[str, ModelFit | None]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def machine(self) -> Survey:
         """Return the machine, surveying it if necessary. Raises EngineError if that fails."""
+        from app.engine.load.machine import survey
+        from app.settings.parsing import parse_rpc_endpoints
+
         with self._lock:
-            return self._surveyed()
+            if self._found is None:
+                look = self._survey or survey
+                self._found = look(parse_rpc_endpoints(self._settings.rpc))
+            return self._found
 
     def here(self) -> PlanningContext:
         """Return the planning context of the machine and the settings. Raises as `machine` does."""
@@ -49,7 +54,7 @@ class FitCache:
 
         with self._lock:
             if self._here is None:
-                self._here = local_planning_context(self._settings, self._surveyed().machine)
+                self._here = local_planning_context(self._settings, self.machine().machine)
             return self._here
 
     def forget(self) -> None:
@@ -57,15 +62,6 @@ class FitCache:
         with self._lock:
             self._found = self._here = None
             self._fits.clear()
-
-    def _surveyed(self) -> Survey:
-        from app.engine.load.machine import survey
-        from app.settings.parsing import parse_rpc_endpoints
-
-        if self._found is None:
-            look = self._survey or survey
-            self._found = look(parse_rpc_endpoints(self._settings.rpc))
-        return self._found
 
     def get(self, entry: LibraryEntry) -> ModelFit | None:
         """Return the fit of a model whose file is unchanged, None without one."""
@@ -90,7 +86,6 @@ def _fit(path: Path, here: PlanningContext) -> ModelFit | None:
     from offload.footprint.model import PlannedModel
 
     try:
-        header = validate_gguf(path)
-        return here.fit(PlannedModel(header, tensors_of(header)))
+        return here.fit(PlannedModel.read(path))
     except UserError:  # damaged meanwhile, or an unsupported cache type: loading reports that
         return None

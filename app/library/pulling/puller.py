@@ -16,10 +16,9 @@ from app.library.download.events import Chosen, Discarded, Done, Report
 from app.library.download.http_session import HttpSession, RemoteChangedError
 from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.hub.access import HubAccess, HubError, async_http_client
-from app.library.hub.hub_requests import fetch_config, fetch_file_info, fetch_repository
 from app.library.hub.reference import FileReference, RepoReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES
-from app.library.hub.repository import checkpoint_files
+from app.library.hub.repository import checkpoint_files, fetch_config, fetch_file_info, fetch_repository
 from app.library.hub.selection import ChooseQuant, select
 from app.library.local.index import Index
 from app.library.pulling.staging import Staging, staged

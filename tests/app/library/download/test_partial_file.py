@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.library.download.partial_file import PartialFile, journal_of
+from app.library.download.partial_file import PartialFile, SequentialWriter, journal_of
 from app.library.download.ranges import Range
 from app.library.download.remote_file import Digest, StreamingHash
 from quantizer.errors import StorageError
@@ -16,10 +16,10 @@ MARK = "sha256 abc"
 
 def test_a_file_resumes(tmp_path: Path) -> None:
     with PartialFile(tmp_path / "m", 10, MARK) as partial:
-        writer = partial.writer(4)
+        writer = SequentialWriter(partial, 4)
         writer.write(b"456")
         writer.note()
-        partial.writer(0).write(b"0")  # never noted, so it does not count
+        SequentialWriter(partial, 0).write(b"0")  # never noted, so it does not count
     with PartialFile(tmp_path / "m", 10, MARK) as partial:
         assert partial.done.missing(10) == [Range(0, 4), Range(7, 10)]
         assert (tmp_path / "m").read_bytes()[4:7] == b"456"
@@ -49,7 +49,7 @@ def test_a_system_that_cannot_reserve_space_gets_the_length_only(
     monkeypatch.delattr(os, "posix_fallocate", raising=False)
     with PartialFile(tmp_path / "m", 1 << 20, MARK) as partial:
         assert (tmp_path / "m").stat().st_size == 1 << 20
-        partial.writer((1 << 20) - 3).write(b"end")
+        SequentialWriter(partial, (1 << 20) - 3).write(b"end")
     assert (tmp_path / "m").read_bytes()[-3:] == b"end"
 
 
@@ -63,7 +63,7 @@ def test_a_restart_forgets_for_good(tmp_path: Path) -> None:
 
 def test_what_is_written_is_noted_often(tmp_path: Path) -> None:
     with PartialFile(tmp_path / "m", 4 << 20, MARK) as partial:
-        writer = partial.writer(0)
+        writer = SequentialWriter(partial, 0)
         for _ in range(40):
             writer.write(bytes(64 << 10))
             assert writer.at - partial.done.n_bytes < 256 << 10

@@ -1,37 +1,35 @@
-"""Import of chats from a file of localllm or another app.
+"""Import of chats from a file of localllm or another app, and their export to one.
 
-Owns the limit on a file's size, the recognition of formats, and the report of what was skipped. Files are untrusted:
-valid chats are imported, the rest is reported.
+Owns the tables of formats, the limit on a file's size, the recognition of formats, and the report of what was skipped.
+Files are untrusted: valid chats are imported, the rest is reported. An exported file appears only when it is complete.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from app.chat.conversation import Transcript
 from app.chat.formats.chatgpt import is_chatgpt, read_chatgpt
+from app.chat.formats.html_page import page
 from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem
-from app.chat.formats.localllm import is_localllm, read_localllm
+from app.chat.formats.localllm import is_localllm, localllm_json, read_localllm
+from app.chat.formats.markdown import markdown
 from app.chat.formats.open_webui import is_open_webui, read_open_webui
 from app.chat.formats.plain_messages import is_plain_messages, read_plain_messages
 from app.chat.store import ChatStore
-from quantizer.errors import UserError
-from quantizer.files import explained
+from quantizer.errors import StorageError, UsageError, UserError
+from quantizer.files import explained, write_atomically
 
-__all__ = ["MAX_FILE_BYTES", "ImportResult", "import_file", "read_chats"]
+__all__ = ["EXPORTS", "MAX_FILE_BYTES", "ImportResult", "export_of", "export_to", "import_file", "read_chats"]
 
 MAX_FILE_BYTES = 512 << 20
 _KNOWN = "localllm, ChatGPT (conversations.json), Open WebUI, or Ollama's messages"
 _SPACE = " \t\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    recognizes: Callable[[JsonField], bool]
-    read: Callable[[JsonField], ImportedChat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +40,11 @@ class ImportResult:
     skipped: tuple[SkippedItem, ...]
 
 
-_FORMATS = (
-    _Format(is_localllm, read_localllm),
-    _Format(is_chatgpt, read_chatgpt),
-    _Format(is_open_webui, read_open_webui),
-    _Format(is_plain_messages, read_plain_messages),
+_FORMATS: tuple[tuple[Callable[[JsonField], bool], Callable[[JsonField], ImportedChat]], ...] = (
+    (is_localllm, read_localllm),
+    (is_chatgpt, read_chatgpt),
+    (is_open_webui, read_open_webui),
+    (is_plain_messages, read_plain_messages),
 )
 
 
@@ -123,10 +121,30 @@ def _refuse(name: str) -> NoReturn:
 
 
 def _chat(value: JsonField) -> ImportedChat | SkippedItem:
-    for known in _FORMATS:
-        if known.recognizes(value):
+    for recognizes, read in _FORMATS:
+        if recognizes(value):
             try:
-                return known.read(value)
+                return read(value)
             except FormatError as error:
                 return SkippedItem(error.place, error.fault)
     return SkippedItem(value.place, f"is not a chat of {_KNOWN}")
+
+
+Export = Callable[[Iterable[Transcript]], Iterator[str]]
+EXPORTS: Mapping[str, Export] = {"markdown": markdown, "json": localllm_json, "html": page}
+_ENDINGS = {".md": "markdown", ".json": "json", ".html": "html"}
+
+
+def export_of(path: Path) -> Export:
+    """Return the format for a file name's extension. Raises UsageError for an unknown one."""
+    if name := _ENDINGS.get(path.suffix.lower()):
+        return EXPORTS[name]
+    raise UsageError(f"{path.name} has no known extension.", f"End it with {', '.join(_ENDINGS)}.")
+
+
+def export_to(path: Path, pieces: Iterable[str]) -> None:
+    """Write `pieces` to `path`. Raises StorageError if it exists already, or the disk fails."""
+    if os.path.lexists(path):
+        raise StorageError(f"{path} exists already.", "Name another file.")
+    with explained(f"{path} could not be written", "Name another file."):
+        write_atomically(path, pieces, sync=True)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.chat import importing
+from app.chat import files as importing
+from app.chat.files import read_chats
 from app.chat.formats.json_reader import ImportedChat, SkippedItem
-from app.chat.importing import read_chats
 from app.chat.store import ChatStore
 from quantizer.errors import UserError
 

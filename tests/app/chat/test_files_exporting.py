@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, Message, MessageContent, MessageState, Transcript
-from app.chat.exporting import EXPORTS, export_of, export_to
+from app.chat.files import EXPORTS, export_of, export_to, read_chats
 from app.chat.formats.json_reader import ImportedChat
 from app.chat.formats.markdown import closed
-from app.chat.importing import read_chats
 from app.chat.store import ChatStore
 from quantizer.errors import StorageError, UsageError
 
