@@ -60,13 +60,6 @@ class Worker:
         with self._write_lock:
             self._write(b"".join(map(messages.encode, sent)))
 
-    def _listener(self) -> LoadListener:
-        return LoadListener(
-            on_progress=self._report_progress,
-            on_notice=lambda text: self.send(messages.Notice(text)),
-            on_plan=lambda plan: self.send(messages.Planned(plan)),
-        )
-
     def _report_progress(self, fraction: float) -> bool:
         """Send the progress of loading, ten times a second at most; return False to stop the load."""
         now_s = time.monotonic()
@@ -98,8 +91,13 @@ class Worker:
         load = self._inbox.get()
         if not isinstance(load, messages.Load):
             return
+        listener = LoadListener(
+            on_progress=self._report_progress,
+            on_notice=lambda text: self.send(messages.Notice(text)),
+            on_plan=lambda plan: self.send(messages.Planned(plan)),
+        )
         try:
-            loaded = self._load_model(load, self._listener())
+            loaded = self._load_model(load, listener)
         except UserError as error:
             self.send(messages.Failed("", ErrorInfo.of(error)))
             return

@@ -226,7 +226,7 @@ class KVCacheManager:
         assert self._offloader is not None
         if match.n_saved > self.n_cells_available():
             return None
-        state = self._offloader.load(match)
+        state = self._offloader.store.load(match)
         if state is None or not self.evict_until_free(match.n_saved):
             return None
         sequence_id = self._new_id()
@@ -278,25 +278,21 @@ class StateOffloader:
         self._backend = backend
         self._can_cut = backend.facts.supports_truncation
         self._tree = tree
-        self._store = store
+        self.store = store
 
     def match(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
         """Return the saved state for the prefix `begin` if restoring pays; `n_cached` of its tokens are cached."""
-        match = self._store.match(begin, _namespace_of(adapters))
+        match = self.store.match(begin, _namespace_of(adapters))
         if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS:
             return None
         if MAX_RESTORED_SHARE * match.n_tokens < match.n_saved:
             return None
         return match if self._can_cut or match.n_tokens == match.n_saved else None
 
-    def load(self, match: SavedMatch) -> bytes | bytearray | None:
-        """Return the state of a match, None if it no longer exists."""
-        return self._store.load(match)
-
     def save(self, sequence_id: int) -> None:
         """Save a sequence."""
         namespace = _namespace_of(self._tree.namespace(sequence_id))
-        self._store.save(self._tree.tokens(sequence_id), self._backend.save_state(sequence_id), namespace)
+        self.store.save(self._tree.tokens(sequence_id), self._backend.save_state(sequence_id), namespace)
 
     def is_worth_saving(self, sequence_id: int) -> bool:
         """Return whether a sequence has enough tokens that are neither shared nor saved."""
@@ -307,13 +303,13 @@ class StateOffloader:
         return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
 
     def _fits(self, sequence_id: int) -> bool:
-        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
+        return self._backend.state_bytes(sequence_id) <= self.store.max_state_bytes
 
     def _is_short(self, sequence_id: int) -> bool:
         return self._tree.exclusive_cells(sequence_id) < MIN_SAVED_TOKENS
 
     def _is_saved(self, sequence_id: int) -> bool:
-        return self._store.has(self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id)))
+        return self.store.has(self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id)))
 
 
 def _namespace_of(adapters: Hashable) -> str:

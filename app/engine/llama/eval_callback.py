@@ -7,7 +7,7 @@ used for.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from ctypes import c_size_t, c_void_p
 from typing import Any
 
@@ -137,10 +137,13 @@ class WritableWeights:
         self._is_complete = True
         return set(self._places)
 
-    def write(self, name: str, start: int, data: bytes) -> None:
-        """Replace the bytes of tensor `name` from `start` on."""
-        for address in self._places[name]:
-            self._write(address, data, start, len(data))
+    def write(self, name: str, parts: Iterable[bytes]) -> None:
+        """Replace the bytes of tensor `name` by those of `parts`, from its beginning on."""
+        start = 0
+        for data in parts:
+            for address in self._places[name]:
+                self._write(address, data, start, len(data))
+            start += len(data)
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
         """Search a node's operands; never request its result."""

@@ -29,8 +29,7 @@ from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
-from app.engine.speculative.draft_heads import DraftHead
-from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
+from app.engine.speculative.draft_model import DraftHead, DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import (

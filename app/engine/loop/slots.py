@@ -131,13 +131,11 @@ class AdapterScheduler:
         """Return the running sequences of one set, in order; of new sets the one with the best-ranked sequence."""
         sets = {sequence.adapters for sequence in running}
         if self._current not in sets or (len(sets) > 1 and self._clock() - self._began_s >= TURN_S):
-            self._change([sequence.adapters for sequence in sorted(running, key=lambda sequence: sequence.demand.rank)])
+            ranked = [sequence.adapters for sequence in sorted(running, key=lambda sequence: sequence.demand.rank)]
+            self._served = {adapters: turn for adapters, turn in self._served.items() if adapters in sets}
+            self._current = min(ranked, key=lambda adapters: self._served.get(adapters, 0), default=None)
+            if self._current is not None:
+                self._n_turns += 1
+                self._served[self._current] = self._n_turns
+                self._began_s = self._clock()
         return [sequence for sequence in running if sequence.adapters == self._current]
-
-    def _change(self, sets: list[AdapterSet]) -> None:
-        self._served = {adapters: turn for adapters, turn in self._served.items() if adapters in sets}
-        self._current = min(sets, key=lambda adapters: self._served.get(adapters, 0), default=None)
-        if self._current is not None:
-            self._n_turns += 1
-            self._served[self._current] = self._n_turns
-            self._began_s = self._clock()

@@ -70,10 +70,7 @@ class EvalResult:
 
 
 def run_eval(request: EvalRequest, track: Callable[[Iterator[EvalProgress]], Iterator[EvalProgress]]) -> EvalResult:
-    """Evaluate in a child process; `track` receives the steps and passes them on.
-
-    Leaving early ends the child. Raises the child's UserError.
-    """
+    """Evaluate in a child process; `track`, leaving and errors are as in `run_task`."""
     (result,) = run_task("app.engine.offline.evaluation", request, EvalProgress, EvalResult, track)
     return result
 

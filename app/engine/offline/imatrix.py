@@ -41,10 +41,7 @@ class ImatrixRequest:
 def run_imatrix(
     request: ImatrixRequest, track: Callable[[Iterator[TaskProgress]], Iterator[TaskProgress]]
 ) -> ImportanceMatrix:
-    """Return the matrix, computed in a child process; `track` receives the steps and passes them on.
-
-    Leaving early ends the child. Raises the child's UserError.
-    """
+    """Return the matrix, computed in a child process; `track`, leaving and errors are as in `run_task`."""
     with tempfile.TemporaryDirectory(prefix="localllm-imatrix-") as folder:
         output = Path(folder) / "imatrix.gguf"
         run_task("app.engine.offline.imatrix", replace(request, output=str(output)), TaskProgress, TaskProgress, track)

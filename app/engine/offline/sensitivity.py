@@ -58,10 +58,7 @@ class SensitivityRequest:
 def measure_sensitivities(
     request: SensitivityRequest, track: Callable[[Iterator[TaskProgress]], Iterator[TaskProgress]]
 ) -> dict[str, Sensitivity]:
-    """Return tensor name -> sensitivity, measured in a child process; `track` receives the steps and passes them on.
-
-    Leaving early ends the child. Raises the child's UserError.
-    """
+    """Return tensor name → sensitivity, from a child process; `track`, leaving and errors are as in `run_task`."""
     results = run_task("app.engine.offline.sensitivity", request, TaskProgress, Sensitivity, track)
     return {result.name: result for result in results}
 
@@ -131,20 +128,15 @@ class _Probe:
 
     def perturb(self, weights: WritableWeights, n_threads: int) -> None:
         """Overwrite the loaded tensor with its values in type `kind`."""
-        tensor, start = self.tensor, 0
+        tensor = self.tensor
         output = OutputTensor(tensor.name, tensor.shape, self.kind)
-        for slab in convert_tensors([PlannedTensor(tensor, output, self.column_weights)], n_threads):
-            rows = to_float32(slab.data, self.kind, tensor.shape[0])
-            data = encode(rows, tensor.stored, tensor.name)
-            weights.write(tensor.name, start, data)
-            start += len(data)
+        slabs = convert_tensors([PlannedTensor(tensor, output, self.column_weights)], n_threads)
+        rows = (to_float32(slab.data, self.kind, tensor.shape[0]) for slab in slabs)
+        weights.write(tensor.name, (encode(values, tensor.stored, tensor.name) for values in rows))
 
     def restore(self, weights: WritableWeights) -> None:
         """Overwrite the loaded tensor with its original values."""
-        start = 0
-        for data in self.tensor.slabs(self.tensor.shape[1]):
-            weights.write(self.tensor.name, start, data)
-            start += len(data)
+        weights.write(self.tensor.name, self.tensor.slabs(self.tensor.shape[1]))
 
     def sensitivity(self, kld: float, n_threads: int) -> Sensitivity:
         """Return the result for a measured `kld`."""

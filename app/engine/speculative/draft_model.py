@@ -1,7 +1,8 @@
-"""Drafts of a second, smaller model: its own greedy continuation of each answer.
+"""Drafts that a model computes: a second, smaller one, or the model's own multi-token-prediction (MTP) layer.
 
 Owns the cache of the draft model, in step with the answers that it drafts for, the cost of drafting, and what its
-vocabulary must share with the target's. Independent of how drafts are verified.
+vocabulary must share with the target's. The backend runs an MTP layer, from the hidden state that the model computed,
+and keeps it in step with the model's cache. Independent of how drafts are verified.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
@@ -21,7 +26,7 @@ from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, D
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = ["DraftModel", "Vocabulary", "vocabulary_mismatch"]
+__all__ = ["DraftHead", "DraftModel", "MtpHead", "Vocabulary", "vocabulary_mismatch"]
 
 MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step
 EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
@@ -253,3 +258,76 @@ def vocabulary_mismatch(target: Vocabulary, draft: Vocabulary) -> str:
         return ""
     one, other = (vocabulary.texts[different].decode("utf-8", "replace") for vocabulary in (target, draft))
     return f"token {different} is {other!r} and not {one!r}"
+
+
+class MtpHead(Protocol):
+    """An MTP layer of a backend that has followed all its sequences, and can predict beyond the end of each."""
+
+    def predict(self, chunks: Many[Chunk]) -> list[NDArray[np.float32]]:
+        """Return the logits after each chunk, of one token each; an empty list if cells run short.
+
+        A chunk begins where its sequence ends in the backend, or after an earlier chunk of this method. Everything is
+        dropped when the backend computes the sequence further.
+        """
+        ...
+
+
+class DraftHead:
+    """Drafts from `head`, which reads `share_of_bytes` of the bytes of the model, whose steps cost `target_cost`.
+
+    All requests of one call are drafted in the same batches.
+    """
+
+    name = "mtp head"
+    evidence = CONFIDENCE
+
+    def __init__(
+        self,
+        head: MtpHead,
+        share_of_bytes: float,
+        target_cost: StepCost,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._head = head
+        self._cost = DraftCost(share_of_bytes, target_cost)
+        self._clock = clock
+        self._probed_at: dict[Sequence, int] = {}  # its number of tokens then
+
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
+        rate = sequence.acceptance[self.name].mean_rate
+        return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers))
+
+    def n_probe_tokens(self, sequence: Sequence) -> int:
+        probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
+        return int(len(sequence.tokens) >= probed_at + PROBE_EVERY_TOKENS)
+
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        """Return a draft for each request; it ends when cells run short, or when more of it would not pay."""
+        drafts = [GreedyDraft(request, self.name) for request in requests]
+        for request in requests:
+            self._probed_at[request.sequence] = len(request.sequence.tokens)
+        draft_cost = self._cost.per_token(len(drafts))
+        growing = drafts
+        while growing and self._extend(growing):
+            growing = [draft for draft in growing if draft.may_continue(draft_cost)]
+        return [draft.draft() for draft in drafts]
+
+    def release(self, sequence: Sequence) -> None:
+        self._probed_at.pop(sequence, None)
+
+    def _extend(self, drafts: Many[GreedyDraft]) -> bool:
+        """Draft one more token for each. Return False if it could not be computed."""
+        started_s = self._clock()
+        predicted = self._head.predict([_next_chunk(draft) for draft in drafts])
+        for draft, logits in zip(drafts, predicted, strict=False):
+            draft.append(logits)
+        if predicted:
+            self._cost.observe(len(drafts), self._clock() - started_s)
+        return bool(predicted)
+
+
+def _next_chunk(draft: GreedyDraft) -> Chunk:
+    """Return the last token so far as a chunk: the newest token of the answer is not computed yet."""
+    sequence = draft.request.sequence
+    token = draft.tokens[-1] if draft.tokens else sequence.tokens[-1]
+    return Chunk(sequence.slot_id, sequence.n_computed + len(draft.tokens), [token], 1)

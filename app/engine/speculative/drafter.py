@@ -14,8 +14,7 @@ from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
 from app.engine.speculative.acceptance import Acceptance, best_draft_length
 from app.engine.speculative.draft_source import DraftRequest, DraftSource
-from app.engine.speculative.edits import EditLookup
-from app.engine.speculative.prompt_lookup import CrossRequestLookup, PromptLookup
+from app.engine.speculative.prompt_lookup import CrossRequestLookup, EditLookup, PromptLookup
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 

@@ -1,4 +1,4 @@
-"""Drafts that are looked up: in the text of the request itself, and in the texts of earlier requests.
+"""Drafts that are looked up: in the text of the request itself, also where an answer changes it, and in earlier texts.
 
 Owns the index of finished texts, which never leaves the process. Independent of which drafts pay.
 """
@@ -6,16 +6,20 @@ Owns the index of finished texts, which never leaves the process. Independent of
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
 
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import MATCH_LENGTH, NO_ESTIMATE, DraftEstimate
+from app.engine.speculative.acceptance import AGREEMENT, MATCH_LENGTH, NO_ESTIMATE, DraftEstimate
 from app.engine.speculative.draft_source import DraftRequest
-from app.engine.speculative.suffix_index import Draft, SuffixIndex, SuffixReader
+from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex, SuffixReader
 
-__all__ = ["CrossRequestLookup", "PromptLookup"]
+__all__ = ["CrossRequestLookup", "EditLookup", "PromptLookup"]
 
 N_CONTEXT_TOKENS = 64  # of a text that are read to find its place in another; longer matches add nothing
 MAX_INDEXED_TOKENS = 32_768  # of finished texts; each takes about 0.5 kB
+MIN_FOUND_TOKENS = 6  # of a suffix that occurred before, to count its place as found
+MAX_CHANGE_TOKENS = 12  # on either side of a change; after more the place counts as lost
+N_SURE_TOKENS = 2  # that agree after a change, to count it as understood
 
 
 class PromptLookup:
@@ -102,3 +106,169 @@ class CrossRequestLookup:
         if not self._indexes or len(self._indexes[0]) + min(len(tokens), n_max) > n_max:
             self._indexes = (SuffixIndex(), *self._indexes[:1])
         self._indexes[0].extend(tokens[-n_max:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Tokens of the earlier text, at least one, and the tokens of the answer in their place."""
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rejoin:
+    """A new change after which an answer rejoined the earlier text; it had left at index `left_at`, from `place`."""
+
+    place: int
+    left_at: int
+    change: _Change
+
+
+@dataclass(slots=True)
+class _Tracker:
+    """The place of an answer in the earlier text that it repeats. `tokens` is the whole text, which grows.
+
+    While it repeats, `tokens[place]` is expected next, and `n_agreed` tokens were as expected since the last new
+    change. After it left, at index `left_at`, `place` stays the one expected there.
+    """
+
+    tokens: list[int]
+    n_read: int
+    place: int
+    n_agreed: int
+    left_at: int | None = None
+    uncertain: _Rejoin | None = None  # the newest one, until enough tokens agree after it
+    changes: dict[int, list[_Change]] = field(default_factory=dict)  # by their first old token, the newest first
+
+    @property
+    def is_lost(self) -> bool:
+        return self.left_at is not None and self.n_read - self.left_at > MAX_CHANGE_TOKENS
+
+    def read(self) -> None:
+        """Advance by the tokens added since."""
+        for index in range(self.n_read, len(self.tokens)):
+            self.n_read = index + 1
+            if self.left_at is None and not self._agrees(index):
+                self._leave(index)
+            if self.left_at is not None:
+                self._join(index, self.left_at)
+
+    def move(self, place: int, n_agreed: int) -> None:
+        """Continue at `place`, where more of the text agrees."""
+        self.place, self.n_agreed, self.left_at, self.uncertain = place, n_agreed, None, None
+
+    def ahead(self, n_tokens: int) -> list[int]:
+        """Return at most `n_tokens` that are expected next; none while the place is unknown."""
+        expected: list[int] = []
+        place = self.place
+        if self.left_at is not None:
+            change = self._expected_change(self.n_read)
+            if change is None:
+                return []
+            expected += change.new[self.n_read - self.left_at :]
+            place += len(change.old)
+        while len(expected) < n_tokens and place < len(self.tokens):
+            change = self._change_at(place)
+            expected += change.new if change else self.tokens[place : place + 1]
+            place += len(change.old) if change else 1
+        return expected[:n_tokens]
+
+    def _agrees(self, index: int) -> bool:
+        if self.tokens[self.place] != self.tokens[index]:
+            return False
+        self.place += 1
+        self.n_agreed += 1
+        if self.uncertain is not None and self.n_agreed >= N_SURE_TOKENS:
+            self._learn(self.uncertain.change)
+            self.uncertain = None
+        return True
+
+    def _leave(self, index: int) -> None:
+        if self.uncertain is not None:
+            self.place, self.left_at = self.uncertain.place, self.uncertain.left_at
+        else:
+            self.left_at = index
+        self.n_agreed, self.uncertain = 0, None
+
+    def _join(self, index: int, left_at: int) -> None:
+        """Continue after a change that ends before the token at `index`, the one that skips least."""
+        if self._expected_change(index + 1) is not None:
+            return
+        for place in range(self.place, min(self.place + MAX_CHANGE_TOKENS + 1, left_at)):
+            if self.tokens[place] == self.tokens[index]:
+                change = _Change(tuple(self.tokens[self.place : place]), tuple(self.tokens[left_at:index]))
+                is_known = change in self.changes.get(self.tokens[self.place], ())
+                self.uncertain = None if is_known else _Rejoin(self.place, left_at, change)
+                self.place, self.left_at = place + 1, None
+                self.n_agreed = N_SURE_TOKENS if is_known else 1
+                return
+
+    def _learn(self, change: _Change) -> None:
+        if change.old:
+            known = self.changes.setdefault(change.old[0], [])
+            known[:] = [change, *(other for other in known if other.old != change.old)]
+
+    def _expected_change(self, n_tokens: int) -> _Change | None:
+        """Return the known change that the first `n_tokens` tokens are inside of or at the end of."""
+        replaced = tuple(self.tokens[self.left_at : n_tokens])
+        change = self._change_at(self.place)
+        return change if change is not None and change.new[: len(replaced)] == replaced else None
+
+    def _change_at(self, place: int) -> _Change | None:
+        known = self.changes.get(self.tokens[place], ())
+        tokens = self.tokens
+        return next((change for change in known if tuple(tokens[place : place + len(change.old)]) == change.old), None)
+
+
+class EditLookup:
+    """Drafts from the earlier part of the text that an answer repeats with changes: a name replaced, a line left out.
+
+    A suffix match is lost at each change and has to grow again. An edit lookup remembers the place in the earlier text
+    instead: after a change it expects the answer to return to that text a few tokens later, and it expects a
+    replacement again wherever the same words occur.
+    """
+
+    name = "edit lookup"
+    evidence = AGREEMENT
+
+    def __init__(self) -> None:
+        self._trackers: dict[Sequence, _Tracker] = {}
+
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
+        tracker = self._tracker(sequence)
+        return NO_ESTIMATE if tracker is None else sequence.acceptance[self.name].upper_bound(tracker.n_agreed, n_max)
+
+    def n_probe_tokens(self, sequence: Sequence) -> int:
+        return int(sequence in self._trackers)
+
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        return [self._draft(request) for request in requests]
+
+    def release(self, sequence: Sequence) -> None:
+        self._trackers.pop(sequence, None)
+
+    def _draft(self, request: DraftRequest) -> Draft:
+        tracker = self._tracker(request.sequence)
+        if tracker is None:
+            return NO_DRAFT
+        tokens = tracker.ahead(request.n_tokens)
+        return Draft(tuple(tokens), (1.0,) * len(tokens), tracker.n_agreed, self.name)
+
+    def _tracker(self, sequence: Sequence) -> _Tracker | None:
+        """Return the tracker of `sequence` at its newest token, None if it repeats nothing."""
+        tracker = self._trackers.get(sequence)
+        if tracker is not None:
+            tracker.read()
+            if tracker.is_lost:
+                del self._trackers[sequence]
+                tracker = None
+        index = sequence.suffixes()
+        if index.n_matched < MIN_FOUND_TOKENS:
+            return tracker
+        if tracker is None:
+            n_tokens = len(sequence.tokens)
+            tracker = self._trackers[sequence] = _Tracker(sequence.tokens, n_tokens, index.first_end, index.n_matched)
+        elif index.n_matched > tracker.n_agreed + N_SURE_TOKENS:
+            tracker.move(index.first_end, index.n_matched)
+        return tracker

@@ -59,7 +59,7 @@ def test_a_saved_state_matches_where_restoring_pays(store: StateStore) -> None:
     found = offloader.match([*LONG, 7], (), n_cached=0)
     assert found is not None
     assert found.n_tokens == 100
-    assert offloader.load(found) is not None
+    assert offloader.store.load(found) is not None
     assert offloader.match([*LONG, 7], (), n_cached=100 - MIN_SAVED_TOKENS + 1) is None
     assert offloader.match([*LONG, 7], (("lora", 0.5),), n_cached=0) is None
 

@@ -15,8 +15,7 @@ from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import FinishReason, Request, SamplingParams
-from app.engine.speculative.draft_heads import DraftHead
-from app.engine.speculative.draft_model import DraftModel
+from app.engine.speculative.draft_model import DraftHead, DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
 from quantizer.errors import EngineError, RequestError

@@ -11,7 +11,7 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import CONFIDENCE, Acceptance
-from app.engine.speculative.draft_heads import DraftHead
+from app.engine.speculative.draft_model import DraftHead
 from app.engine.speculative.draft_source import DraftRequest
 from app.engine.speculative.step_cost import StepCost
 from tests.app.engine.fake_mtp_head import FakeMtpHead

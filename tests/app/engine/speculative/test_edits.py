@@ -8,7 +8,7 @@ from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import AGREEMENT, Acceptance
 from app.engine.speculative.draft_source import DraftRequest
-from app.engine.speculative.edits import MAX_CHANGE_TOKENS, EditLookup
+from app.engine.speculative.prompt_lookup import MAX_CHANGE_TOKENS, EditLookup
 
 GREEDY = SamplingParams(temperature=0.0)
 TEXT = "Anna went to town. There Anna met Bob, and Bob liked what Anna wore. "
