@@ -124,8 +124,7 @@ def try_lock(path: Path, timeout_s: float = 0.0) -> BaseFileLock | None:
 
 
 def remove_lock(lock: BaseFileLock) -> None:
-    """Release `lock` and remove its file: before the release, lest another holder loses it, but on Windows, which
-    removes no open file."""
+    """Release `lock` and remove its file, before the release where the system can: another holder must not lose it."""
     if os.name == "nt":
         lock.release()
     with contextlib.suppress(OSError):

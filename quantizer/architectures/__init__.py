@@ -63,9 +63,7 @@ def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tupl
 
 
 def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the language model where it is one of several parts; the whole model decides whether
-    embeddings are tied.
-    """
+    """Return the settings of the language model of several parts; whether embeddings are tied, the whole decides."""
     whole, part = _said(values), _said(Config(values).section("text_config").values)
     ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
     return whole | part | ties

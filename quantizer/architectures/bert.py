@@ -125,9 +125,7 @@ BERT = (
 
 
 def _n_trained_positions(config: Config) -> Value:
-    """Return the positions of training: beyond them the rope would change with the length of a text, which llama.cpp's
-    does not.
-    """
+    """Return the positions of training: beyond them its rope would change with a text's length, unlike llama.cpp's."""
     return min(config.integer("max_position_embeddings"), config.integer("max_trained_positions"))
 
 

@@ -37,8 +37,7 @@ def _gating(config: Config) -> Value:
 
 
 def _is_lite(config: Config) -> bool:
-    """Return whether llama.cpp takes queries for uncompressed, which it decides by these sizes whatever the
-    metadata."""
+    """Return whether llama.cpp takes queries for uncompressed: it decides by these sizes, whatever the metadata."""
     n_layers = config.integer("num_hidden_layers")
     return n_layers in (26, 27) or (n_layers == 48 and config.integer("vocab_size") == 128_256)
 

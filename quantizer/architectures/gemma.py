@@ -25,9 +25,7 @@ _ACTIVATION = {"hidden_activation": lambda _config: "gelu_pytorch_tanh"}
 
 
 def _query_scale(n_layers_of_27b: int) -> dict[str, Callable[[Config], object]]:
-    """Return llama.cpp's scale of queries: by the size of a head, and in the model of 27B by the hidden size over the
-    heads.
-    """
+    """Return llama.cpp's scale of queries: a head's size, and in the model of 27B the hidden size over the heads."""
 
     def expected(config: Config) -> int:
         if config.integer("num_hidden_layers") == n_layers_of_27b:

@@ -123,9 +123,7 @@ def llama3_factors(config: Config) -> list[GeneratedTensor]:
 
 
 def long_factors(n_rotated: Callable[[Config], Value]) -> Callable[[Config], list[GeneratedTensor]]:
-    """Return the two lists of divisors of a longrope scaling, for short and for long contexts, as they stand in the
-    config.
-    """
+    """Return a function that gives longrope's two lists of divisors, for short and for long contexts."""
 
     def generate(config: Config) -> list[GeneratedTensor]:
         rope = rope_of(config)
@@ -188,9 +186,7 @@ WINDOW = (Hyperparameter("attention.sliding_window", "u32", integer("sliding_win
 
 
 def windows_but_every(n: int) -> Callable[[Config], list[str]]:
-    """Return a function that lists the kinds of all layers, in transformers' words, where every n-th attends to
-    everything.
-    """
+    """Return a function that lists the kinds of all layers as transformers does; every n-th attends to everything."""
 
     def kinds(config: Config) -> list[str]:
         n_layers = config.integer("num_hidden_layers")

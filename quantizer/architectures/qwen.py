@@ -129,8 +129,7 @@ def _sections(config: Config) -> Value:
 
 
 def _tiled(rows_per_head: Callable[[Config], int]) -> RowOrder:
-    """Return the order of value heads in llama.cpp: the first of every key head, then the second of every one, and so
-    on.
+    """Return llama.cpp's order of value heads: the first of every key head, then the second of every one, and so on.
 
     transformers keeps those of one key head together. Rows before them, queries and keys, stay where they are. Raises
     CheckpointError when the rows are fewer than the heads take.

@@ -19,8 +19,7 @@ __all__ = ["PendingFile", "PendingShard", "PendingShards"]
 
 @dataclass(frozen=True, slots=True)
 class PendingShard:
-    """A file called `name`, of `n_bytes`, whose first bytes are in the file `head`; `identity` identifies its
-    content."""
+    """A file `name` of `n_bytes`, whose first bytes are in the file `head`; `identity` identifies its content."""
 
     name: str
     n_bytes: int
@@ -29,8 +28,7 @@ class PendingShard:
 
 
 class PendingShards:
-    """The shards that have arrived; any thread may wait for one, and `on_wait` is called for the first wait for
-    each."""
+    """The shards that have arrived; any thread may wait for one. `on_wait` is called for the first wait for each."""
 
     def __init__(self) -> None:
         self._arrived: set[str] = set()

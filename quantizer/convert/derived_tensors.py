@@ -99,8 +99,7 @@ def grouped_values(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
 
 
 def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return row numbers as [groups, heads of a group, rows of a head]: the queries that share a key, that key, its
-    value.
+    """Return row numbers as [groups, heads, rows of a head]: the queries that share a key, that key, its value.
 
     Raises CheckpointError when the rows are not so many heads.
     """
@@ -190,8 +189,7 @@ class MappedTensor(RenamedTensor):
 
 
 def rearrange_rows(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:
-    """Return some rows of a tensor, or all of them, in another order; a bias has one number for each row of its
-    matrix."""
+    """Return some rows of a tensor, or all, in another order; a bias has one number for each row of its matrix."""
     n_rows = tensor.shape[-1]
     rows = tensor if len(tensor.shape) > 1 else replace(tensor, shape=(1, n_rows))
     order = row_order(config, n_rows)

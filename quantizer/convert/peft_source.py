@@ -134,8 +134,7 @@ def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, File
 
 
 def _placed(tensors: Mapping[str, FileTensor], side: str, base: _BaseModel) -> dict[str, SourceTensor]:
-    """Return the matrices of one side in the place of their weights: the first has the columns of a weight, the second
-    its rows.
+    """Return one side's matrices in place of their weights: the first has their columns, the second their rows.
 
     All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
     """

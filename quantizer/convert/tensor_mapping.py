@@ -158,9 +158,7 @@ def _file_order(name: str) -> tuple[int, int, str]:
 
 
 def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError unless every required tensor exists in the shape of the config, and none is larger than
-    ggml allows.
-    """
+    """Raise CheckpointError unless every needed tensor is there in its shape, and none is larger than ggml allows."""
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise CheckpointError(

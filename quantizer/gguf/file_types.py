@@ -81,8 +81,7 @@ _BY_ID = {entry.ftype_id: entry.name for entry in FILE_TYPES.values()}
 
 
 def file_type_named(name: str) -> FileType:
-    """Return the file type called `name`, in any case, llama.cpp's short names included. Raises UsageError listing
-    all."""
+    """Return the file type called `name`, or llama.cpp's short name, in any case. Raises UsageError listing all."""
     upper = name.upper()
     entry = FILE_TYPES.get(_ALIASES.get(upper, upper))
     if entry is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from quantizer.errors import ModelFileError
+from quantizer.files import explained
 
 __all__ = [
     "ARRAY",
@@ -32,6 +33,8 @@ __all__ = [
     "open_local",
 ]
 
+_PERMISSIONS = "Check the path and its permissions."
+
 
 class ByteSource(Protocol):
     """Random access to the bytes of one file of known length."""
@@ -41,8 +44,7 @@ class ByteSource(Protocol):
         """Length of the whole file in bytes."""
 
     def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop), fewer where the source ends. Raises ModelFileError when they cannot be
-        had."""
+        """Return the bytes [start, stop), fewer where the source ends. Raises ModelFileError when it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,9 @@ class LocalFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes [start, stop), fewer at the end of the file. Raises ModelFileError on an I/O error."""
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(start)
-                return file.read(stop - start)
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
+        with explained(f"{self.path} cannot be read", _PERMISSIONS, ModelFileError), self.path.open("rb", 0) as file:
+            file.seek(start)
+            return file.read(stop - start)
 
 
 def open_local(path: Path) -> LocalFile:
@@ -68,18 +67,14 @@ def open_local(path: Path) -> LocalFile:
         status = path.stat()
     except FileNotFoundError as error:
         raise ModelFileError(f"There is no file {path}.", "Check the path.") from error
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+    except (OSError, ValueError) as error:  # the second for a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelFileError(f"{path} cannot be read: {reason}.", _PERMISSIONS) from error
     if stat.S_ISDIR(status.st_mode):
         raise ModelFileError(f"{path} is a folder, not a GGUF file.", "Name the .gguf file in it.")
     if not stat.S_ISREG(status.st_mode):
         raise ModelFileError(f"{path} is not a regular file.", "Name a .gguf file on disk.")
     return LocalFile(path, status.st_size)
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> ModelFileError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return ModelFileError(f"{path} cannot be read: {reason}.", "Check the path and its permissions.")
 
 
 BOOL, STRING, ARRAY = 7, 8, 9

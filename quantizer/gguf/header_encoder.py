@@ -45,9 +45,13 @@ class OutputTensor:
 
 def encode_entry(key: str, value: object, type_name: str) -> Entry:
     """Encode a value as one of `_TYPE_IDS`, or an array of them: "u32", "str", "str[]"."""
+    type_id = _TYPE_IDS[type_name.removesuffix("[]")]
     if type_name.endswith("[]"):
-        return Entry(key, ARRAY, _encode(value, ARRAY, _TYPE_IDS[type_name[:-2]]))
-    return Entry(key, _TYPE_IDS[type_name], _encode(value, _TYPE_IDS[type_name], None))
+        assert isinstance(value, Sequence)
+        return Entry(key, ARRAY, _array(value, type_id))
+    if type_id == STRING:
+        return Entry(key, STRING, _string(value))
+    return Entry(key, type_id, struct.pack(SCALAR_FORMATS[type_id], bool(value) if type_id == BOOL else value))
 
 
 def encode_header(entries: Sequence[Entry], tensors: Sequence[OutputTensor]) -> bytes:
@@ -73,17 +77,11 @@ def padding(n_bytes: int) -> int:
     return -n_bytes % _ALIGNMENT
 
 
-def _encode(value: object, type_id: int, element_type: int | None) -> bytes:
-    if type_id == ARRAY:
-        assert element_type is not None
-        assert isinstance(value, Sequence)
-        head = struct.pack("<IQ", element_type, len(value))
-        if element_type == STRING:
-            return head + b"".join(_string(text) for text in value)
-        return head + struct.pack(f"<{len(value)}{SCALAR_FORMATS[element_type][1]}", *value)
-    if type_id == STRING:
-        return _string(value)
-    return struct.pack(SCALAR_FORMATS[type_id], bool(value) if type_id == BOOL else value)
+def _array(values: Sequence[object], element_type: int) -> bytes:
+    head = struct.pack("<IQ", element_type, len(values))
+    if element_type == STRING:
+        return head + b"".join(map(_string, values))
+    return head + struct.pack(f"<{len(values)}{SCALAR_FORMATS[element_type][1]}", *values)
 
 
 def _string(text: object) -> bytes:

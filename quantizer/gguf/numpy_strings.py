@@ -91,9 +91,7 @@ class NumpyStrings:
         return found[np.searchsorted(found, places)]
 
     def _keys(self) -> npt.NDArray[np.uint64]:
-        """Return a number for each, made of its length and its first and last eight bytes: the same for the same
-        strings.
-        """
+        """Return a number for each, of its length and first and last eight bytes: the same for the same strings."""
         words = np.ndarray(max(len(self.data) - 7, 0), "<u8", self.data, strides=(1,))  # one begins at each byte
         n_bytes = self.stops - self.starts
         n_lacking = np.clip(8 - n_bytes, 0, 7).astype(np.uint64)  # a string comes behind eight bytes of length
@@ -115,9 +113,7 @@ def skip_strings(data: bytes, at: int, count: int) -> tuple[int, int]:
 
 
 def _chain(data: bytes, at: int, count: int) -> tuple[_Places, int]:
-    """Return the places of up to `count` lengths from `at` on, each found from the one before, and where the last
-    leads.
-    """
+    """Return the places of up to `count` lengths from `at` on, each found from the one before, and where it leads."""
     values = np.frombuffer(data, np.uint8)
     places = _candidates(values[at:])[:count] + at
     if not len(places) or places[0] != at:

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantizer.errors import EngineError, ModelFileError, StorageError, UsageError
-from quantizer.files import write_atomically
+from quantizer.errors import EngineError, ModelFileError, UsageError
+from quantizer.files import explained, write_atomically
 from quantizer.gguf.gguf_reader import open_local
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
@@ -168,10 +168,8 @@ def encode_imatrix(matrix: ImportanceMatrix) -> bytes:
 
 def save_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
     """Write `matrix` to `path`, whole or not at all. Raises StorageError."""
-    try:
+    with explained(f"{path} could not be written", "Name another file with -o."):
         write_atomically(path, encode_imatrix(matrix), sync=True)
-    except OSError as error:
-        raise StorageError(f"{path} could not be written: {error.strerror}.", "Name another file with -o.") from error
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:

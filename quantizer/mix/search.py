@@ -287,8 +287,7 @@ def mix_for_kld(search: MixSearch, target: float, measure: Callable[[Mix], float
 
 
 def _next(trial: MeasuredMix, target: float, below: MeasuredMix | None, above: MeasuredMix | None) -> float:
-    """Return the divergence to expect of the next mix, between those measured, if the last trial is as wrong about
-    it."""
+    """Return the divergence to expect of the next mix, between those measured, if the last trial's error recurs."""
     wrong = trial.mix.kld / trial.kld if trial.kld else 1.0
     expected = target * _AIM * wrong
     if below is None or above is None:

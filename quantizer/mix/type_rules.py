@@ -35,11 +35,6 @@ class ModelShape:
     n_experts: int = 0
 
     @property
-    def n_gqa(self) -> int:
-        """Query heads for each key-value head."""
-        return self.n_heads // self.n_kv_heads if self.n_kv_heads else 0
-
-    @property
     def is_70b(self) -> bool:
         """The one model size that llama.cpp treats apart."""
         is_shared = self.architecture != "llama" or self.n_heads != self.n_kv_heads
@@ -67,7 +62,7 @@ class _TensorPosition:
 
     @property
     def is_large_gqa(self) -> bool:
-        return self.shape.n_gqa >= _LARGE_GQA
+        return self.shape.n_kv_heads > 0 and self.shape.n_heads // self.shape.n_kv_heads >= _LARGE_GQA
 
     @property
     def is_falcon(self) -> bool:
@@ -222,7 +217,8 @@ class _TypeRules:
             usual = tensor.stored
         wanted = self._overrides.type_of(tensor.name, self._is_tied) or usual
         target = _fitting(wanted, tensor.shape[0])
-        return Assignment(target, wanted, self._needs_imatrix(tensor.name, target))
+        is_poor = target.name == "Q2_K" and self._file_type.name == "Q2_K_S" and tensor.name not in _EXEMPT_FROM_IMATRIX
+        return Assignment(target, wanted, is_poor or needs_imatrix(target))
 
     def _usual_type(self, tensor: MixTensor) -> TensorType:
         if not self._file_type.base.is_quantized:
@@ -321,10 +317,6 @@ class _TypeRules:
         if at.is_mixtral:
             return "Q5_K" if name in _MIXTRAL_OUTPUT_IN_Q5 else None
         return _ATTENTION_OUTPUT.get(name)
-
-    def _needs_imatrix(self, name: str, target: TensorType) -> bool:
-        is_poor = target.name == "Q2_K" and self._file_type.name == "Q2_K_S" and name not in _EXEMPT_FROM_IMATRIX
-        return is_poor or needs_imatrix(target)
 
 
 def needs_imatrix(kind: TensorType) -> bool:

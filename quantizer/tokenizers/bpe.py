@@ -92,9 +92,7 @@ def read_sentence_bpe(folder: TokenizerFolder) -> Alphabet:
 
 
 def alphabet_of_pieces(model: PieceModel, name: str) -> Alphabet:
-    """Return the vocabulary of the tokenizer.model called `name`, alone. Raises CheckpointError like
-    `read_sentence_bpe`.
-    """
+    """Return the vocabulary of the tokenizer.model called `name`, alone. Raises as `read_sentence_bpe` does."""
     if model.charsmap or model.removes_extra_spaces or model.has_space_suffix:
         raise CheckpointError(
             f"{name} rewrites text or drops spaces, which llama.cpp does not do for this kind of tokenizer.",

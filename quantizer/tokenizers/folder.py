@@ -14,6 +14,7 @@ from typing import Any
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.safetensors import as_object, read_object
 from quantizer.errors import CheckpointError
+from quantizer.files import explained
 
 __all__ = [
     "DEFAULT_TEMPLATE",
@@ -56,12 +57,10 @@ class TokenizerFolder:
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """Return the whole of a file. Raises CheckpointError when it is larger than `max_bytes` or cannot be read."""
-    try:
+    with explained(f"{path} cannot be read", "Check its permissions.", CheckpointError):
         if path.stat().st_size > max_bytes:
             raise CheckpointError(f"{path.name} is too large.", "Download the checkpoint again.")
         return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
 
 
 def read_text(path: Path, max_bytes: int) -> str:

@@ -51,8 +51,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """The part of a vocabulary that comes from the kind of tokenizer: tokens by id, before special ones, and how text
-    is cut.
+    """What the kind of tokenizer gives a vocabulary: tokens by id, before special ones, and how text is cut.
 
     `model` and `pre_tokenizer` are llama.cpp's names; `flags` are its keys, such as `add_space_prefix`. `special_ids`
     holds what the kind itself names, by the role's short name.

@@ -16,6 +16,7 @@ from pathlib import Path
 from quantizer.checkpoint.packed.parts import RowFile
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.errors import CheckpointError, ModelFileError, UsageError
+from quantizer.files import explained
 from quantizer.gguf.header_encoder import OutputTensor, padding
 from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
 from quantizer.write.partial_output import PartialOutput, check_output
@@ -98,17 +99,13 @@ def fingerprint(plan: QuantizePlan) -> str:
 
 def _identity(path: Path) -> tuple[str, int, int]:
     """Return the file's name, size and time; hashing it would take as long as quantizing. Raises ModelFileError."""
-    try:
+    with explained(f"{path} cannot be read", "Keep the model where it is.", ModelFileError):
         status = path.stat()
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}.", "Keep the model where it is.") from error
     return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
 def _files_of(tensor: object) -> Iterator[PendingFile]:
-    """Yield the pending files that reading `tensor` needs: tensors made of others are frozen dataclasses all the way
-    down.
-    """
+    """Yield the pending files that `tensor` needs: tensors made of others are frozen dataclasses all the way down."""
     if isinstance(tensor, PendingFile):
         yield tensor
     elif isinstance(tensor, RowFile):
@@ -122,9 +119,7 @@ def _files_of(tensor: object) -> Iterator[PendingFile]:
 
 
 def _shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
-    """Return the pending files that the `tensors` from number `n_done` on need, by first use, with the first and last
-    tensor of each.
-    """
+    """Return the pending files that the `tensors` from `n_done` on need, with the first and last tensor of each."""
     spans: dict[str, tuple[int, int]] = {}
     for index in range(n_done, len(tensors)):
         for file in _files_of(tensors[index]):

@@ -26,7 +26,7 @@ from quantizer.gguf.tensor_types import TensorType
 from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.mix.overrides import Overrides
 from quantizer.mix.type_rules import Assignment, MixTensor, assign
-from quantizer.write.blocks import OutputFile
+from quantizer.write.partial_output import OutputFile
 from quantizer.write.pipeline import PlannedTensor
 
 __all__ = [

@@ -24,8 +24,7 @@ from app.protocol.library import ImportWay
 from quantizer.errors import ModelFileError, StorageError
 from quantizer.files import explained
 from quantizer.gguf.shards import shard_path
-from quantizer.write.blocks import OutputFile
-from quantizer.write.partial_output import PartialOutput, partial_path
+from quantizer.write.partial_output import OutputFile, PartialOutput, partial_path
 
 __all__ = ["REFERENCE", "ImportPlan", "NameTakenError", "copy_model", "link", "link_model", "plan_import"]
 

@@ -15,15 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.grid import WORD_BITS, Grid, apply_scales, column_groups, unpack_bits
 from quantizer.checkpoint.packed.parts import (
     FLOATS,
+    WORD_BITS,
+    Grid,
     Parts,
     Rows,
+    apply_scales,
     array,
+    column_groups,
     computed_weight,
     dims,
     malformed,
+    unpack_bits,
     unsupported,
 )
 from quantizer.convert.source_model import FileTensor

@@ -16,27 +16,25 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed.grid import (
+from quantizer.checkpoint.packed.parts import (
+    FLOATS,
     WORD_BITS,
     BlockScales,
+    Dims,
     Grid,
+    Parts,
+    Rows,
     apply_scales,
+    array,
     block_counts,
     block_scales,
     column_groups,
-    spread_blocks,
-    unpack_bits,
-)
-from quantizer.checkpoint.packed.parts import (
-    FLOATS,
-    Dims,
-    Parts,
-    Rows,
-    array,
     computed_weight,
     dims,
     malformed,
+    spread_blocks,
     stored_rows,
+    unpack_bits,
     unsupported,
 )
 from quantizer.convert.source_model import FileTensor

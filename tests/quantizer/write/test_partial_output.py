@@ -5,7 +5,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.write.blocks import join_checksums
+from quantizer.write.partial_output import join_checksums
 
 
 @given(st.binary(), st.binary())
