@@ -86,7 +86,7 @@ _LLAMACPP_PATHS = (
     "/slots",
     "/tokenize",
 )
-# By the begin of a path; the first that fits counts, OpenAI's otherwise.
+# By the start of a path; the first that fits counts, OpenAI's otherwise.
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", native_status.error_body),
     ("/api/v0/", openai_error),

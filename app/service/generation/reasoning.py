@@ -52,7 +52,8 @@ class ReasoningParser:
     def __init__(self, tags: ReasoningTags) -> None:
         self._tags = tags
         self._held = ""
-        self._step = self._reasoning_first if tags.is_open else self._begin if tags.opening else self._text
+        self._drops_blanks = tags.is_open
+        self._step = self._reasoning if tags.is_open else self._begin if tags.opening else self._text
 
     @property
     def is_holding(self) -> bool:
@@ -61,47 +62,38 @@ class ReasoningParser:
     def push(self, text: str) -> ParsedText:
         """Return the text that is certain after `text`."""
         self._held += text
-        return self._step()
+        return self._next()
 
     def finish(self) -> ParsedText:
         """Return the text that was held back, at the end."""
         held, self._held = self._held, ""
-        is_reasoning = self._step in (self._reasoning, self._reasoning_first)
-        return ParsedText(reasoning=held.rstrip()) if is_reasoning else ParsedText(held)
+        return ParsedText(reasoning=held.rstrip()) if self._step == self._reasoning else ParsedText(held)
+
+    def _next(self) -> ParsedText:
+        if self._drops_blanks:
+            self._held = self._held.lstrip()
+            self._drops_blanks = not self._held
+        return self._step()
 
     def _begin(self) -> ParsedText:
         text = self._held.lstrip()
         if text.startswith(self._tags.opening):
             self._held = text.removeprefix(self._tags.opening)
-            self._step = self._reasoning_first
-            return self._reasoning_first()
+            self._step, self._drops_blanks = self._reasoning, True
+            return self._next()
         if self._tags.opening.startswith(text):
             return ParsedText()
         self._step = self._text
         return self._text()
 
-    def _reasoning_first(self) -> ParsedText:
-        self._held = self._held.lstrip()
-        if not self._held:
-            return ParsedText()
-        self._step = self._reasoning
-        return self._reasoning()
-
     def _reasoning(self) -> ParsedText:
         reasoning, tag, rest = self._held.partition(self._tags.closing)
         if tag:
-            self._held, self._step = rest, self._text_first
-            return ParsedText(self._text_first().text, reasoning=reasoning.rstrip())
+            self._held, self._step, self._drops_blanks = rest, self._text, True
+            return ParsedText(self._next().text, reasoning=reasoning.rstrip())
         n_shown = len(self._held[: len(self._held) - partial_match_length(self._held, (self._tags.closing,))].rstrip())
         reasoning, self._held = self._held[:n_shown], self._held[n_shown:]
         return ParsedText(reasoning=reasoning)
-
-    def _text_first(self) -> ParsedText:
-        self._held = self._held.lstrip()
-        if not self._held:
-            return ParsedText()
-        self._step = self._text
-        return self._text()
 
     def _text(self) -> ParsedText:
         text, self._held = self._held, ""

@@ -104,7 +104,7 @@ class InfillParts:
 def infill_prompt(parts: InfillParts, tokens: InfillTokens, n_ctx: int, n_answer: int | None) -> Tokens:
     """Return the prompt for a context of `n_ctx` tokens, with `n_answer` tokens reserved for the answer.
 
-    The end of the prefix gets three quarters of a window, the begin of the suffix one quarter; the window is half the
+    The end of the prefix gets three quarters of a window, the start of the suffix one quarter; the window is half the
     context at most. Other files share the rest; the least relevant ones are left out whole.
     """
     window = min(MAX_WINDOW, n_ctx // 2)

@@ -30,10 +30,10 @@ PromptAfter: TypeAlias = Callable[[str], Awaitable[str]]
 
 
 class PrefillAhead:
-    """Prefills for one engine, for the most recent conversation only: the certain begin of its next turn.
+    """Prefills for one engine, for the most recent conversation only: what its next turn is sure to start with.
 
-    A chat template adds more than the answer: what ends it, the answer without its reasoning, tokenized anew, and the
-    head of the next message.
+    A chat template adds more than the answer: what ends it, the answer without its reasoning, tokenized again, and
+    the head of the next message.
     """
 
     def __init__(self, engine: EngineClient, quiet_s: float = PAUSE_S) -> None:
@@ -104,7 +104,7 @@ class IdleTuning:
             self._task = asyncio.create_task(self._run_all())
 
     def interrupt(self) -> None:
-        """Kill the running command, which starts anew later: an engine gets work now."""
+        """Kill the running command, which starts again later: an engine gets work now."""
         self._interrupted.set()
         if self._child is not None:
             self._child.kill()

@@ -386,21 +386,24 @@ class EngineClient:
     def _handle(self, message: WorkerMessage) -> None:
         """Route a message of the worker. Raises EngineError for one that no worker sends."""
         match message:
-            case LoadProgress() | Notice() | Planned() | Ready():
-                self.status = self.status.updated(message)
-                if isinstance(message, Ready):
-                    self.settled.set()
-                    self._notify_if_idle()
+            case LoadProgress():
+                self.status = replace(self.status, progress=message.fraction)
+            case Notice():
+                self.status = replace(self.status, notices=(*self.status.notices, message.text))
+            case Planned():
+                self.status = replace(self.status, plan=message.plan)
+            case Ready():
+                self.status = replace(self.status, state="ready", progress=1.0, facts=message.facts)
+                self.settled.set()
+                self._notify_if_idle()
             case Failed():
                 error = message.error.error()
                 if message.request_id:
                     self._pending.fail(message.request_id, error)
                 else:
                     self.status = replace(self.status, error=error)
-            case Output():
-                self._pending.add_event(message.request_id, message)
-            case Finished():
-                if message.reason in (FinishReason.STOP, FinishReason.LENGTH):
+            case Output() | Finished():
+                if isinstance(message, Finished) and message.reason in (FinishReason.STOP, FinishReason.LENGTH):
                     self._limit.record_success()
                 self._pending.add_event(message.request_id, message)
             case Tokenized() | Detokenized() | Embedded() | Reranked() | EngineMetrics():

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass
 
-from app.engine.protocol.messages import BackendFacts, LoadProgress, Notice, Planned, Ready
+from app.engine.protocol.messages import BackendFacts
 from app.protocol.library import ModelState
 from app.protocol.plan import Plan
 from quantizer.errors import EngineError, UserError
 
-__all__ = ["CrashLimit", "EngineStatus", "StatusUpdate"]
+__all__ = ["CrashLimit", "EngineStatus"]
 
 _UNFIT = ("partial", "wont_run")  # verdicts of a plan
-StatusUpdate: TypeAlias = LoadProgress | Notice | Planned | Ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +39,6 @@ class EngineStatus:
             return ()
         helps = tuple(f"What would help: {remedy.what}." for remedy in self.plan.remedies[:1])
         return (*self.plan.warnings[:1], *helps)
-
-    def updated(self, update: StatusUpdate) -> EngineStatus:
-        """Return the status after a message of the worker."""
-        match update:
-            case LoadProgress():
-                return replace(self, progress=update.fraction)
-            case Notice():
-                return replace(self, notices=(*self.notices, update.text))
-            case Planned():
-                return replace(self, plan=update.plan)
-            case Ready():
-                return replace(self, state="ready", progress=1.0, facts=update.facts)
 
 
 class CrashLimit:

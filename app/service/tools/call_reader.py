@@ -217,7 +217,7 @@ class ObjectHead:
 
 
 class ObjectReader:
-    """Reads one object at the begin of the text."""
+    """Reads one object at the start of the text."""
 
     def __init__(self) -> None:
         self._object = JsonArguments()

@@ -41,7 +41,7 @@ class ToolCallParser:
         self._is_parallel = options.is_parallel
         self._new_id = new_id
         self._unread = ""
-        self._doubtful = ""  # read as the begin of a call, and text if it is none
+        self._doubtful = ""  # read as the start of a call, and text if it is none
         self._is_final = False
         self._is_among_calls = False
         self._object = ObjectReader()
@@ -68,7 +68,7 @@ class ToolCallParser:
     # Text, and where a call may begin
 
     def _bare(self) -> bool:
-        """Read the begin of an answer that may be a call without a tag."""
+        """Read the start of an answer that may be a call without a tag."""
         begun = self._unread.lstrip()
         if not begun and not self._is_final:
             return False
