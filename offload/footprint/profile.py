@@ -87,12 +87,12 @@ class ModelProfile:
 
     @property
     def beside_bytes(self) -> int:
-        """Bytes of auxiliary, once, on the device of the output."""
+        """Bytes of auxiliary models, once, on the device of the output."""
         return sum(extra.beside_bytes for extra in self.extras)
 
     @property
     def beside_host_bytes(self) -> int:
-        """Bytes of auxiliary that are the processor's wherever the layers go."""
+        """Bytes of auxiliary models that are the processor's wherever the layers go."""
         return sum(extra.host_bytes for extra in self.extras)
 
     @property

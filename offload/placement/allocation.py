@@ -23,9 +23,10 @@ _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are sha
 class Share:
     """The share of one device, in bytes; `n_layers` counts the output as a layer.
 
-    `host_bytes` are the engine's own, `beside_bytes` those of auxiliary, `read_bytes` what one token of an answer
-    reads, `operations` what it computes. `work_bytes` is what reading keeps it busy with: of the processor weights, and
-    what it could read while it unpacks them; `attention_bytes` is what it could read while it attends, 0 of GPUs.
+    `host_bytes` are the engine's own, `beside_bytes` those of auxiliary models, `read_bytes` what one token of an
+    answer reads, `operations` what it computes. `work_bytes` is what reading keeps it busy with: of the processor
+    weights, and what it could read while it unpacks them; `attention_bytes` is what it could read while it attends, 0
+    of GPUs.
     """
 
     device: Device

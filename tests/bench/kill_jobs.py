@@ -105,7 +105,7 @@ async def kills(environment: dict[str, str], hub: HubServer, checkpoint: Path, n
         print(f"after {n_kills} kills the jobs are {' and '.join(states)}")
         ended = [await end_of(running.client, await again(running.client, job, "", {})) for job in jobs]
         log = await running.client.job_log(ended[1].id)
-    resumed = [int(line.split()[3]) for line in log.splitlines() if line.startswith("Goes on after")]
+    resumed = [int(line.split()[2]) for line in log.splitlines() if line.startswith("Resumes after")]
     print(f"the conversion went on {len(resumed)} times, after these numbers of tensors: {resumed}")
     again_bytes = hub.n_sent() - N_BYTES
     print(

@@ -161,6 +161,6 @@ _VERDICT_NAMES = {
 
 
 def format_fit(fit: ModelFit) -> str:
-    """Return such as "fits, 32 tok/s"."""
+    """Return the fit level and the speed: fits, 32 tok/s."""
     pace = "" if fit.decode_tps is None else f", {format_speed(fit.decode_tps)} tok/s"
     return _VERDICT_NAMES[FitLevel(fit.verdict)] + pace

@@ -105,7 +105,7 @@ class Runnable(ExitStack):
 def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
     """Run `request` into a cache folder that is removed with `owned`, and return the path.
 
-    Says on stderr what it takes, with its `purpose`. Raises UserError.
+    Prints the disk space that it needs, and its `purpose`, on stderr. Raises UserError.
     """
     from quantizer.write.job import run_job
 

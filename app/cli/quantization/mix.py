@@ -101,7 +101,7 @@ def find_mix(request: JobRequest, target: MixTarget, n_threads: int) -> MixResul
 
 
 class _Trials:
-    """Mixes that are written, run_eval on the text that ships for it, and removed."""
+    """Mixes that are written, evaluated on a text that ships, and removed."""
 
     def __init__(self, request: JobRequest, running: Runnable, n_threads: int) -> None:
         self._request = replace(request, source=str(running.path), max_shard_bytes=0, keeps_split=False)
@@ -182,7 +182,7 @@ def mix_json(found: MixResult) -> dict[str, object]:
 
 
 def print_mix(found: MixResult) -> None:
-    """Print the table, and beside what the mix has to be seen."""
+    """Print the table, and what the mix compares with."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

@@ -87,7 +87,7 @@ def plan(
 
 
 def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:
-    """Return what drafts gain, by what steps of the model at `path` were measured to cost; None is measured nowhere."""
+    """Return the speed-up by drafts, with the measured step costs of the model at `path`; typical ones without it."""
     from app.cli.output.plan import gains_json, gains_lines
     from app.engine.speculative.acceptance import draft_gains
     from app.engine.speculative.step_cost import StepCost

@@ -180,11 +180,11 @@ def _planned(request: JobRequest) -> dict[str, object]:
         _warn(f"{request.file_type} needs an importance matrix; without one it will be refused.")
     paths = [str(shard.path) for shard in plan.shards]
     planned = JobPlanned(paths[0], request.file_type, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths))
-    return {**_result(planned), "dry_run": True}
+    return {**_figures(planned), "dry_run": True}
 
 
 def _written(request: JobRequest) -> dict[str, object]:
-    """Run the job while a bar keeps up, and return what became of it. Raises UserError as `run_job` does."""
+    """Run the job with a progress bar, and return its result. Raises UserError as `run_job` does."""
     from app.cli.output.progress import JobProgress
     from quantizer.write.job import run_job
 
@@ -202,17 +202,17 @@ def note(event: Event, result: dict[str, object]) -> None:
     """Add the figures of `event` to `result`, and print its message, if any."""
     match event:
         case JobPlanned():
-            result |= {**_result(event), "dry_run": False}
+            result |= {**_figures(event), "dry_run": False}
         case JobResumed():
             result["resumed_tensors"] = event.n_tensors
-            _tell(f"Goes on after {event.n_tensors} tensors that a killed run wrote.")
+            _tell(f"Resumes after {event.n_tensors} tensors that a killed run wrote.")
         case JobWarning():
             _warn(event.text)
         case OutputDone():
             result["elapsed_s"] = round(event.elapsed_s, 2)
 
 
-def _result(planned: JobPlanned) -> dict[str, object]:
+def _figures(planned: JobPlanned) -> dict[str, object]:
     return {
         "output": planned.output,
         "files": planned.n_files,

@@ -41,7 +41,8 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     removals = [plan_removal(ref, settings.models_dir) for ref in refs.values()]
     if not assume_yes:
         _check_unused([ref.served_as for ref in refs.values()], settings)
-    confirm_removal(_question(removals), assume_yes=assume_yes)
+    listed = "".join(f"  {_described(removal)}\n" for removal in removals)
+    confirm_removal(f"{listed}Remove it?", assume_yes=assume_yes)
     with open_index(settings.cache_dir) as index:
         for removal in removals:
             remove(removal)
@@ -54,29 +55,21 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
 
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:
     """Raise UserError when a running service has one of the models loaded."""
-    if loaded := sorted(_loaded_ids(settings).intersection(ids)):
-        cause = f"The service at {settings.url} has {', '.join(loaded)} loaded."
-        raise UserError(cause, "End it, or give --yes to remove the file under it.")
-
-
-def _loaded_ids(settings: Settings) -> set[str]:
-    """Return the ids that a running service has loaded, none without a service."""
     from app.client.service_client import ServiceClient
     from app.keys import own_key
 
-    async def ask() -> set[str]:
+    async def loaded_ids() -> set[str]:
         async with ServiceClient(settings.url, own_key(settings)) as client, asyncio.timeout(_ASKING_TIMEOUT_S):
             models = (await client.status()).models
             return {model.id for model in models if model.state in ("loading", "ready")}
 
     try:
-        return asyncio.run(ask())
+        loaded = sorted(asyncio.run(loaded_ids()).intersection(ids))
     except (UserError, TimeoutError, ValueError, KeyError, TypeError):  # none, or something else on its port
-        return set()
-
-
-def _question(removals: Sequence[RemovalResult]) -> str:
-    return "".join(f"  {_described(removal)}\n" for removal in removals) + "Remove it?"
+        return
+    if loaded:
+        cause = f"The service at {settings.url} has {', '.join(loaded)} loaded."
+        raise UserError(cause, "End it, or give --yes to remove the file under it.")
 
 
 def _described(removal: RemovalResult) -> str:
