@@ -1,24 +1,101 @@
 """The typed client of the service: loading, chat, plans, jobs and, through `library`, models.
 
-Owns these calls. Independent of how the service is started (`app.client.launcher` does that) and engines.
+Owns these calls. Independent of how the service is started (`app.client.launcher` does that), and of engines.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 
 from app.client.connection import Connection, chat_body
-from app.client.library import LibraryClient
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.protocol.codec import decode
 from app.protocol.job import Job, JobKind
+from app.protocol.library import (
+    HubRepository,
+    LocalModels,
+    MachineReport,
+    Recommendation,
+    Recommended,
+    RemovalResult,
+    TypeChoice,
+)
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ServiceStatus
 
-__all__ = ["PlannerClient", "ServiceClient"]
+__all__ = ["LibraryClient", "PlannerClient", "ServiceClient"]
+
+_ROOT = "/api/localllm"
+_JOBS = f"{_ROOT}/jobs"
+
+
+class LibraryClient:
+    """The service's library. Every method raises ServiceError where it is unreachable, and the errors it reports."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:
+        """Return the models of the service's machine, with `external` those of other programs too.
+
+        `fresh` measures free memory again.
+        """
+        data = await self._get("library", external=int(external), fresh=int(fresh))
+        return decode(LocalModels, data)
+
+    async def recommend(self) -> tuple[Recommended, ...]:
+        """Return a model of the catalogue for each role for which one runs."""
+        data = await self._get("recommend")
+        found = (decode(Recommendation, item) for item in data["recommendations"])
+        return tuple(each.model for each in found if each.model)
+
+    async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
+        """Return the repositories of the hub whose names contain `words`; cancelling ends the search. Raises UserError
+        where the hub is unreachable."""
+        data = await self._get("search", words=words, limit=limit)
+        return tuple(decode(HubRepository, item) for item in data["repositories"])
+
+    async def show(self, model: str) -> tuple[tuple[str, str], ...]:
+        """Return the model info as labels and texts, not yet safe for a terminal."""
+        return tuple((label, text) for label, text in (await self._get("show", model=model))["rows"])
+
+    async def types(self, model: str) -> tuple[TypeChoice, ...]:
+        """Return size, loss and fit of a model in each type. Raises UserError for one that cannot be quantized."""
+        return tuple(decode(TypeChoice, item) for item in (await self._get("types", model=model))["types"])
+
+    async def machine(self) -> MachineReport:
+        """Return the service's machine and its problems; takes some seconds."""
+        return decode(MachineReport, await self._get("machine"))
+
+    async def import_model(self, source: str, name: str = "") -> str:
+        """Import a model into the library by a link, and return its id."""
+        return str((await self._post("import", source=source, name=name))["id"])
+
+    async def removal(self, model: str) -> RemovalResult:
+        """Return what removing a model would delete. Raises UsageError for a model outside the library."""
+        return decode(RemovalResult, await self._post("remove", model=model, dry_run=True))
+
+    async def remove(self, model: str) -> RemovalResult:
+        """Remove a model and return what was deleted. Raises RequestError for a loaded one."""
+        return decode(RemovalResult, await self._post("remove", model=model))
+
+    async def unload(self, model: str) -> None:
+        """Unload a model. Raises RequestError for a busy one."""
+        await self._post("unload", model=model)
+
+    async def keep_alive(self, model: str, duration: str) -> None:
+        """Set how long an idle model stays loaded: "5m", "-1" forever."""
+        await self._post("keep-alive", model=model, keep_alive=duration)
+
+    async def _get(self, path: str, **query: str | int) -> Any:
+        return await self._connection.call("GET", f"{_ROOT}/{path}?{urlencode(query)}")
+
+    async def _post(self, path: str, **body: object) -> Any:
+        return await self._connection.call("POST", f"{_ROOT}/{path}", body)
 
 
 class PlannerClient:
@@ -29,17 +106,14 @@ class PlannerClient:
 
     async def plan(self, request: PlanRequest) -> PlanReport:
         """Return the plan for `request`. Raises the errors of an unavailable model, UsageError for invalid settings."""
-        return decode(PlanReport, await self._connection.call("POST", "/api/localllm/plan", request))
+        return decode(PlanReport, await self._connection.call("POST", f"{_ROOT}/plan", request))
 
     async def reload(self, request: PlanRequest) -> str:
         """Start to reload the model with the settings of `request`, and return its id without waiting.
 
         Running answers fail. Raises as `plan`, and UsageError for a request for another machine.
         """
-        return str((await self._connection.call("POST", "/api/localllm/reload", request))["id"])
-
-
-_JOBS = "/api/localllm/jobs"
+        return str((await self._connection.call("POST", f"{_ROOT}/reload", request))["id"])
 
 
 class ServiceClient(Connection):
@@ -58,14 +132,14 @@ class ServiceClient(Connection):
 
     async def status(self) -> ServiceStatus:
         """Return the service's version and the state of its models."""
-        return decode(ServiceStatus, await self.call("GET", "/api/localllm/status"))
+        return decode(ServiceStatus, await self.call("GET", f"{_ROOT}/status"))
 
     async def load(self, model: str, when_unfit: str = "") -> str:
         """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it.
 
         `when_unfit` is the policy for a model that fits only partly: "warn", "ask", "load", or "" for the service's.
         """
-        data = await self.call("POST", "/api/localllm/load", {"model": model, "when_unfit": when_unfit or None})
+        data = await self.call("POST", f"{_ROOT}/load", {"model": model, "when_unfit": when_unfit or None})
         return str(data["id"])
 
     async def count_tokens(self, text: str, model: str = "") -> int:
@@ -141,5 +215,5 @@ class ServiceClient(Connection):
 
     async def stay_until_jobs_end(self) -> None:
         """Keep the service running until its last job has ended and no client watches."""
-        await self.call("POST", "/api/localllm/stay", {"until": "jobs-end"})
+        await self.call("POST", f"{_ROOT}/stay", {"until": "jobs-end"})
         self.is_staying = True

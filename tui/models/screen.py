@@ -26,7 +26,7 @@ from tui.widgets.dialogs import ChoiceDialog
 from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 
 if TYPE_CHECKING:
-    from app.client.library import LibraryClient
+    from app.client.service_client import LibraryClient
 
 __all__ = ["ModelsScreen"]
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedLibrary, ScriptedPlanner, ScriptedReply
-from app.client.library import LibraryClient
-from app.client.service_client import PlannerClient, ServiceClient
+from app.client.service_client import LibraryClient, PlannerClient, ServiceClient
 from app.protocol.chat import TextDelta
 from app.protocol.job import Job
 from quantizer.errors import EngineError, RequestError
