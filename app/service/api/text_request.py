@@ -141,7 +141,7 @@ class GenerationBody(SamplingBody):
 
     def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
         """Return the engine's request for `prompt`. Raises RequestError for values out of range or unsupported."""
-        limit = self._limit()
+        limit, limit_ms = self._limit(), self.t_max_predict_ms  # of the latter 0 and -1 mean none
         return self.new_request(
             prompt,
             self._format_grammar(),
@@ -153,7 +153,7 @@ class GenerationBody(SamplingBody):
             context_shift=self.context_shift,
             n_keep=self.n_keep or 0,
             max_time_s=self.max_time,
-            max_predict_s=self._max_predict_s(),
+            max_predict_s=None if limit_ms in (None, 0, -1) else limit_ms / 1000,
         )
 
     @abstractmethod
@@ -167,10 +167,6 @@ class GenerationBody(SamplingBody):
     @abstractmethod
     def _format_grammar(self) -> str:
         """Return the grammar of the requested output format, "" for none."""
-
-    def _max_predict_s(self) -> float | None:
-        """Return llama-server's time limit, where 0 and -1 mean none."""
-        return None if self.t_max_predict_ms in (None, 0, -1) else self.t_max_predict_ms / 1000
 
 
 class PromptField(Body):

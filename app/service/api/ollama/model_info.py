@@ -24,8 +24,6 @@ __all__ = [
     "ModelEntry",
     "RunningEntry",
     "ShowResponse",
-    "format_modelfile",
-    "format_parameters",
     "list_entry",
     "running_entry",
     "show_response",
@@ -131,8 +129,8 @@ def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Served
     if model is not None and model.status.facts is not None:
         metadata[f"{facts.info.architecture}.context_length"] = model.status.facts.n_ctx
     response: ShowResponse = {
-        "modelfile": format_modelfile(ref.id, recipe),
-        "parameters": format_parameters(recipe),
+        "modelfile": _modelfile(ref.id, recipe),
+        "parameters": _parameters(recipe),
         "template": f"{_hints(capabilities)}{facts.chat_template}",
         "details": _details(facts, recipe.base),
         "model_info": {**metadata, "general.parameter_count": facts.info.n_parameters},
@@ -185,12 +183,12 @@ def _short(count: int) -> str:
     return f"{count / unit:.1f}{name}" if name == "B" else f"{count / unit:.2f}{name}"
 
 
-def format_parameters(recipe: Recipe) -> str:
+def _parameters(recipe: Recipe) -> str:
     """Return a line for each parameter, and for each of a list's values."""
     return "\n".join(f"{name:<{_NAME_WIDTH}} {json.dumps(value, ensure_ascii=False)}" for name, value in _each(recipe))
 
 
-def format_modelfile(name: str, recipe: Recipe) -> str:
+def _modelfile(name: str, recipe: Recipe) -> str:
     """Return the Modelfile that would make the model `name` again."""
     texts = {"TEMPLATE": recipe.template, "SYSTEM": recipe.system, "LICENSE": recipe.license}
     lines = [

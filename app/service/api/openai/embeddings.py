@@ -21,7 +21,7 @@ from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from quantizer.errors import RequestError
 
-__all__ = ["EmbeddingsBody", "RerankBody", "as_floats", "check_dimensions", "embeddings", "router"]
+__all__ = ["RerankBody", "as_floats", "check_dimensions", "embeddings", "router"]
 
 router = Router()
 
