@@ -52,9 +52,9 @@ class ActivationRecorder:
     An exception in the callback ends the computation; `check` raises it. Must exist as long as those contexts.
     """
 
-    def __init__(self, gathering: ImatrixCollector) -> None:
+    def __init__(self, collector: ImatrixCollector) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
-        self._gathering = gathering
+        self._collector = collector
         self._failure: Exception | None = None
         self._ops = _ops()
         self._read = ggml_function("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
@@ -89,13 +89,13 @@ class ActivationRecorder:
         rows = self._array(node.src[1], np.dtype(np.float32))
         if self._ops[node.op] == "MUL_MAT_ID":
             experts = self._array(node.src[2], np.dtype(np.int32))[0, 0]
-            self._gathering.add_experts(name, rows[0], experts, weight.ne[2])
+            self._collector.add_experts(name, rows[0], experts, weight.ne[2])
             return
         # Several inputs may share a matrix: (i3, i2) goes with (i3 % ne3, i2 % ne2) of the weight.
         n3, n2, n_rows, n_columns = rows.shape
         w3, w2 = weight.ne[3], weight.ne[2]
         grouped = rows.reshape(n3 // w3, w3, n2 // w2, w2, n_rows, n_columns).transpose(1, 3, 0, 2, 4, 5)
-        self._gathering.add(name, grouped.reshape(w3 * w2, -1, n_columns))
+        self._collector.add(name, grouped.reshape(w3 * w2, -1, n_columns))
 
     def _array(self, pointer: Any, kind: np.dtype[Any]) -> NDArray[Any]:
         """Return a copy of a tensor of any device, with numpy's order of dimensions (slowest first)."""

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.llama.adapters import LlamaAdapters
-from app.engine.llama.batch import Batch
-from app.engine.llama.context import LlamaBackend
+from app.engine.llama.context import Batch, LlamaBackend
 from app.engine.llama.native import hidden_states, lib
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet

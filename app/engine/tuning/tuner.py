@@ -234,20 +234,15 @@ def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSe
     return [setting for setting in settings if supports_kv_types(parse_kv_types(setting.kv_type), shape)]
 
 
-def _lower_priority() -> None:
-    """Run at the lowest priority, and end when the parent process is gone."""
+def main() -> int:
+    """Tune the model of a request on stdin, or with `--idle` the one of the arguments. Return 1 when that fails."""
+    if "--idle" not in sys.argv:
+        return serve_task(TuneRequest, _tune)
     if sys.platform == "win32":
         psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
     else:
         psutil.Process().nice(_IDLE_NICE)
     exit_with_parent()
-
-
-def main() -> int:
-    """Tune the model of a request on stdin, or with `--idle` the one of the arguments. Return 1 when that fails."""
-    if "--idle" not in sys.argv:
-        return serve_task(TuneRequest, _tune)
-    _lower_priority()
     try:
         _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings().cache_dir)
     except UserError:
