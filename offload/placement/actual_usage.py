@@ -58,16 +58,12 @@ def with_reserved(machine: Machine, surplus: ExcessUsage) -> Machine:
 
 def missing_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tuple[str, ...]:
     """Return the GPUs whose planned layers are almost entirely missing."""
-    names = (share.device.name for share in _on_gpus(shares) if not _has_weights(share, held[share.device.name]))
-    return tuple(names)
+    found = ((share.device.name, _LEAST_SHARE * share.weight_bytes) for share in _on_gpus(shares))
+    return tuple(name for name, least_bytes in found if held[name].weight_bytes < least_bytes)
 
 
 def _on_gpus(shares: Sequence[Share]) -> list[Share]:
     return [share for share in shares if share.n_layers and share.device.kind is not DeviceKind.CPU]
-
-
-def _has_weights(share: Share, holding: DeviceUsage) -> bool:
-    return holding.weight_bytes >= _LEAST_SHARE * share.weight_bytes
 
 
 def _less(device: Device, n_bytes: int) -> Device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from app.cli.output.format import print_json
 from app.cli.quantization.calibration import compute_imatrix
 from app.terminal import printable
 from quantizer.errors import UsageError
-
-if TYPE_CHECKING:
-    from quantizer.mix.imatrix import ImportanceMatrix
 
 __all__ = ["imatrix"]
 
@@ -62,21 +58,9 @@ def imatrix(
         matrices.append(compute_imatrix(path, text, window, chunks, threads or 0, parses_special=parse_special))
     merged = merge_imatrices(matrices)
     save_imatrix(merged, output)
-    _print(merged, output, wants_json=wants_json)
-
-
-def _print(matrix: ImportanceMatrix, output: Path, *, wants_json: bool) -> None:
-    result = {
-        "output": str(output),
-        "entries": len(matrix.entries),
-        "chunks": matrix.n_chunks,
-        "chunk_size": matrix.chunk_size,
-        "datasets": matrix.datasets,
-    }
     if wants_json:
-        print_json(result)
+        figures = {"entries": len(merged.entries), "chunks": merged.n_chunks, "chunk_size": merged.chunk_size}
+        print_json({"output": str(output), **figures, "datasets": merged.datasets})
         return
-    click.echo(
-        f"{printable(str(output))} has {len(matrix.entries)} weights, over {matrix.n_chunks} windows of "
-        f"{matrix.chunk_size} tokens."
-    )
+    windows = f"{merged.n_chunks} windows of {merged.chunk_size} tokens"
+    click.echo(f"{printable(str(output))} has {len(merged.entries)} weights, over {windows}.")
