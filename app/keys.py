@@ -10,17 +10,18 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
 from quantizer.errors import StorageError, UsageError
-from quantizer.files import try_lock, write_atomically
+from quantizer.files import explained, try_lock, write_atomically
 
 __all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "key_file", "own_key"]
 
@@ -63,13 +64,12 @@ class KeyFile:
 
     def known(self) -> tuple[Key, ...]:
         """Return every key, the oldest first."""
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            self._state, self._keys = (), ()
-            return ()
-        except OSError as error:
-            raise _refused(self._path, error) from error
+        with _using(self._path):
+            try:
+                status = self._path.stat()
+            except FileNotFoundError:
+                self._state, self._keys = (), ()
+                return ()
         state = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
         if state != self._state:
             if sys.platform != "win32" and status.st_mode & _OTHERS:
@@ -89,63 +89,49 @@ class KeyFile:
 
     def add(self, name: str, scopes: Iterable[KeyScope]) -> Key:
         """Create a key called `name`. Raises UsageError where the name is taken."""
-        key = _new_key(name, scopes)
-
-        def with_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        with self._changing() as keys:
             if any(other.name == name for other in keys):
                 raise UsageError(f"There is a key {name!r} already.", "Give another name, or remove it first.")
-            return (*keys, key)
-
-        self._change(with_key)
-        return key
+            keys.append(_new_key(name, scopes))
+            return keys[-1]
 
     def remove(self, name: str) -> None:
         """Revoke the key called `name`. Raises UsageError that lists the names where there is none."""
-
-        def without_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
-            left = tuple(key for key in keys if key.name != name)
-            if left == keys:
-                names = ", ".join(key.name for key in keys)
-                raise UsageError(
-                    f"There is no key {name!r}.", f"Existing keys: {names}." if names else "There are none."
-                )
-            return left
-
-        self._change(without_key)
+        with self._changing() as keys:
+            names = [key.name for key in keys]
+            if name not in names:
+                known = f"Existing keys: {', '.join(names)}." if names else "There are none."
+                raise UsageError(f"There is no key {name!r}.", known)
+            keys[:] = [key for key in keys if key.name != name]
 
     def first(self, name: str) -> Key:
         """Return the oldest key with all scopes, creating one called `name` where there is none."""
-
-        def with_one(keys: tuple[Key, ...]) -> tuple[Key, ...]:
-            names = {key.name for key in keys}
-            free = next(other for number in range(len(keys) + 1) if (other := name + "+" * number) not in names)
-            return keys if _complete(keys) else (*keys, _new_key(free, ALL_SCOPES))
-
         if not _complete(self.known()):
-            self._change(with_one)
+            with self._changing() as keys:
+                if not _complete(keys):  # another process may have created one meanwhile
+                    names = {key.name for key in keys}
+                    free = next(other for number in count() if (other := name + "+" * number) not in names)
+                    keys.append(_new_key(free, ALL_SCOPES))
         return _complete(self.known())[0]
 
-    def _change(self, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> None:
-        try:
+    @contextmanager
+    def _changing(self) -> Iterator[list[Key]]:
+        """Yield the keys under a lock, and store the list as the block leaves it."""
+        with _using(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(self._path.with_suffix(".lock")):
-                self._write(change(self.known()))
-        except OSError as error:
-            raise _refused(self._path, error) from error
+                keys = list(self.known())
+                yield keys
+                text = json.dumps({"keys": [_to_json(key) for key in keys]}, indent=1)
+                write_atomically(self._path, text, sync=True, mode=0o600)  # only its owner ever reads a byte of it
 
     def _read(self) -> tuple[Key, ...]:
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
+            with _using(self._path):
+                data = json.loads(self._path.read_text(encoding="utf-8"))
             return tuple(_parsed(item) for item in data["keys"])
-        except OSError as error:
-            raise _refused(self._path, error) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StorageError(f"{self._path} is damaged.", "Remove it and create new keys.") from error
-
-    def _write(self, keys: tuple[Key, ...]) -> None:
-        """Replace the file by one that only its owner can read, from its first byte on."""
-        text = json.dumps({"keys": [_to_json(key) for key in keys]}, indent=1)
-        write_atomically(self._path, text, sync=True, mode=0o600)
 
 
 def key_file(settings: Settings) -> KeyFile:
@@ -195,5 +181,5 @@ def _parsed(item: dict[str, Any]) -> Key:
     return Key(name, secret, frozenset(map(KeyScope, item["scopes"])), int(item["made_s"]))
 
 
-def _refused(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path} cannot be used: {error.strerror}.", "Check its permissions, or set LOCALLLM_DATA_DIR.")
+def _using(path: Path) -> AbstractContextManager[None]:
+    return explained(f"{path} cannot be used", "Check its permissions, or set LOCALLLM_DATA_DIR.")

@@ -57,7 +57,7 @@ def plan(
     fetched, and a formula estimates the buffers.
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
-    from app.library.hub.lookup import find_model
+    from app.library.hub.selection import find_model
     from app.library.machine_fit.planning import plan_of, plan_of_absent
     from app.protocol.plan import describe_plan
     from offload.footprint.model import kv_table

@@ -82,7 +82,7 @@ def _lines(hit: HubRepository) -> Iterator[str]:
 
 def _model_lines(model: HubModel) -> Iterator[str]:
     from app.cli.output.plan import format_fit
-    from app.library.machine_fit.quant_rule import choose_quant
+    from app.library.machine_fit.planning import choose_quant
 
     context = f", context {model.n_ctx_train:,}" if model.n_ctx_train else ""
     yield f"  {model.architecture}, {model.n_parameters / 1e9:.1f}B parameters{context}"

@@ -9,8 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.library.hub.catalogue import CatalogueModel, Role
-from app.library.machine_fit.planning import PlanningContext
-from app.library.machine_fit.quant_rule import COMFORTABLE_TPS, NEARLY_AS_FAST, choose_quant, keeps_pace, speed_of
+from app.library.machine_fit.planning import (
+    COMFORTABLE_TPS,
+    NEARLY_AS_FAST,
+    PlanningContext,
+    choose_quant,
+    keeps_pace,
+    speed_of,
+)
 from app.protocol.library import Quant, Recommendation, Recommended
 from offload.format import format_memory, format_speed
 

@@ -1,7 +1,8 @@
 """Selection of one model of a repository: by the reference, or the quant that runs best on this machine.
 
-Owns how quants and files are matched, which files are one family (the same model in several types), and the estimate of
-a whole family from one header, which is read over HTTP. The rule among candidates is `machine_fit.quant_rule`'s.
+Owns how quants and files are matched, which files are one family (the same model in several types), the estimate of a
+whole family from one header, which is read over HTTP, and where a model to plan for is looked up: a path, the library,
+the catalogue, the hub. The rule among candidates is `machine_fit.planning`'s.
 """
 
 from __future__ import annotations
@@ -10,26 +11,35 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from app.library.download.http_session import HttpSession
-from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_http_client
-from app.library.hub.reference import FileReference, RepoReference
+from app.library.download.remote_file import RemoteFile
+from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_http_client, hub_access_from_environment
+from app.library.hub.catalogue import resolve_reference
+from app.library.hub.reference import FileReference, RepoReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
-from app.library.hub.repository import RepoModel, Repository
+from app.library.hub.repository import RepoModel, Repository, fetch_file_info, fetch_repository
 from app.library.local.naming import listed
-from app.library.machine_fit.planning import PlanningContext
-from app.library.machine_fit.quant_rule import choose_quant
+from app.library.local.resolve import UnknownModelError, resolve
+from app.library.machine_fit.planning import PlanningContext, choose_quant
 from app.protocol.library import Quant
+from app.settings.settings import Settings
 from offload.footprint.model import PlannedModel
 from offload.format import format_speed
+from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES
+from quantizer.gguf.shards import shard_index, shard_path
+from quantizer.gguf.validation import check_answers
 
 __all__ = [
     "ChooseQuant",
     "QuantChoice",
     "best_quant",
     "families_of",
+    "find_model",
     "quant_chooser",
     "quants_of",
     "select",
@@ -160,3 +170,53 @@ def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, h
     pace = f", at about {format_speed(best.fit.decode_tps)} tokens a second" if best.fit.decode_tps else ""
     rank = "the best that runs well here" if best.fit.runs_well else "none runs well here, this one runs best"
     return QuantChoice(family[quants.index(best)], f"Of {len(family)} quants {rank}{pace}.")
+
+
+def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
+    """Return the model called `name`, and a notice about where it was found: "" for one on this machine.
+
+    `here` is called for a repository with several quants. Raises UnknownModelError for an unknown name, HubError where
+    the hub refuses, ModelFileError for a file that would crash llama.cpp.
+    """
+    try:
+        model = PlannedModel.read(resolve(name, settings).path)
+    except UnknownModelError as unknown:
+        return _on_hub(name, unknown, here)
+    check_answers(model.header, needs_tokenizer=False)  # a plan needs sizes only
+    return model, ""
+
+
+def _on_hub(name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
+    access = hub_access_from_environment()
+    try:
+        reference = resolve_reference(name, access.endpoint)
+    except UsageError as error:
+        raise unknown from error
+    model = asyncio.run(_fetch_model(reference, access, here))
+    return model, f"It is not on this machine: only the header of {model.header.path.name} was read."
+
+
+async def _fetch_model(
+    reference: RepoReference | FileReference | UrlReference, access: HubAccess, here: Callable[[], PlanningContext]
+) -> PlannedModel:
+    async with async_http_client(QUICK_RETRIES.stall_s) as http:
+        session = HttpSession(http, access)
+        if isinstance(reference, UrlReference):
+            return await read_remote_model(session, await _files_at(session, reference))
+        revision = reference.revision if isinstance(reference, FileReference) else ""
+        repository = await fetch_repository(session, reference.repo, revision, QUICK_RETRIES)
+        choice = await asyncio.to_thread(select, repository, reference, quant_chooser(access, here))
+        files = [repository.remote(file, access) for file in choice.model.files]
+        return await read_remote_model(session, files)
+
+
+async def _files_at(session: HttpSession, reference: UrlReference) -> list[RemoteFile]:
+    """Return the file at a URL; of a split model all of them, which are in one folder."""
+    shard = shard_index(reference.name)
+    if shard is None or shard[0] != 0:
+        return [await fetch_file_info(session, reference.url, reference.name, QUICK_RETRIES)]
+    parts = urlsplit(reference.url)
+    folder = parts.path.rpartition("/")[0]
+    names = [shard_path(Path(reference.name), index, shard[1]).name for index in range(shard[1])]
+    urls = [urlunsplit(parts._replace(path=f"{folder}/{quote(name)}")) for name in names]
+    return [await fetch_file_info(session, url, name, QUICK_RETRIES) for name, url in zip(names, urls, strict=True)]

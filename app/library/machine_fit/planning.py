@@ -1,18 +1,19 @@
-"""Fits and plans of models on a machine, as plan, search, recommend and pull use them.
+"""Fits and plans of models on a machine, as plan, search, recommend and pull use them, and the choice of a quant.
 
-Owns the planning context (machine, rates, and what the settings request), and whether compute buffers come from
-llama.cpp's dry run or a formula. The arithmetic is `offload`'s.
+Owns the planning context (machine, rates, and what the settings request), whether compute buffers come from llama.cpp's
+dry run or a formula, and the rule that chooses among the quants of a model. The arithmetic is `offload`'s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from app.engine.load.machine import survey
 from app.engine.load.run_history import fitted_rates
 from app.engine.load.sizing import requested_config
-from app.protocol.library import ModelFit
+from app.protocol.library import ModelFit, Quant
 from app.settings.parsing import parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.machine import Machine
@@ -22,8 +23,20 @@ from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
+from quantizer.gguf.file_types import FILE_TYPES
 
-__all__ = ["PlanningContext", "local_planning_context", "plan_of", "plan_of_absent", "planning_context"]
+__all__ = [
+    "COMFORTABLE_TPS",
+    "NEARLY_AS_FAST",
+    "PlanningContext",
+    "choose_quant",
+    "keeps_pace",
+    "local_planning_context",
+    "plan_of",
+    "plan_of_absent",
+    "planning_context",
+    "speed_of",
+]
 
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has
 
@@ -88,3 +101,47 @@ def plan_of_absent(model: PlannedModel, notice: str, context: PlanningContext) -
     found = context.plan(model)
     formula = "Its compute buffers are estimated by a formula, within 15 %."
     return replace(found, warnings=(*found.warnings, f"{notice} {formula}"))
+
+
+COMFORTABLE_TPS = 12.0  # faster than most people read
+_GOOD_BITS = 4.2  # IQ4_XS and MXFP4; below it the loss of quality outweighs the gain of speed
+_MOST_BITS = 9.0  # above Q8_0 nothing noticeable is gained
+NEARLY_AS_FAST = 0.85
+
+
+def choose_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float = COMFORTABLE_TPS) -> Quant | None:
+    """Return the best quant of a model with `n_parameters`, None if none runs.
+
+    That is the one with the most bits that fits and reaches `pace_tps`; else the best good one that fits and is nearly
+    as fast as the fastest of these; else the best small one that fits; else the fastest that runs at all.
+    """
+
+    def bits(quant: Quant) -> float:
+        known = FILE_TYPES.get(quant.name)  # the type of most weights; of an unknown quant, the average
+        return known.base.bits_per_weight if known else 8 * quant.n_bytes / max(1, n_parameters)
+
+    def quality(quant: Quant) -> tuple[float, int]:
+        return bits(quant), quant.n_bytes
+
+    running = [quant for quant in quants if quant.fit.verdict != "wont_run"]
+    sensible = [quant for quant in running if bits(quant) <= _MOST_BITS] or running
+    fitting = [quant for quant in sensible if quant.fit.runs_well]
+    good = [quant for quant in fitting if bits(quant) >= _GOOD_BITS]
+    if quick := [quant for quant in good if keeps_pace(quant, pace_tps)]:
+        return max(quick, key=quality)
+    if good:
+        enough_tps = NEARLY_AS_FAST * max(map(speed_of, good))
+        return max((quant for quant in good if speed_of(quant) >= enough_tps), key=quality)
+    if fitting:
+        return max(fitting, key=quality)
+    return max(sensible, key=speed_of, default=None)
+
+
+def speed_of(quant: Quant) -> float:
+    """Return tokens a second, 0 if unknown."""
+    return quant.fit.decode_tps or 0.0
+
+
+def keeps_pace(quant: Quant, pace_tps: float) -> bool:
+    """Return whether `quant` fits and reaches `pace_tps`, or its speed is unknown."""
+    return quant.fit.runs_well and (quant.fit.decode_tps is None or quant.fit.decode_tps >= pace_tps)

@@ -130,7 +130,7 @@ class PlanService:
 
     def _model(self, request: PlanRequest, settings: Settings) -> _CachedModel:
         """Return the requested model; its header is read once for each version of the file."""
-        from app.library.hub.lookup import find_model
+        from app.library.hub.selection import find_model
         from app.library.machine_fit.planning import planning_context
 
         with self._lock:

@@ -49,7 +49,7 @@ def test_a_file_that_changed_is_read_again_and_no_other(
     tiny_model: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    from app.library.hub import lookup
+    from app.library.hub import selection as lookup
 
     find = lookup.find_model
     monkeypatch.setattr(lookup, "find_model", lambda name, *others: (read.append(name), find(name, *others))[1])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.library.machine_fit.quant_rule import choose_quant
+from app.library.machine_fit.planning import choose_quant
 from app.protocol.library import ModelFit, Quant, VerdictName
 
 FITS: VerdictName = "fits"
