@@ -133,12 +133,8 @@ def create_app(
 
 def create_document() -> dict[str, Any]:
     """Return the OpenAPI document of all routes, which takes a moment to make."""
-    return document((route for module in _ROUTE_MODULES for route in module.router.routes), _error_kind)
-
-
-def _error_kind(path: str) -> Any:
-    """Return the type of an error at `path`: the annotated result of its dialect's function."""
-    return return_type_of(_error_body(path))
+    routes = (route for module in _ROUTE_MODULES for route in module.router.routes)
+    return document(routes, lambda path: return_type_of(_error_body(path)))
 
 
 def _error_body(path: str) -> ErrorBody:

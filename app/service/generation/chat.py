@@ -16,6 +16,7 @@ from app.engine.request import Request
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.reasoning import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.service.models.served_model import ServedModel
+from app.service.tools.call_grammar import call_grammar
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions
@@ -86,7 +87,9 @@ class ChatTurn:
         request = replace(
             self.request, prompt=prompt.text, add_special=prompt.add_special, visible_tags=prompt.visible_tags
         )
-        if prompt.tool_calling and (grammar := prompt.tool_calling.grammar(prompt.tags)):
+        calling = prompt.tool_calling
+        if calling and calling.options.must_call:
+            grammar = call_grammar(calling.tool_format, calling.options, prompt.tags)
             request = replace(request, sampling=replace(request.sampling, grammar=grammar))
         return request.variants(self.n_answers)
 

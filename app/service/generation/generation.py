@@ -14,7 +14,7 @@ from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
 from app.service.generation.reasoning import NO_REASONING, ReasoningParser, ReasoningTags
 from app.service.models.served_model import ServedModel
-from app.service.tools.parser import ToolCalling
+from app.service.tools.parser import ToolCalling, ToolCallParser
 from app.service.tools.tool import ParsedText, ToolCallDelta, merge_deltas
 
 __all__ = ["Answer", "Delta", "Generation", "Prepare"]
@@ -42,7 +42,7 @@ class Answer:
         self.calls: tuple[ToolCallDelta, ...] = ()
         self.logprobs: list[TokenLogprob] = []
         self._reasoning_parser = ReasoningParser(tags)
-        self._call_parser = tool_calling.new_parser() if tool_calling else None
+        self._call_parser = ToolCallParser(tool_calling.tool_format, tool_calling.options) if tool_calling else None
         self._held_logprobs: tuple[TokenLogprob, ...] = ()
         self._n_tokens = 0
         self._finished: Finished | None = None

@@ -63,7 +63,8 @@ def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route, answers in ours:
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            paths.setdefault(_plain(route.path), {})[method.lower()] = _operation(route, answers, schemas)
+            path = route.path.replace(":path}", "}")  # without how its parameters are matched
+            paths.setdefault(path, {})[method.lower()] = _operation(route, answers, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "localllm", "version": __version__},
@@ -166,8 +167,3 @@ def _response(status: str, answer: _Answer, schemas: _Schemas) -> dict[str, Any]
 
 def _parameter(place: str, name: str) -> dict[str, Any]:
     return {"in": place, "name": name, "required": place == "path", "schema": {"type": "string"}}
-
-
-def _plain(path: str) -> str:
-    """Return a path without how its parameters are matched."""
-    return path.replace(":path}", "}")

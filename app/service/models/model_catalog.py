@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
 from quantizer.files import explained
 from quantizer.gguf.gguf_reader import ArrayRef, Scalar
-from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo, read_model_info
 from quantizer.gguf.validation import validate_gguf
 
@@ -57,12 +55,8 @@ def read_facts(path: Path) -> FileFacts:
         metadata={key: value for key, value in metadata.items() if key != _TEMPLATE},
         chat_template=header.text(_TEMPLATE),
         modified_s=stat.st_mtime,
-        identity=_identity(header, stat),
+        identity=hashlib.sha256(repr((header.path.name, stat.st_size, stat.st_mtime_ns)).encode()).hexdigest(),
     )
-
-
-def _identity(header: Header, stat: os.stat_result) -> str:
-    return hashlib.sha256(repr((header.path.name, stat.st_size, stat.st_mtime_ns)).encode()).hexdigest()
 
 
 def with_served_id(ref: ModelRef) -> ModelRef:

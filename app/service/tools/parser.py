@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.engine.loop.detokenizer import partial_match_length
-from app.service.generation.reasoning import ReasoningTags
-from app.service.tools.call_grammar import call_grammar
 from app.service.tools.call_reader import (
     ArgumentsReader,
     JsonArguments,
@@ -183,14 +181,3 @@ class ToolCalling:
 
     tool_format: ToolFormat
     options: ToolOptions
-
-    def new_parser(self) -> ToolCallParser:
-        """Return the parser of one answer."""
-        return ToolCallParser(self.tool_format, self.options)
-
-    def grammar(self, tags: ReasoningTags) -> str:
-        """Return the GBNF grammar of an answer that must be a call, "" if it may be text.
-
-        Raises RequestError for a schema that cannot be enforced.
-        """
-        return call_grammar(self.tool_format, self.options, tags) if self.options.must_call else ""
