@@ -1,6 +1,6 @@
 """The Textual app: features, command palette, theme, keys and notifications.
 
-Owns Textual's App. Quitting belongs to `tui.jobs.quit_flow`; chats belong to `tui.chat`.
+Owns Textual's App. Quitting belongs to `tui.jobs.monitor`; chats belong to `tui.chat`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from tui.chat.screen import ChatScreen
 from tui.commands import FEATURES, HOME, Feature
 from tui.connection import ServiceConnection
 from tui.jobs.format import ending, is_long
-from tui.jobs.monitor import Downloads, JobMonitor, model_of
-from tui.jobs.quit_flow import QuitFlow
+from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, model_of
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import HIGH_CONTRAST, theme_choices

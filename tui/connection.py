@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from app.settings.settings import Settings
@@ -94,9 +93,7 @@ class ServiceConnection:
     async def __aenter__(self) -> ServiceConnection:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self._close()
 
     def watch(self, callback: Callable[[], None]) -> None:
@@ -137,10 +134,7 @@ class ServiceConnection:
         return self._backend
 
     async def client(self) -> ChatBackend:
-        """Return the client once the model is ready, connecting if needed.
-
-        Raises the UserError that prevented it.
-        """
+        """Return the client once the model is ready, connecting if needed. Raises the UserError that prevented it."""
         self.start()
         await self._is_settled.wait()
         if self.state.error is not None:

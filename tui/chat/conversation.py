@@ -5,7 +5,6 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
@@ -70,11 +69,6 @@ class Conversation:
     leaf_id: int | None = None
     running_id: int | None = None
     errors: dict[int, UserError] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, settings: ChatSettings, messages: Iterable[Message], leaf_id: int | None) -> Conversation:
-        """Return a conversation as stored."""
-        return cls(settings, {message.id: message for message in messages}, leaf_id)
 
     @property
     def branch(self) -> tuple[Message, ...]:

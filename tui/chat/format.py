@@ -1,7 +1,4 @@
-"""The chat's status line and settings as text.
-
-Pure: state and numbers in, text out.
-"""
+"""The chat's status line and settings as text; pure."""
 
 from __future__ import annotations
 
@@ -54,8 +51,7 @@ def presets_text(presets: Mapping[str, ChatSettings]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The values of the status line. `activity` is a phase of the connection, "reading" or "answering"; None means
-    unknown."""
+    """The values of the status line; None is unknown. `activity` is a connection's phase, "reading" or "answering"."""
 
     model: str
     activity: str

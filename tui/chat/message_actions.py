@@ -21,7 +21,7 @@ from tui.chat.conversation import RemovedMessages, TranscriptEntry
 from tui.chat.notices import StatusLine
 from tui.chat.session import ChatSession
 from tui.chat.transcript import Transcript
-from tui.markdown.parser import CodeBlock, code_blocks
+from tui.markdown.document import CodeBlock, code_blocks
 from tui.widgets.screens import AppContext, CommandScreen
 
 __all__ = ["ConversationScreen"]
@@ -30,8 +30,7 @@ _UNDONE_FOR_S = 8.0
 
 
 class ConversationScreen(CommandScreen):
-    """A screen with a transcript and a composer, and the commands for messages. Runs one answer at a time, after the
-    last chat is open."""
+    """A transcript, a composer and the commands for messages. Runs one answer at a time, once the last chat is open."""
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)

@@ -18,7 +18,7 @@ from tui.chat.answer_stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.conversation import Ending, TranscriptEntry
 from tui.chat.notices import ErrorPanel
-from tui.markdown.parser import code_blocks
+from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 
 __all__ = ["AnswerView", "MessageBar", "MessageView", "QuestionView", "ReasoningView"]

@@ -42,8 +42,7 @@ class ErrorPanel(Static):
 
 
 class Greeting(Static):
-    """The content of an empty chat: one line on localllm, example questions sent by one key or click, and the other
-    features."""
+    """The content of an empty chat: what localllm is, questions sent by one key or click, and the other features."""
 
     def __init__(self) -> None:
         examples = "\n".join(

@@ -1,7 +1,4 @@
-"""The form for sampling options, with a name to save them as a preset.
-
-Validation belongs to the caller's `take`.
-"""
+"""The form for sampling options, with a name to save them as a preset."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
@@ -160,9 +159,7 @@ class SqliteChatRepository:
     async def __aenter__(self) -> SqliteChatRepository:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         async with self._write_lock:
             if self._opened is not None:
                 await self._opened.close()
@@ -173,7 +170,8 @@ class SqliteChatRepository:
         self._chat_id = transcript.chat.id if transcript else None
         if transcript is None:
             return Conversation()
-        return Conversation.of(transcript.chat.settings, transcript.messages, transcript.chat.leaf_id)
+        chat, messages = transcript.chat, {message.id: message for message in transcript.messages}
+        return Conversation(chat.settings, messages, chat.leaf_id)
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         async with self._prepare_lock:

@@ -249,8 +249,7 @@ def is_idle(model: ModelStatus | None) -> bool:
 
 
 async def generate_title(client: ChatBackend, model: str, turns: Sequence[ChatMessage]) -> str:
-    """Return a title for `turns`; an empty string if the model is busy or returns none. Cancelling it stops the model.
-    Raises UserError."""
+    """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError."""
     if not is_idle((await client.status()).model(model)):
         return ""
     messages = [*turns, ChatMessage("user", _REQUEST)]

@@ -187,8 +187,7 @@ class Transcript(SteadyScroll):
                 await self._views[-1].write(entry, chunk.text)
 
     def toggle_thoughts(self) -> bool:
-        """Expand or collapse the reasoning of the selected message, else of the last with any; return False if there is
-        none."""
+        """Expand or collapse the reasoning of the selected message, or of the last with any; return whether one has."""
         views = [self.selected] if self.selected else reversed(self._views)
         return any(view.toggle_thoughts() for view in views)
 

@@ -1,7 +1,7 @@
 """The commands of a chat in the scrollback, and the questions asked in it.
 
 Owns which commands of the app it has, by their slash words, and the aliases from other programs.
-`tui.chat.session` runs the answers; `tui.inline.line_prompt` reads the input.
+`tui.chat.session` runs the answers; `tui.inline.scrollback` reads the input.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from tui.chat.conversation import Ending
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
 from tui.commands import APP_COMMANDS, Command, slash_line
-from tui.inline.line_prompt import breaks_lines
-from tui.inline.scrollback import Scrollback
+from tui.inline.scrollback import Scrollback, breaks_lines
 
 __all__ = ["COMMANDS", "SLASH_WORDS", "InlineChat", "help_text", "needs_full_screen", "parse_command"]
 

@@ -9,7 +9,6 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 __all__ = ["LoopThread"]
@@ -31,9 +30,7 @@ class LoopThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,26 +1,176 @@
-"""The output of a chat in the scrollback: each text is printed once.
+"""Input and output of a chat in the scrollback: a prompt that edits and completes lines, and each text printed once.
 
-Owns stdout, which receives answers, and stderr, which receives the rest.
+Owns the configuration of readline (Windows has a line editor of its own), the terminal's echo, stdout, which receives
+answers, and stderr, which receives the rest.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from io import TextIOWrapper
+from pathlib import Path
+from types import ModuleType
 
 import click
 
 from app.chat.conversation import Message
 from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
+from app.cli.prompts import multiline
 from app.terminal import printable
 from tui.chat.answer_stream import StreamChunk, format_reasoning
+from tui.chat.composer.attachments import complete_path
 from tui.chat.conversation import TranscriptEntry
-from tui.inline.line_prompt import CONTINUATION, PROMPT
 
-__all__ = ["Scrollback"]
+__all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "Scrollback", "breaks_lines", "has_pending_input", "without_echo"]
+
+_PASTE_GAP_S = 0.02  # the pieces of a paste arrive faster than this, keys slower
+PROMPT = ">>> "
+CONTINUATION = "... "
+_COMPLETES_GNU = "tab: complete"
+_COMPLETES_EDITLINE = "bind ^I rl_complete"  # macOS' editor, also of uv's Python
+_BREAKS_LINES = '"\\e\\C-m": "\\C-v\\C-j"'  # GNU only: Alt+Enter inserts a line break
+_MARKS_PASTES = "set enable-bracketed-paste on"  # GNU only: a paste is one text
+
+
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """Turn the terminal's echo off for the block: text typed during an answer waits for the next prompt. Ctrl-C still
+    works. Does nothing without a terminal, and on Windows."""
+    if sys.platform == "win32" or sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    usual = termios.tcgetattr(descriptor)
+    silent = [*usual]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may have closed
+            termios.tcsetattr(descriptor, termios.TCSANOW, usual)
+
+
+def has_pending_input() -> bool:
+    """Return whether more input follows so soon that it was pasted.
+
+    A terminal in canonical mode reports whole lines only: it is switched for a moment.
+    """
+    if sys.platform == "win32":
+        return False
+    import termios
+
+    usual = termios.tcgetattr(0)
+    watching = [*usual]
+    watching[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(0, termios.TCSANOW, watching)
+    try:
+        return bool(select.select([0], [], [], _PASTE_GAP_S)[0])
+    finally:
+        termios.tcsetattr(0, termios.TCSANOW, usual)
+
+
+def breaks_lines() -> bool:
+    """Return whether Alt+Enter starts a new line in this terminal."""
+    editor = _line_editor()
+    return editor is not None and _is_gnu(editor) and os.environ.get("TERM") != "dumb"
+
+
+class LinePrompt:
+    """Reads questions; completes `words` after a slash, files below the working folder after an at sign."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._slash_completions = tuple(f"/{word} " for word in words)
+        self._editor = _line_editor()
+        self._must_join = False
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a paste may be invalid UTF-8: show a replacement character
+        if self._editor is not None:
+            self._set_up(self._editor)
+
+    def remember(self, questions: Sequence[str]) -> None:
+        """Add `questions` to the history, newest last."""
+        if self._editor is not None:
+            for question in questions:
+                self._editor.add_history(printable(question))
+
+    def read(self, begun: str = "") -> str:
+        """Return the printable text entered; `begun` is its initial text.
+
+        Three quotes start and end a text of several lines. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C.
+        """
+        first = self._pasted_or_typed(begun)
+        text = printable(multiline(first, lambda: input(CONTINUATION)))
+        if text.strip():
+            self.remember([text])
+        return text
+
+    def _set_up(self, editor: ModuleType) -> None:
+        is_gnu = _is_gnu(editor)
+        editor.parse_and_bind(_COMPLETES_GNU if is_gnu else _COMPLETES_EDITLINE)
+        editor.set_auto_history(False)  # a text of several lines is one entry
+        editor.set_completer_delims(" \t\n")
+        editor.set_completer(self._complete)
+        marks_pastes = is_gnu and os.environ.get("TERM") != "dumb"
+        if marks_pastes:
+            editor.parse_and_bind(_MARKS_PASTES)
+            editor.parse_and_bind(_BREAKS_LINES)
+        self._must_join = not marks_pastes and sys.stdout.isatty()
+
+    def _pasted_or_typed(self, begun: str) -> str:
+        lines = [self._line(begun)]
+        while self._must_join and has_pending_input():
+            lines.append(input(CONTINUATION))
+        return "\n".join(lines)
+
+    def _line(self, begun: str) -> str:
+        editor = self._editor
+        if editor is None or not begun:
+            return input(PROMPT)
+        editor.set_startup_hook(lambda: editor.insert_text(printable(begun)))
+        try:
+            return input(PROMPT)
+        finally:
+            editor.set_startup_hook(None)
+
+    def _complete(self, begun: str, index: int) -> str | None:
+        is_first_word = self._editor is not None and self._editor.get_begidx() == 0
+        if begun.startswith("@"):
+            fitting = [_file_completion(name) for name in complete_path(begun[1:], Path.cwd())]
+        else:
+            fitting = [
+                completion
+                for completion in self._slash_completions
+                if begun and is_first_word and completion.startswith(begun)
+            ]
+        return fitting[index] if index < len(fitting) else None
+
+
+def _file_completion(name: str) -> str:
+    """Return the completion of a file, with a trailing space, or of a folder, without."""
+    if any(space in name for space in " \t\n"):
+        return f'@"{printable(name)}'
+    return f"@{printable(name)}" if name.endswith("/") else f"@{printable(name)} "
+
+
+def _is_gnu(editor: ModuleType) -> bool:
+    return "libedit" not in (editor.__doc__ or "")
+
+
+def _line_editor() -> ModuleType | None:
+    try:
+        import readline
+    except ImportError:
+        return None
+    return readline
 
 
 class Scrollback:

@@ -23,9 +23,8 @@ from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteCh
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service
 from tui.inline.chat import SLASH_WORDS, InlineChat
-from tui.inline.line_prompt import LinePrompt, without_echo
 from tui.inline.loop_thread import LoopThread
-from tui.inline.scrollback import Scrollback
+from tui.inline.scrollback import LinePrompt, Scrollback, without_echo
 
 __all__ = ["InlineSession", "run_inline"]
 

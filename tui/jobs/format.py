@@ -1,7 +1,4 @@
-"""A job as text: table cells, details, and the notification of its end.
-
-Pure. All output is printable: titles and messages may quote a hub or a file.
-"""
+"""A job as printable text: table cells, details, and the notification of its end."""
 
 from __future__ import annotations
 

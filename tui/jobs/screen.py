@@ -1,7 +1,4 @@
-"""The jobs screen: progress, log and actions of each job.
-
-`tui.jobs.monitor` follows the jobs, also while other screens are shown.
-"""
+"""The jobs screen: progress, log and actions of each job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The rows of the models screen, their order, their columns at a given width, and their figures as short text.
-
-Pure: independent of widgets and the service.
-"""
+"""The rows of the models screen, their order, their columns at a given width, and their figures as short text."""
 
 from __future__ import annotations
 
@@ -77,8 +74,7 @@ def format_progress(job: Job) -> str:
 
 
 def format_removal(removal: RemovalResult) -> str:
-    """Return which files are deleted with a model and how much space that frees; the files last, since they may be
-    many."""
+    """Return how much space deleting a model frees, and which files are deleted: last, since they may be many."""
     frees = (
         f"This frees {format_size(removal.n_bytes_freed)}."
         if removal.n_bytes_freed
@@ -187,8 +183,7 @@ class Columns:
 
 
 def columns(width: int) -> Columns:
-    """Return the columns for rows of `width` cells: the name takes the remaining cells, the last columns are hidden
-    first."""
+    """Return the columns for rows of `width` cells: the name takes the rest, the last columns are hidden first."""
     wide = Columns(0)
     for kept in (wide, replace(wide, context=0), replace(wide, context=0, type=0)):
         taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.speed, kept.context) if cells)

@@ -122,8 +122,7 @@ def _sections(device: DevicePlan) -> tuple[tuple[str, int], ...]:
 
 
 def _bar(device: DevicePlan, n_columns: int) -> str:
-    """Return a bar as long as the free memory, or as the used memory if that is more; every part gets at least one
-    cell."""
+    """Return a bar as long as the free memory, or the used memory if that is more; every part has at least one cell."""
     most = max(device.free_bytes, device.n_bytes, 1)
     bar = "".join(sign * max(1, round(size / most * n_columns)) for sign, size in _sections(device) if size)
     return bar[:n_columns].ljust(n_columns, "·") if device.left_bytes > 0 else bar[:n_columns].ljust(n_columns, "!")

@@ -118,10 +118,8 @@ class SettingsController:
         return format_setting(getattr(load_settings(self._flags, self._environment), name))
 
     async def change(self, name: str, text: str | None) -> str:
-        """Write `text` to the settings file, or remove the setting if None; return when it takes effect.
-
-        Raises UserError for an invalid value or an unwritable file.
-        """
+        """Write `text` to the settings file, or remove the setting if None; return when it takes effect. Raises
+        UserError for an invalid value or an unwritable file."""
         from app.settings.settings import write_setting
 
         value = None if text is None else self._checked(name, text)

@@ -1,7 +1,4 @@
-"""The themes to choose from: Textual's, and one with high contrast.
-
-Owns their labels and order.
-"""
+"""The themes to choose from, their labels and order: Textual's, and one with high contrast."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ def _message(number: int, role: str, content: str, parent_id: int | None = -1, *
 
 
 def _chat(*messages: Message, system: str = "") -> Conversation:
-    return Conversation.of(ChatSettings(system=system), messages, messages[-1].id if messages else None)
+    by_id = {message.id: message for message in messages}
+    return Conversation(ChatSettings(system=system), by_id, messages[-1].id if messages else None)
 
 
 FORK = (

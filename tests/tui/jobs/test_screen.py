@@ -131,7 +131,7 @@ async def test_a_service_that_does_not_answer_holds_up_no_terminal_that_closes(o
         async def stay_until_jobs_end(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("tui.jobs.quit_flow._QUIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("tui.jobs.monitor._QUIT_TIMEOUT_S", 0.05)
     async with open_app(Silent(jobs=[PULL])) as user:
         await user.presses("f8")
         await user.sees("running")

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from tests.tui.hostile import HOSTILE, controls_in, sequences
-from tests.tui.markdown.test_parser import REFERENCES
+from tests.tui.markdown.test_document_parser import REFERENCES
 from tui.markdown.document import MarkdownDocument
 from tui.markdown.widget import ADDRESS, MarkdownRenderer
 

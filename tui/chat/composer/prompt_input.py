@@ -65,8 +65,7 @@ class PromptInput(TextArea):
         self._n_back = 0
 
     async def _on_key(self, event: Key) -> None:
-        """Handle each key before the next one: Textual would run cursor keys, deletions and Enter after letters that
-        are already queued."""
+        """Handle each key before the next one: Textual would run cursor keys and Enter after letters already queued."""
         drops = event.key == "backspace" and not self.text and self._neighbours.drop_last()
         bindings = () if drops else self._bindings.key_to_bindings.get(event.key, ())
         if drops or bindings:

@@ -6,7 +6,7 @@ import pytest
 
 from app.client.fake import ScriptedClient, ScriptedReply
 from tests.tui.hostile import HOSTILE, controls_in, sequences
-from tui.markdown.parser import CodeBlock, code_blocks, markdown_parser
+from tui.markdown.document import CodeBlock, code_blocks, markdown_parser
 
 FENCED = """Before.
 
