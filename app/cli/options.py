@@ -184,8 +184,7 @@ def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:
 def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
     """Return this machine, or the one that --vram and --ram describe, with its rates. Raises UsageError."""
     from app.engine.load.machine import survey
-    from app.library.machine_fit.machine_spec import parse_machine
-    from app.library.machine_fit.planning import local_planning_context, planning_context
+    from app.library.machine_fit.planning import local_planning_context, parse_machine, planning_context
 
     endpoints = announced_rpc_endpoints(settings)
     if not vram and ram is None:

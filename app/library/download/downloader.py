@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.library.download.events import Discarded, Fetching, Progress, Report, Retrying
-from app.library.download.http_session import HttpSession, NoRangesError, RangeSource
+from app.library.download.http_session import (
+    HttpSession,
+    NoRangesError,
+    RangeSource,
+    Retries,
+    RetryPolicy,
+    TransientError,
+)
 from app.library.download.partial_file import PartialFile, SequentialWriter
 from app.library.download.ranges import Range, Schedule
 from app.library.download.rates import RateLimit, Speedometer
 from app.library.download.remote_file import RemoteFile, StreamingHash
-from app.library.download.replies import Retries, RetryPolicy, TransientError
 from app.library.hub.access import HubError
 
 __all__ = ["DownloadOptions", "Downloader"]

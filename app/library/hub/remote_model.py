@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from app.library.download.http_session import HttpSession, NoRangesError, RangeSource, RemoteChangedError
+from app.library.download.http_session import (
+    HttpSession,
+    NoRangesError,
+    RangeSource,
+    RemoteChangedError,
+    Retries,
+    RetryPolicy,
+    TransientError,
+)
 from app.library.download.ranges import Range
 from app.library.download.remote_file import RemoteFile
-from app.library.download.replies import Retries, RetryPolicy, TransientError
 from app.library.hub.access import HubError, unreachable_error
 from offload.footprint.model import PlannedModel
 from quantizer.errors import ModelFileError

@@ -18,9 +18,15 @@ from urllib.parse import quote
 
 import httpx
 
-from app.library.download.http_session import HttpSession
+from app.library.download.http_session import (
+    HttpSession,
+    Retries,
+    RetryPolicy,
+    TransientError,
+    content_mark,
+    retry_after_s,
+)
 from app.library.download.remote_file import Digest, RemoteFile
-from app.library.download.replies import Retries, RetryPolicy, TransientError, content_mark, retry_after_s
 from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable_error
 from app.library.local.naming import is_safe_name
 from quantizer.errors import CheckpointError

@@ -1,12 +1,13 @@
 """Fits and plans of models on a machine, as plan, search, recommend and pull use them, and the choice of a quant.
 
 Owns the planning context (machine, rates, and what the settings request), whether compute buffers come from llama.cpp's
-dry run or a formula, and the rule that chooses among the quants of a model. The arithmetic is `offload`'s.
+dry run or a formula, the rule that chooses among the quants of a model, and how a machine is written as text, such as
+`--vram GPU0=8GiB@900GB/s --ram 16GiB@60GB/s`. The arithmetic is `offload`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.engine.load.dry_run import DryRunRequest, compute_by_device
@@ -14,15 +15,17 @@ from app.engine.load.machine import survey
 from app.engine.load.run_history import fitted_rates
 from app.engine.load.sizing import requested_config
 from app.protocol.library import ModelFit, Quant
-from app.settings.parsing import parse_rpc_endpoints
+from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
-from offload.devices.machine import Machine
+from offload.devices.gpu_table import known_bandwidth
+from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
+from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "choose_quant",
     "keeps_pace",
     "local_planning_context",
+    "parse_machine",
     "plan_of",
     "plan_of_absent",
     "planning_context",
@@ -145,3 +149,53 @@ def speed_of(quant: Quant) -> float:
 def keeps_pace(quant: Quant, pace_tps: float) -> bool:
     """Return whether `quant` fits and reaches `pace_tps`, or its speed is unknown."""
     return quant.fit.runs_well and (quant.fit.decode_tps is None or quant.fit.decode_tps >= pace_tps)
+
+
+_HOW = "Write it like --vram GPU0=8GiB@900GB/s, or --vram 'RTX 3060=12GiB'."
+_PER_SECOND = "/s"
+
+
+def parse_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | None) -> Machine:
+    """Return a machine with the given GPUs and memory, all of it free; the rest comes from `here`.
+
+    `here` is called only if something is missing, because it takes a second. Memory without a speed gets this
+    machine's, a GPU without one that of its name. Raises UsageError.
+    """
+    gpus = tuple(_gpu(text) for text in vram)
+    names = [gpu.name for gpu in gpus]
+    if len(set(names)) != len(names):
+        raise UsageError("Two GPUs have the same name.", _HOW)
+    n_bytes, bytes_per_s = _memory(ram) if ram is not None else (0, None)
+    if gpus and bytes_per_s:
+        return Machine(_host(n_bytes, bytes_per_s), gpus)
+    known = here()
+    host = _host(n_bytes, bytes_per_s or known.host.bytes_per_s) if ram is not None else known.host
+    return Machine(host, gpus or known.gpus)
+
+
+def _host(n_bytes: int, bytes_per_s: float | None) -> Device:
+    return Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=n_bytes, free_bytes=n_bytes, bytes_per_s=bytes_per_s)
+
+
+def _gpu(text: str) -> Device:
+    name, found, memory = text.partition("=")
+    if not name.strip() or not found:
+        raise UsageError(f"{text!r} is not a GPU.", _HOW)
+    n_bytes, bytes_per_s = _memory(memory)
+    return Device(
+        name=name.strip(),
+        kind=DeviceKind.GPU,
+        total_bytes=n_bytes,
+        free_bytes=n_bytes,
+        bytes_per_s=bytes_per_s or known_bandwidth(name),
+    )
+
+
+def _memory(text: str) -> tuple[int, float | None]:
+    """Parse SIZE or SIZE@SPEED/s."""
+    size, found, speed = text.partition("@")
+    if not found:
+        return parse_byte_size(size), None
+    if not speed.endswith(_PER_SECOND):
+        raise UsageError(f"{speed!r} is not a speed.", _HOW)
+    return parse_byte_size(size), float(parse_byte_size(speed.removesuffix(_PER_SECOND)))

@@ -17,13 +17,11 @@ from pathlib import Path
 
 from app.library.download.downloader import Downloader
 from app.library.download.events import Chosen, Converting, Done, Report
-from app.library.download.http_session import HttpSession, RangeSource
+from app.library.download.http_session import HttpSession, RangeSource, RetryPolicy
 from app.library.download.remote_file import RemoteFile
-from app.library.download.replies import RetryPolicy
 from app.library.hub.remote_model import RemoteHeader, read_up_to
 from app.library.local.removal import FETCHING, remove_empty_folders
-from app.library.pulling.puller import MakePlan, Puller, PullPlan
-from app.library.pulling.staging import Staging, staged
+from app.library.pulling.puller import MakePlan, Puller, PullPlan, Staging, staged
 from quantizer.checkpoint.pending_shards import PendingShard
 from quantizer.errors import CheckpointError, StorageError
 from quantizer.files import explained, write_atomically

@@ -1,19 +1,23 @@
 """Pulls of models: a plan of what to fetch, then files in the library: complete, checked, with recorded hashes.
 
-Owns what a reference resolves to on the hub, and the steps of a pull; the steps themselves belong to other modules.
+Owns what a reference resolves to on the hub, the steps of a pull, the staging folder `<repo>/.fetching/`, and the lock
+that lets one of several processes fetch a model. Files have their final names in that folder, so that a split model can
+be validated before its files appear in the library together; lists skip hidden folders.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from app.library.download.downloader import Downloader, DownloadOptions
-from app.library.download.events import Chosen, Discarded, Done, Report
+from app.library.download.events import Chosen, Discarded, Done, Report, Waiting
 from app.library.download.http_session import HttpSession, RemoteChangedError
+from app.library.download.partial_file import journal_of
 from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.hub.access import HubAccess, HubError, async_http_client
 from app.library.hub.reference import FileReference, RepoReference, UrlReference
@@ -21,15 +25,16 @@ from app.library.hub.remote_model import QUICK_RETRIES
 from app.library.hub.repository import checkpoint_files, fetch_config, fetch_file_info, fetch_repository
 from app.library.hub.selection import ChooseQuant, select
 from app.library.local.index import Index
-from app.library.pulling.staging import Staging, staged
+from app.library.local.removal import FETCHING
 from offload.footprint.model import PlannedModel
 from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.errors import StorageError
+from quantizer.errors import StorageError, UserError
+from quantizer.files import explained, remove_lock, sync_folder, try_lock
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.validation import validate_gguf
 
-__all__ = ["MakePlan", "PullPlan", "Puller", "RunPlan", "plan_checkpoint_pull", "plan_model_pull"]
+__all__ = ["MakePlan", "PullPlan", "Puller", "RunPlan", "Staging", "plan_checkpoint_pull", "plan_model_pull", "staged"]
 
 _N_CHANGES = 3
 
@@ -168,3 +173,100 @@ def _hash_of(path: Path, file: RemoteFile) -> str:
     with StreamingHash(path, n_bytes, file.digest.hasher(n_bytes)) as streaming:
         streaming.advance(n_bytes)
         return streaming.digest()
+
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The files of one model, `names` in order, that are fetched for `folder`."""
+
+    folder: Path
+    names: tuple[str, ...]
+
+    def path(self, name: str) -> Path:
+        """Return where a file is fetched to."""
+        return self.folder / FETCHING / name
+
+    def prepared_path(self, name: str) -> Path:
+        """Create the folder of `path(name)` and return that. Raises StorageError."""
+        with _placing_in(self.folder):
+            self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        return self.path(name)
+
+    def target(self, name: str) -> Path:
+        """Return the final path of a file."""
+        return self.folder / name
+
+    def publish(self, check: Callable[[Path], object]) -> None:
+        """Call `check` with the path of the first file, then move all to their final paths, the first one last.
+
+        Raises StorageError, and the errors of `check`, after which all files are deleted.
+        """
+        try:
+            check(self.path(self.names[0]))
+        except UserError:
+            self.discard()
+            raise
+        with _placing_in(self.folder):
+            for name in reversed(self.names):
+                self.target(name).parent.mkdir(exist_ok=True)
+                self.path(name).replace(self.target(name))
+            sync_folder(self.folder)
+        self.discard()
+
+    def publish_file(self, name: str) -> None:
+        """Move one complete file to its final path, before the others. Raises StorageError."""
+        with _placing_in(self.folder):
+            self.target(name).parent.mkdir(exist_ok=True)
+            self.path(name).replace(self.target(name))
+            journal_of(self.path(name)).unlink(missing_ok=True)
+            sync_folder(self.target(name).parent)
+
+    def discard(self) -> None:
+        """Delete everything in the staging folder. Raises StorageError."""
+        with _placing_in(self.folder):
+            for name in self.names:
+                self.path(name).unlink(missing_ok=True)
+                journal_of(self.path(name)).unlink(missing_ok=True)
+                _remove_if_empty(self.path(name).parent)
+
+
+@asynccontextmanager
+async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIterator[Staging]:
+    """Lock and yield the staging of a model; others wait, and report that once. Raises StorageError."""
+    staging = Staging(folder, tuple(names))
+    path = staging.path(f"{names[0]}.lock")
+    has_reported = False
+    while (lock := _locked(path)) is None:
+        if not has_reported:
+            report(Waiting(names[0]))
+            has_reported = True
+        await asyncio.sleep(_POLL_S)
+    try:
+        yield staging
+    finally:
+        remove_lock(lock)
+        for empty in (path.parent, folder, folder.parent):  # a failed pull leaves no empty folders
+            _remove_if_empty(empty)
+
+
+def _locked(path: Path) -> BaseFileLock | None:
+    with _placing_in(path.parent), suppress(FileNotFoundError):  # whoever has just finished removed the empty folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return try_lock(path)
+    return None
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # not empty, or removed already
+        folder.rmdir()
+
+
+def _placing_in(folder: Path) -> AbstractContextManager[None]:
+    return explained(f"Models cannot be placed in {folder}", "Check its permissions and its disk.")

@@ -150,7 +150,7 @@ class PlanService:
         return known
 
     def _machine(self, request: PlanRequest, loaded: Sequence[LoadedModel]) -> Machine:
-        from app.library.machine_fit.machine_spec import parse_machine
+        from app.library.machine_fit.planning import parse_machine
 
         def here() -> Machine:
             return self._machines.machine(loaded, is_fresh=request.is_fresh)

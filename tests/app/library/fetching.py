@@ -9,9 +9,8 @@ from urllib.parse import quote
 
 from app.library.download.downloader import Downloader, DownloadOptions
 from app.library.download.events import Event
-from app.library.download.http_session import HttpSession
+from app.library.download.http_session import HttpSession, RetryPolicy
 from app.library.download.remote_file import Digest, RemoteFile
-from app.library.download.replies import RetryPolicy
 from app.library.hub.access import HubAccess, async_http_client
 from tests.app.library.hub_server import HubServer
 

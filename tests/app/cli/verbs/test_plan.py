@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.library.machine_fit.machine_spec import parse_machine
+from app.library.machine_fit.planning import parse_machine
 from offload.devices.machine import Device, DeviceKind, Machine
 from quantizer.errors import UsageError
 from tests.app.cli.in_process import run_localllm

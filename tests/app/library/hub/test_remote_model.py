@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.library.download.http_session import HttpSession
+from app.library.download.http_session import HttpSession, RetryPolicy
 from app.library.download.remote_file import Digest, RemoteFile
-from app.library.download.replies import RetryPolicy
 from app.library.hub.access import HubAccess, HubError, async_http_client
 from app.library.hub.remote_model import read_remote_model
 from offload.footprint.model import PlannedModel

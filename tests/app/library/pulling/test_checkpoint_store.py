@@ -12,8 +12,7 @@ from app.library.download.remote_file import Digest, RemoteFile
 from app.library.hub.access import HubAccess, async_http_client
 from app.library.local.index import Index
 from app.library.pulling.checkpoint import CheckpointPuller, CheckpointStore, check_free, was_converted
-from app.library.pulling.puller import Puller, PullPlan
-from app.library.pulling.staging import staged
+from app.library.pulling.puller import Puller, PullPlan, staged
 from quantizer.errors import StorageError
 from quantizer.write.job import JobRequest
 
