@@ -188,11 +188,7 @@ _EQUAL = 1 + 1e-9
 
 
 def choose(
-    model: PlannedModel,
-    wanted: RunConfig,
-    machine: Machine,
-    rates: Rates,
-    gpu_layers: Mapping[str, int] | None = None,
+    model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int] | None = None
 ) -> Assessment:
     """Return the assessment of `model` under the `wanted` configuration, or under the first that helps more.
 
