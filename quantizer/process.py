@@ -240,10 +240,6 @@ class ChildProcess:
             await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
             self._stderr_task.cancel()
 
-    def exit_error(self, name: str, status: int, remedy: str) -> EngineError:
-        """Return the error for this child, after `end`."""
-        return exit_error(name, status, self.stderr, remedy)
-
     async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
         while data := await stderr.read(_CHUNK_BYTES):
             self._on_stderr(self.stderr.feed(data))

@@ -44,7 +44,9 @@ def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
             f"Look for a GGUF of this model, or choose one of {', '.join(ARCHITECTURES)}.",
         )
     architecture = ARCHITECTURES[name]
-    config = Config({**architecture.defaults, **_usual(_language_settings(values), architecture.aliases)})
+    own = _language_settings(values)
+    usual = {name: own[alias] for alias, name in architecture.aliases.items() if alias in own}
+    config = Config({**architecture.defaults, **usual, **own})
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
         raise CheckpointError(f"config.json has num_hidden_layers = {n_layers}.", "Check config.json.")
@@ -67,11 +69,6 @@ def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     whole, part = _said(values), _said(Config(values).section("text_config").values)
     ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
     return whole | part | ties
-
-
-def _usual(values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings under their usual names as well."""
-    return {usual: values[own] for own, usual in aliases.items() if own in values} | dict(values)
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -14,7 +13,7 @@ from quantizer.architectures.metadata_rows import (
     VOCABULARY,
     llama3_factors,
     number,
-    rope_of,
+    rope_number,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -24,14 +23,9 @@ from quantizer.architectures.shapes import (
     NUMBERED_EXPERTS,
     PRE_NORMS,
 )
-from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 
 __all__ = ["LLAMA_LIKE"]
-
-
-def _rope_number(name: str) -> Callable[[Config], Value]:
-    return lambda config: rope_of(config).optional_number(name)
 
 
 # Falcon 3 and many others are this class too
@@ -87,8 +81,8 @@ LLAMA_LIKE = (
         hyperparameters=(
             *_LLAMA.hyperparameters,
             # Ministral's own; Mistral Small does without
-            Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", _rope_number("mscale_all_dim")),
-            Hyperparameter("attention.temperature_scale", "f32", _rope_number("llama_4_scaling_beta")),
+            Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", rope_number("mscale_all_dim")),
+            Hyperparameter("attention.temperature_scale", "f32", rope_number("llama_4_scaling_beta")),
         ),
     ),
 )

@@ -31,6 +31,7 @@ __all__ = [
     "long_factors",
     "number",
     "partly_rotated",
+    "rope_number",
     "rope_of",
     "windows_but_every",
 ]
@@ -65,12 +66,9 @@ def _scaling_type(config: Config) -> str | None:
     return kind if kind in ("linear", "yarn") else None
 
 
-def _scaling(*names: str) -> Callable[[Config], Value]:
-    return lambda config: rope_of(config).optional_number(*names) if _scaling_type(config) else None
-
-
-def _yarn(*names: str) -> Callable[[Config], Value]:
-    return lambda config: rope_of(config).optional_number(*names) if kind_of(config) == "yarn" else None
+def rope_number(*names: str, kinds: Collection[str] = _KINDS) -> Callable[[Config], Value]:
+    """Return a function that reads a number of the rope settings, None for a scaling other than `kinds`."""
+    return lambda config: rope_of(config).optional_number(*names) if kind_of(config) in kinds else None
 
 
 def _original_context(config: Config) -> Value:
@@ -79,12 +77,14 @@ def _original_context(config: Config) -> Value:
 
 ROPE = (
     Hyperparameter("rope.scaling.type", "str", _scaling_type),
-    Hyperparameter("rope.scaling.factor", "f32", _scaling("factor")),
+    Hyperparameter("rope.scaling.factor", "f32", rope_number("factor", kinds=("linear", "yarn"))),
     Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
-    Hyperparameter("rope.scaling.yarn_ext_factor", "f32", _yarn("extrapolation_factor")),
-    Hyperparameter("rope.scaling.yarn_attn_factor", "f32", _yarn("attention_factor", "attn_factor")),
-    Hyperparameter("rope.scaling.yarn_beta_fast", "f32", _yarn("beta_fast")),
-    Hyperparameter("rope.scaling.yarn_beta_slow", "f32", _yarn("beta_slow")),
+    Hyperparameter("rope.scaling.yarn_ext_factor", "f32", rope_number("extrapolation_factor", kinds=("yarn",))),
+    Hyperparameter(
+        "rope.scaling.yarn_attn_factor", "f32", rope_number("attention_factor", "attn_factor", kinds=("yarn",))
+    ),
+    Hyperparameter("rope.scaling.yarn_beta_fast", "f32", rope_number("beta_fast", kinds=("yarn",))),
+    Hyperparameter("rope.scaling.yarn_beta_slow", "f32", rope_number("beta_slow", kinds=("yarn",))),
     Hyperparameter("rope.freq_base", "f32", _base),
 )
 

@@ -14,6 +14,7 @@ from quantizer.architectures.architecture import Architecture, Hyperparameter, V
 from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, partly_rotated, rope_of
 from quantizer.architectures.shapes import (
     ATTENTION,
+    DIMENSIONS,
     EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
     GATED_FEED_FORWARD,
@@ -165,11 +166,7 @@ _QWEN35 = Architecture(
         Hyperparameter("ssm.state_size", "u32", integer("linear_key_head_dim")),
         Hyperparameter("ssm.group_count", "u32", integer("linear_num_key_heads")),
         Hyperparameter("ssm.time_step_rank", "u32", integer("linear_num_value_heads")),
-        Hyperparameter(
-            "ssm.inner_size",
-            "u32",
-            lambda config: config.integer("linear_value_head_dim") * config.integer("linear_num_value_heads"),
-        ),
+        Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_linear_values"]),
     ),
     layer_tensors=_layer(GATED_FEED_FORWARD),
     row_orders={

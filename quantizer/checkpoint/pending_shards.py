@@ -14,7 +14,7 @@ from pathlib import Path
 from quantizer.errors import CheckpointError
 from quantizer.gguf.gguf_reader import LocalFile, open_local
 
-__all__ = ["PendingFile", "PendingShard", "PendingShards"]
+__all__ = ["NO_PENDING", "PendingFile", "PendingShard", "PendingShards"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +85,6 @@ class PendingFile:
         file = open_local(self.path)
         if file.n_bytes != self.n_bytes or file.read(0, len(self.head)) != self.head:
             raise CheckpointError(f"{self.path.name} differs from its announced header.", "Pull it again.")
+
+
+NO_PENDING: Mapping[str, PendingFile] = {}

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from quantizer.checkpoint.pending_shards import PendingFile
+from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError, ModelFileError
 from quantizer.gguf.gguf_reader import ByteSource, open_local
@@ -44,10 +44,7 @@ class Checkpoint:
     tensors: Mapping[str, FileTensor]
 
 
-_NOTHING: Mapping[str, PendingFile] = {}
-
-
-def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = _NOTHING) -> Checkpoint:
+def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> Checkpoint:
     """Read config.json and every safetensors header in `folder`; no weights yet.
 
     Files that are `pending`, by name, may be missing. Raises CheckpointError naming what is missing or wrong.
@@ -90,10 +87,10 @@ def read_object(path: Path) -> dict[str, Any]:
     return as_object(read_json(path), path.name)
 
 
-def as_object(value: object, noun: str) -> dict[str, Any]:
+def as_object(value: object, noun: str, remedy: str = "Download the checkpoint again.") -> dict[str, Any]:
     """Return `value` itself. Raises CheckpointError when it is not an object."""
     if not isinstance(value, dict):
-        raise CheckpointError(f"{noun} is not an object.", "Download the checkpoint again.")
+        raise CheckpointError(f"{noun} is not an object.", remedy)
     return value
 
 

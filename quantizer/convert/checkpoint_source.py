@@ -18,8 +18,8 @@ from quantizer.architectures import Architecture, find_architecture, needed_tens
 from quantizer.architectures.architecture import Hyperparameter
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
-from quantizer.checkpoint.pending_shards import PendingFile
-from quantizer.checkpoint.safetensors import read_checkpoint, read_json, read_object
+from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
+from quantizer.checkpoint.safetensors import as_object, read_checkpoint, read_json
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
@@ -32,10 +32,8 @@ from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary, vocabular
 
 __all__ = ["config_header", "open_checkpoint", "read_pooling"]
 
-_NOTHING: Mapping[str, PendingFile] = {}
 
-
-def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = _NOTHING) -> SourceModel:
+def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> SourceModel:
     """Read the headers of a Hugging Face checkpoint and return llama.cpp's form of the model.
 
     Files that are `pending` may still be missing. Raises CheckpointError with what cannot be converted.
@@ -164,7 +162,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, str]]:
 def _settings(folder: Path, name: str) -> dict[str, Any]:
     if not _FOLDER.fullmatch(name):
         raise CheckpointError(f"{_MODULES} names the folder {name[:64]!r}, which is no plain name.", "Do not use it.")
-    return read_object(folder / name / "config.json")
+    return as_object(read_json(folder / name / "config.json"), f"{name}/config.json")
 
 
 def _mode(settings: dict[str, Any]) -> str:

@@ -150,7 +150,6 @@ class TransposedTensor(RenamedTensor):
         return self.origin.shape[::-1]
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Yield the origin's columns as rows."""
         n_columns, n_rows = self.origin.shape
         data = b"".join(self.origin.slabs(n_rows))
         columns = np.frombuffer(data, f"<u{self.stored.row_bytes(1)}").reshape(n_rows, n_columns).T
@@ -165,7 +164,6 @@ class ReorderedColumns(RenamedTensor):
     column_order: npt.NDArray[np.intp]
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Yield the origin's slabs, each row in its new order."""
         kind = f"<u{self.stored.row_bytes(1)}"
         for data in self.origin.slabs(rows_per_slab):
             yield np.frombuffer(data, kind).reshape(-1, self.shape[0])[:, self.column_order].tobytes()
@@ -182,7 +180,6 @@ class MappedTensor(RenamedTensor):
         return tensor_type_named("F32")
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Yield the origin's slabs, computed."""
         for data in self.origin.slabs(rows_per_slab):
             rows = to_float32(data, self.origin.stored, self.shape[0])
             yield np.asarray(self.values(rows), "<f4").tobytes()

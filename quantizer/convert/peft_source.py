@@ -15,7 +15,7 @@ from pathlib import Path
 
 from quantizer.architectures import ARCHITECTURES, Architecture, find_architecture, needed_tensors
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.safetensors import read_object, read_weights
+from quantizer.checkpoint.safetensors import as_object, read_json, read_weights
 from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
@@ -77,7 +77,7 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
 
 def _settings(folder: Path) -> Config:
     """Return the checked settings."""
-    settings = Config(read_object(folder / _CONFIG))
+    settings = Config(as_object(read_json(folder / _CONFIG), _CONFIG, "Download the adapter again."))
     kind = settings.text("peft_type") or "none"
     if kind != "LORA":
         raise _unsupported(f"is a {kind[:32]} adapter, not a LoRA")
@@ -202,7 +202,9 @@ def _open_base(path: Path) -> _BaseModel:
     """
     if path.is_dir():
         file = path / "config.json"
-        architecture, config = find_architecture(read_object(file))
+        architecture, config = find_architecture(
+            as_object(read_json(file), "config.json of the base model", "Download it again.")
+        )
         return _BaseModel(file, architecture, config, needed_tensors(architecture, config))
     if not path.is_file():
         raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")

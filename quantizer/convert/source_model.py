@@ -73,7 +73,6 @@ class FileTensor:
         return replace(self, shape=(self.shape[0], stop - start), start=self.start + skipped)
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Read as many rows at a time as asked for."""
         end = self.start + self.stored.tensor_bytes(self.shape)
         step = self.stored.row_bytes(self.shape[0]) * rows_per_slab
         for start in range(self.start, end, step):
@@ -97,7 +96,6 @@ class RearrangedTensor:
         return self.origin.stored
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Yield rows in their new order."""
         n_rows = math.prod(self.origin.shape[1:])
         whole = np.frombuffer(b"".join(self.origin.slabs(n_rows)), np.uint8).reshape(n_rows, -1)
         step = rows_per_slab * (len(self.row_order) // math.prod(self.shape[1:]))
@@ -121,7 +119,6 @@ class RenamedTensor:
         return self.origin.stored
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Yield the origin's slabs."""
         return self.origin.slabs(rows_per_slab)
 
 
@@ -141,7 +138,6 @@ class GeneratedTensor:
         return tensor_type_named("F32")
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Yield its one row."""
         del rows_per_slab
         yield np.asarray(self.values, "<f4").tobytes()
 
@@ -169,7 +165,6 @@ class SourceModel:
 
     @property
     def n_parameters(self) -> int:
-        """Number of weights."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from quantizer.errors import ModelFileError
 from quantizer.gguf.gguf_reader import invalid_gguf
-from quantizer.gguf.header import Header, TensorInfo, read_header
+from quantizer.gguf.header import read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.tensor_types import tensor_type_named
 
@@ -37,7 +37,10 @@ def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
     n_embd = hyperparameter(base, "embedding_length")
     directions = np.zeros((n_layers - 1, n_embd), np.float32)
     for tensor in header.tensors:
-        layer = _layer(header, tensor)
+        match = _NAME.fullmatch(tensor.name)
+        if match is None or tensor.type_id != _F32 or len(tensor.shape) != 1:
+            raise invalid_gguf(path.name, f"the tensor {tensor.name!r} is no direction")
+        layer = int(match[1])
         if layer >= n_layers or tensor.shape != (n_embd,):
             raise ModelFileError(
                 f"{path.name} has {tensor.shape[0]} numbers for layer {layer}; {model.name} has {n_layers} layers of "
@@ -50,10 +53,3 @@ def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
     if not directions.any():
         raise invalid_gguf(path.name, "it has no direction")
     return directions
-
-
-def _layer(header: Header, tensor: TensorInfo) -> int:
-    match = _NAME.fullmatch(tensor.name)
-    if match is None or tensor.type_id != _F32 or len(tensor.shape) != 1:
-        raise invalid_gguf(header.path.name, f"the tensor {tensor.name!r} is no direction")
-    return int(match[1])

@@ -30,7 +30,6 @@ class FileType:
 
     @property
     def base(self) -> TensorType:
-        """The tensor type that most tensors get."""
         return tensor_type_named(self.base_name)
 
 

@@ -76,7 +76,6 @@ class TensorInfo:
 
     @property
     def n_elements(self) -> int:
-        """Number of weights."""
         return math.prod(self.shape)
 
 
@@ -94,7 +93,6 @@ class Header:
 
     @property
     def file_bytes(self) -> int:
-        """Length of the whole file."""
         return self.source.n_bytes
 
     @property

@@ -168,7 +168,6 @@ class _Pattern:
     n_layers: int = 0
 
     def windows(self, index: int) -> bool:
-        """Return whether the layer `index` has a window."""
         if not self.period:
             return True
         return index % self.period != (0 if self.is_dense_first else self.period - 1)

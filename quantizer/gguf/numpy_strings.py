@@ -81,7 +81,6 @@ class NumpyStrings:
         return bool((self._next(byte, self.starts + 1) < self.stops).all())
 
     def strings(self) -> list[bytes]:
-        """Build all strings."""
         data = self.data
         return [data[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
 

@@ -48,7 +48,8 @@ def validate_header(header: Header) -> None:
     """Raise ModelFileError when llama.cpp could not survive this file, or it is an importance matrix."""
     if header.text("general.type") == _MATRIX:  # it has none of a model's fields
         _refuse(header, _MATRIX)
-    for fault in _faults(header):
+    checks = (_identity_faults, hyperparameter_faults, _vocabulary_faults, _tensor_faults)
+    for fault in (fault for check in checks for fault in check(header)):
         raise invalid_gguf(header.path.name, fault)
 
 
@@ -75,13 +76,6 @@ def tensors_of(header: Header) -> tuple[TensorInfo, ...]:
     """Return the tensors of all files of the model whose first file has `header`. Raises as `shard_paths` does."""
     later = (tensor for path in shard_paths(header)[1:] for tensor in read_header(path).tensors)
     return (*header.tensors, *later)
-
-
-def _faults(header: Header) -> Iterator[str]:
-    yield from _identity_faults(header)
-    yield from hyperparameter_faults(header)
-    yield from _vocabulary_faults(header)
-    yield from _tensor_faults(header)
 
 
 def _identity_faults(header: Header) -> Iterator[str]:

@@ -27,7 +27,6 @@ class TensorOverride:
     kind: TensorType
 
     def matches(self, name: str) -> bool:
-        """Return whether this override applies to the tensor called `name`."""
         return re.search(self.pattern, name) is not None
 
 

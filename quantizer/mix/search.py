@@ -70,12 +70,10 @@ class Frontier:
 
     @property
     def least_bytes(self) -> int:
-        """Size of the smallest selection."""
         return sum(self._least)
 
     @property
     def least_loss(self) -> float:
-        """Loss of the best selection."""
         return float(self._losses[-1])
 
     def within_bytes(self, n_bytes: int) -> list[int]:

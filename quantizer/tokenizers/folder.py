@@ -47,7 +47,6 @@ class TokenizerFolder:
 
     @property
     def model(self) -> dict[str, Any]:
-        """The model in tokenizer.json."""
         return as_object(self.tokenizer.get("model"), "the model in tokenizer.json")
 
     def file(self, *names: str) -> Path | None:

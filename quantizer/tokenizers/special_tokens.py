@@ -35,7 +35,6 @@ class AddedToken:
 
     @property
     def type(self) -> TokenType:
-        """Control or user-defined."""
         return TokenType.CONTROL if self.is_special or _looks_special(self.content) else TokenType.USER_DEFINED
 
     @property

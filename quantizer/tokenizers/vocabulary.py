@@ -65,11 +65,6 @@ class Alphabet:
     charsmap: bytes = b""
     special_ids: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def has_scores(self) -> bool:
-        """Whether this kind splits by scores."""
-        return self.model in ("llama", "t5")
-
 
 @dataclass(frozen=True, slots=True)
 class TokenizerVocabulary:
@@ -134,7 +129,7 @@ def vocabulary_entries(vocabulary: TokenizerVocabulary) -> Iterator[Entry]:
     yield encode_entry(f"{_PREFIX}.model", alphabet.model, "str")
     yield encode_entry(f"{_PREFIX}.pre", alphabet.pre_tokenizer, "str")
     yield encode_entry(f"{_PREFIX}.tokens", [token.text for token in vocabulary.tokens], "str[]")
-    if alphabet.has_scores:
+    if alphabet.model in ("llama", "t5"):  # those that split by scores
         yield encode_entry(f"{_PREFIX}.scores", [token.score for token in vocabulary.tokens], "f32[]")
     yield encode_entry(f"{_PREFIX}.token_type", [int(token.type) for token in vocabulary.tokens], "i32[]")
     if vocabulary.n_token_types is not None:

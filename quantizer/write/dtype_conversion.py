@@ -39,7 +39,6 @@ def convert(
     """Turn stored rows of `n_columns` into the bytes of another type; `name` is the tensor's, for errors.
 
     `weights` are those of an importance matrix: for each part of the rows, what an error in each column costs.
-
     Returns the bytes, and how many weights were NaN or infinite: those stay so in the plain types and become 0 in
     quantized ones. Raises CheckpointError for weights that are beyond the range of the target type.
     """

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.gguf.file_types import file_type_named
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
-from quantizer.process import ChildProcess, Message, decode_message, python_command, run_child, serve_request
+from quantizer.process import (
+    ChildProcess,
+    Message,
+    decode_message,
+    exit_error,
+    python_command,
+    run_child,
+    serve_request,
+)
 from quantizer.write.events import (
     Event,
     JobPlanned,
@@ -67,7 +75,6 @@ class JobRequest:
 
     @classmethod
     def of(cls, message: Message) -> JobRequest:
-        """Return the request in a message."""
         return cls(**{**message, "shards": tuple(PendingShard(**shard) for shard in message["shards"])})
 
     def plan(self, arrivals: PendingShards | None = None) -> QuantizePlan:
@@ -119,7 +126,7 @@ class RunningQuantization:
             yield decode_event(decode_message(line))
         if (status := await self._child.wait()) != 0:
             await self._child.end()
-            raise self._child.exit_error(_PROCESS, status, _REMEDY)
+            raise exit_error(_PROCESS, status, self._child.stderr, _REMEDY)
 
     async def mark_arrived(self, name: str) -> None:
         """Tell the job that the file `name` is whole."""

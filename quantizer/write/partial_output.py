@@ -370,10 +370,8 @@ class Journal:
 
 
 def journal_path(output: Path) -> Path:
-    """Return the path of the journal of `output`."""
     return output.with_name(f".{output.name}.journal")
 
 
 def lock_path(output: Path) -> Path:
-    """Return the path of the file that the run that writes `output` locks."""
     return output.with_name(f".{output.name}.lock")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from quantizer.checkpoint.pending_shards import PendingFile
+from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import PICKLES
 from quantizer.convert.peft_source import is_adapter, open_adapter
 from quantizer.convert.source_model import SourceModel, SourceTensor
@@ -99,7 +99,6 @@ class QuantizePlan:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits of all files for each weight."""
         return 8 * self.n_bytes / self.n_parameters
 
 
@@ -145,7 +144,7 @@ def plan_model(
     )
 
 
-def open_source(source: Path, pending: Mapping[str, PendingFile] = _NO_OPTIONS.pending) -> SourceModel:
+def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> SourceModel:
     """Open a checkpoint folder, some of whose files may be `pending`, or a GGUF file as a model. Raises UserError."""
     if is_adapter(source):
         raise UsageError(f"{source.name} is an adapter, not a model.", "Name the model it is for.")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.errors import EngineError, StorageError
-from quantizer.process import ChildProcess, Message, OwnedProcess, StderrTail, run_child, run_to_exit
+from quantizer.process import ChildProcess, Message, OwnedProcess, StderrTail, exit_error, run_child, run_to_exit
 
 
 def child(body: str) -> list[str]:
@@ -133,7 +133,7 @@ async def test_a_child_that_ignores_the_end_of_its_input_is_killed() -> None:
     assert [await anext(child.lines())] == [b"up\n"]
     assert await child.end(grace_s=0.01) < 0
     await child.send({"lost": 1})
-    assert "SIGKILL" in child.exit_error("child", -9, "").cause
+    assert "SIGKILL" in exit_error("child", -9, child.stderr, "").cause
 
 
 async def test_a_child_reports_its_stderr_while_it_runs() -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from app.engine.protocol.messages import Finished, Output, WorkerMessage, decode, encode, message_length
 from app.engine.request import Request
 from quantizer.errors import EngineError, UserError
-from quantizer.process import ChildProcess
+from quantizer.process import ChildProcess, exit_error
 
 __all__ = ["AnswerEvent", "Events", "PendingRequests", "StartWorker", "WorkerProcess", "until_finished"]
 
@@ -64,7 +64,7 @@ class WorkerProcess:
     async def end(self, grace_s: float) -> EngineError:
         """Close the worker's stdin, kill it unless it ends within `grace_s`, and return how it ended as an error."""
         status = await self._child.end(grace_s)
-        return self._child.exit_error(_NAME, status, "Send the request again: a new engine is started.")
+        return exit_error(_NAME, status, self._child.stderr, "Send the request again: a new engine is started.")
 
 
 class PendingRequests:

@@ -37,7 +37,6 @@ class _Magnitudes:
     offset: float = 0.0
 
     def open(self) -> npt.NDArray[np.float32]:
-        """Read them."""
         codes: npt.NDArray[np.float32] = array(self.codes)
         if self.table is None or self.scales is None:
             return codes
@@ -57,7 +56,6 @@ class _FourBits:
     n_columns: int
 
     def open(self) -> Rows:
-        """Read the table and the magnitudes."""
         table, magnitudes = array(self.table), self.magnitudes.open()
 
         def rows(start: int, stop: int) -> npt.NDArray[np.float32]:

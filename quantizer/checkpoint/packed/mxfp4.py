@@ -31,7 +31,6 @@ class _Weight:
     exponents: FileTensor
 
     def open(self) -> Rows:
-        """Return the rows; they share nothing."""
         codes, exponents = stored_rows(self.codes, 2), stored_rows(self.exponents)
 
         def rows(start: int, stop: int) -> npt.NDArray[np.uint8]:

@@ -294,7 +294,6 @@ class BlockScales:
     block: Dims
 
     def open(self) -> Grid:
-        """Read them."""
         return spread_blocks(array(self.stored).astype(np.float32), self.shape, self.block)
 
 

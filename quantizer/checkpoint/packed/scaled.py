@@ -63,7 +63,6 @@ class _ScaledWeight:
     zeros: BlockScales | None = None
 
     def open(self) -> Rows:
-        """Read the scales and zero points."""
         zeros = self.zeros.open() if self.zeros else None
         return apply_scales(stored_rows(self.values), self.scales.open(), zeros)
 
@@ -98,7 +97,6 @@ class _PackedWeight:
     groups: FileTensor | None
 
     def open(self) -> Rows:
-        """Read the scales, the zero points and which group each column is in."""
         scales, zeros = self.scales.open(), self._zero_points()
         if self.groups is not None:
             columns = column_groups(self.groups, scales.values.shape[1])
