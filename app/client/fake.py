@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
@@ -34,7 +34,6 @@ __all__ = [
     "ScriptedClient",
     "ScriptedJobs",
     "ScriptedLibrary",
-    "ScriptedPlanner",
     "ScriptedReply",
 ]
 
@@ -166,25 +165,6 @@ PLAN = PlanReport(
 )
 
 
-@dataclass(slots=True)
-class ScriptedPlanner:
-    """Answers every request by `answer`; `requests` are those of `plan`, `reloads` those of `reload`."""
-
-    answer: Callable[[PlanRequest], PlanReport] = lambda _: PLAN
-    requests: list[PlanRequest] = field(default_factory=list)
-    reloads: list[PlanRequest] = field(default_factory=list)
-
-    async def plan(self, request: PlanRequest) -> PlanReport:
-        """Return the scripted plan."""
-        self.requests.append(request)
-        return self.answer(request)
-
-    async def reload(self, request: PlanRequest) -> str:
-        """Record the request, and return its model."""
-        self.reloads.append(request)
-        return request.model or "guide"
-
-
 COMPLETED = Completed(
     finish_reason="stop",
     n_prompt_tokens=40,
@@ -302,13 +282,15 @@ class ScriptedClient(ScriptedJobs):
 
     `model` is what `status` reports. `requests` and `options` are those of `chat`, `loads` the loaded models,
     `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
-    `planner` is scripted too.
+    `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those of `reload`.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
         super().__init__(*jobs)
         self.library = ScriptedLibrary()
-        self.planner = ScriptedPlanner()
+        self.plan_answer: Callable[[PlanRequest], PlanReport] = lambda _: PLAN
+        self.plan_requests: list[PlanRequest] = []
+        self.reloads: list[PlanRequest] = []
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
         self.loads: list[str] = []
@@ -375,6 +357,16 @@ class ScriptedClient(ScriptedJobs):
             yield reply.ending
         finally:
             self.n_aborted += not is_whole
+
+    async def plan(self, request: PlanRequest) -> PlanReport:
+        """Return the scripted plan."""
+        self.plan_requests.append(request)
+        return self.plan_answer(request)
+
+    async def reload(self, request: PlanRequest) -> str:
+        """Record the request, and return its model."""
+        self.reloads.append(request)
+        return request.model or "guide"
 
     async def _paused(self) -> None:
         self._may_go_on.clear()

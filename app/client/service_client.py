@@ -27,7 +27,7 @@ from app.protocol.library import (
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ServiceStatus
 
-__all__ = ["LibraryClient", "PlannerClient", "ServiceClient"]
+__all__ = ["LibraryClient", "ServiceClient"]
 
 _ROOT = "/api/localllm"
 _JOBS = f"{_ROOT}/jobs"
@@ -98,24 +98,6 @@ class LibraryClient:
         return await self._connection.call("POST", f"{_ROOT}/{path}", body)
 
 
-class PlannerClient:
-    """The planner of a service, for its machine. Every method raises as those of `ServiceClient`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def plan(self, request: PlanRequest) -> PlanReport:
-        """Return the plan for `request`. Raises the errors of an unavailable model, UsageError for invalid settings."""
-        return decode(PlanReport, await self._connection.call("POST", f"{_ROOT}/plan", request))
-
-    async def reload(self, request: PlanRequest) -> str:
-        """Start to reload the model with the settings of `request`, and return its id without waiting.
-
-        Running answers fail. Raises as `plan`, and UsageError for a request for another machine.
-        """
-        return str((await self._connection.call("POST", f"{_ROOT}/reload", request))["id"])
-
-
 class ServiceClient(Connection):
     """An open connection to the service at `base_url`. Use it as an async context manager.
 
@@ -127,7 +109,6 @@ class ServiceClient(Connection):
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
         super().__init__(base_url, api_key, transport)
         self.library = LibraryClient(self)
-        self.planner = PlannerClient(self)
         self.is_staying = False
 
     async def status(self) -> ServiceStatus:
@@ -172,6 +153,17 @@ class ServiceClient(Connection):
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings
         yield completed_of(reason, usage, timings)
+
+    async def plan(self, request: PlanRequest) -> PlanReport:
+        """Return the plan for `request`. Raises the errors of an unavailable model, UsageError for invalid settings."""
+        return decode(PlanReport, await self.call("POST", f"{_ROOT}/plan", request))
+
+    async def reload(self, request: PlanRequest) -> str:
+        """Start to reload the model with the settings of `request`, and return its id without waiting.
+
+        Running answers fail. Raises as `plan`, and UsageError for a request for another machine.
+        """
+        return str((await self.call("POST", f"{_ROOT}/reload", request))["id"])
 
     async def jobs(self) -> tuple[Job, ...]:
         """Return the jobs that run, wait or ended, oldest first."""

@@ -114,7 +114,7 @@ def _machine_with_a_problem() -> ScriptedClient:
 
 def _planning() -> ScriptedClient:
     client = ScriptedClient()
-    client.planner.answer = planner_for(measured=(RUN,))
+    client.plan_answer = planner_for(measured=(RUN,))
     return client
 
 
@@ -176,7 +176,7 @@ class MeasuredClient(ScriptedClient):
         return self.n_looks / 2
 
     async def status(self) -> ServiceStatus:
-        if self.planner.requests and self.n_looks < 3:
+        if self.plan_requests and self.n_looks < 3:
             self.n_looks += 1
         counters = replace(COUNTERS, n_output_tokens=self.n_looks**2 * 12)
         self.model = replace(READY, counters=counters, occupancy=Occupancy(1, 2, 900, 2048), n_bytes=400 << 20)
@@ -196,7 +196,7 @@ def _bench_run(number: int, tps: float) -> Job:
 def _measured() -> ScriptedClient:
     client = MeasuredClient(jobs=[_bench_run(1, 40.0), _bench_run(2, 60.0)])
     runs = tuple(MeasuredRun(kind="decode", depth=9, tps=tps, gpu_layers=0, at_s=1.7e9) for tps in (30.0, 60.0))
-    client.planner.answer = lambda _: replace(PLAN, measured=runs)
+    client.plan_answer = lambda _: replace(PLAN, measured=runs)
     return client
 
 

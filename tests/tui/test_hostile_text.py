@@ -126,7 +126,7 @@ def describe_plan(texts: Sequence[str], client: ScriptedClient) -> None:
         warnings=tuple(texts[:60]),
         remedies=tuple(PlanRemedy(text, 1.0, text, PlanChange()) for text in texts[60:]),
     )
-    client.planner.answer = lambda _: plan
+    client.plan_answer = lambda _: plan
 
 
 def world(texts: Sequence[str], settings: Settings) -> ScriptedClient:

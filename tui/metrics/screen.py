@@ -149,8 +149,8 @@ class MetricsScreen(FeatureScreen):
     async def _show_history(self) -> None:
         history = self._text("history")
         try:
-            planner = (await localllm_service(self.app_context.connection)).planner
-            report = await planner.plan(PlanRequest(model=""))
+            service = await localllm_service(self.app_context.connection)
+            report = await service.plan(PlanRequest(model=""))
         except UserError as error:
             history.update(printable(str(error)))
             return

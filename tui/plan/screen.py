@@ -1,6 +1,6 @@
 """The plan screen: placement and speed of a model, controls to change the plan, and loading with it.
 
-Owns which plan is shown and when to request the next. The service computes plans (`client.planner`).
+Owns which plan is shown and when to request the next. The service computes plans (`client.plan`).
 """
 
 from __future__ import annotations
@@ -187,12 +187,12 @@ class PlanScreen(FeatureScreen):
         """Show the arithmetic plan at once, and llama.cpp's after a pause in typing."""
         request, self._request = self._request, replace(self._request, is_fresh=False)
         try:
-            planner = (await localllm_service(self.app_context.connection)).planner
+            service = await localllm_service(self.app_context.connection)
             if self._n_fitting is None or request.gpu_layers is None:
-                self._n_fitting = (await planner.plan(replace(request, gpu_layers=None))).n_on_gpus
-            await self._show(await planner.plan(request))
+                self._n_fitting = (await service.plan(replace(request, gpu_layers=None))).n_on_gpus
+            await self._show(await service.plan(request))
             await asyncio.sleep(_QUIET_S)
-            await self._show(await planner.plan(replace(request, is_full=True, is_fresh=False)))
+            await self._show(await service.plan(replace(request, is_full=True, is_fresh=False)))
         except UserError as error:
             self._headline.update(printable(f"No plan: {error}"))
 
@@ -200,8 +200,8 @@ class PlanScreen(FeatureScreen):
     async def _reload(self, request: PlanRequest) -> None:
         connection = self.app_context.connection
         try:
-            planner = (await localllm_service(connection)).planner
-            model_id = await planner.reload(request)
+            service = await localllm_service(connection)
+            model_id = await service.reload(request)
         except UserError as error:
             self._show_warnings(str(error))
             return

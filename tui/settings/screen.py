@@ -203,7 +203,7 @@ class SettingsScreen(FeatureScreen):
                 await self.app.push_screen_wait(ChoiceDialog("Reload", describe_reload(load_request), _LOADING))
                 == _LOAD
             ):
-                model_id = await (await localllm_service(connection)).planner.reload(load_request)
+                model_id = await (await localllm_service(connection)).reload(load_request)
                 await connection.use_model(model_id)
                 self.inform("Loading: Esc returns to the chat.")
 

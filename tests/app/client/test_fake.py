@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedLibrary, ScriptedPlanner, ScriptedReply
-from app.client.service_client import LibraryClient, PlannerClient, ServiceClient
+from app.client.fake import COMPLETED, ScriptedClient, ScriptedLibrary, ScriptedReply
+from app.client.service_client import LibraryClient, ServiceClient
 from app.protocol.chat import TextDelta
 from app.protocol.job import Job
 from quantizer.errors import EngineError, RequestError
@@ -24,11 +24,6 @@ def test_scripted_client_has_the_signatures_of_the_real_one(name):
 @pytest.mark.parametrize("name", sorted(name for name in vars(LibraryClient) if name[0] != "_"))
 def test_the_scripted_library_has_the_signatures_of_the_real_one(name):
     assert inspect.signature(getattr(ScriptedLibrary, name)) == inspect.signature(getattr(LibraryClient, name))
-
-
-@pytest.mark.parametrize("name", sorted(name for name in vars(PlannerClient) if name[0] != "_"))
-def test_scripted_planner_has_the_signatures_of_the_real_one(name):
-    assert inspect.signature(getattr(ScriptedPlanner, name)) == inspect.signature(getattr(PlannerClient, name))
 
 
 async def test_replies_come_in_order_and_the_last_serves_all_later_questions():

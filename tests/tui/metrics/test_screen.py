@@ -37,7 +37,7 @@ def run(number: int, tps: float) -> Job:
 async def test_f9_shows_what_each_model_does_and_did(open_app):
     client = ScriptedClient(model=WORKING)
     measured = (MeasuredRun(kind="decode", depth=9, tps=51.0, gpu_layers=0, at_s=1.7e9),)
-    client.planner.answer = lambda _: replace(PLAN, measured=measured)
+    client.plan_answer = lambda _: replace(PLAN, measured=measured)
     async with open_app(client) as user:
         await user.presses("f9")
         await user.sees("1 running, 2 waiting, 3 finished", "answers 48", "0.20 s, p95 0.40", "60% of all", "400 MiB")

@@ -11,7 +11,7 @@ from tui.plan.controls import Stepper
 
 def scripted(name: str = "gemma-2-9b", machine: str = "RTX 3060 12 GB, 32 GB RAM") -> ScriptedClient:
     client = ScriptedClient()
-    client.planner.answer = planner_for(name, machine=machine)
+    client.plan_answer = planner_for(name, machine=machine)
     return client
 
 
@@ -44,7 +44,7 @@ async def test_other_controls_are_reached_with_up_and_down(open_app):
         await user.sees("bf16")
         await user.presses("up", "left")
         await user.sees("4,096 tokens")
-    assert client.planner.requests[-1].n_ctx == 4096
+    assert client.plan_requests[-1].n_ctx == 4096
 
 
 async def test_a_way_out_is_taken_with_enter(open_app):
@@ -54,7 +54,7 @@ async def test_a_way_out_is_taken_with_enter(open_app):
         await user.sees("--kv-type q8_0")
         await user.presses("down", "down", "enter")
         await user.sees("q8_0 ▶")
-    assert client.planner.requests[-1].kv_type == "q8_0"
+    assert client.plan_requests[-1].kv_type == "q8_0"
 
 
 async def test_loading_is_announced_before_it_is_done(open_app):
@@ -63,10 +63,10 @@ async def test_loading_is_announced_before_it_is_done(open_app):
         await open_plan(user)
         await user.presses("left", "l")
         await user.sees("reloads with", "32 layers on", "L again to confirm")
-        assert client.planner.reloads == []
+        assert client.reloads == []
         await user.presses("l")
         await user.sees("Loading: Esc")
-    assert [request.gpu_layers for request in client.planner.reloads] == [{"CUDA0": 32}]
+    assert [request.gpu_layers for request in client.reloads] == [{"CUDA0": 32}]
 
 
 async def test_a_change_after_the_announcement_requires_another_confirmation(open_app):
@@ -75,7 +75,7 @@ async def test_a_change_after_the_announcement_requires_another_confirmation(ope
         await open_plan(user)
         await user.presses("l", "left", "l")
         await user.sees("32 layers on")
-    assert client.planner.reloads == []
+    assert client.reloads == []
 
 
 async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
@@ -89,8 +89,8 @@ async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
         await user.sees("on RTX 3060=12GiB + 32GiB@45GB/s RAM")
         await user.presses("l")
         await user.sees("This plan is for another machine")
-    assert client.planner.reloads == []
-    assert client.planner.requests[-1].vram == ("RTX 3060=12GiB",)
+    assert client.reloads == []
+    assert client.plan_requests[-1].vram == ("RTX 3060=12GiB",)
 
 
 async def test_another_model_is_planned_by_name(open_app):
@@ -109,7 +109,7 @@ async def test_what_prevents_a_plan_is_reported(open_app):
         raise ModelFileError("There is no model 'x\x1b[31m'.", "Here are: guide.")
 
     client = ScriptedClient()
-    client.planner.answer = refuse
+    client.plan_answer = refuse
     async with open_app(client) as user:
         await user.presses("f7")
         await user.sees("No plan: There is no model", "Here are: guide.")
@@ -120,7 +120,7 @@ async def test_a_narrow_terminal_shows_all_of_it_by_going_down(open_app):
     client = scripted()
     async with open_app(client, size=(60, 20)) as user:
         await open_plan(user)
-        await user.until(lambda: client.planner.requests[-1].is_full, "no full plan was asked for")
+        await user.until(lambda: client.plan_requests[-1].is_full, "no full plan was asked for")
         await user.pilot.pause()
         await user.presses("down")
         await user.sees("Suggestions")

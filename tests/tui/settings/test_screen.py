@@ -98,14 +98,12 @@ async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, user
         await user.sees("reloads with context 4096, cache q8_0,", "threads 2, context shift")
         await user.presses("escape")
         await user.no_longer_sees("guide is unloaded")
-        assert not client.planner.reloads
+        assert not client.reloads
         await user.presses("l")
         await user.sees("Reload it now")
         await user.presses("enter")
         await user.sees("Loading: Esc")
-    assert client.planner.reloads == [
-        PlanRequest(model="guide", n_ctx=4096, kv_type="q8_0", n_threads=2, context_shift=True)
-    ]
+    assert client.reloads == [PlanRequest(model="guide", n_ctx=4096, kv_type="q8_0", n_threads=2, context_shift=True)]
 
 
 async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, user_of):

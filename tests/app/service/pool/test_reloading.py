@@ -27,7 +27,7 @@ def own_service(start_service: Callable[..., RunningService]) -> RunningService:
 async def test_a_model_is_reloaded_with_the_requested_context(own_service: RunningService) -> None:
     async with ServiceClient(own_service.url) as client:
         before = own_service.model()
-        assert await client.planner.reload(PlanRequest(n_ctx=1024)) == "tiny"
+        assert await client.reload(PlanRequest(n_ctx=1024)) == "tiny"
         own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 1024)
         assert own_service.model()["worker_pid"] != before["worker_pid"]
         answer = [event async for event in client.chat([Message("user", "still there?")])]
@@ -38,7 +38,7 @@ async def test_running_answers_fail_with_a_reason_and_nothing_hangs(own_service:
     async with ServiceClient(own_service.url) as client:
         answer = client.chat([Message("user", "go on")])
         await anext(answer)
-        await client.planner.reload(PlanRequest(n_ctx=2048))
+        await client.reload(PlanRequest(n_ctx=2048))
         with pytest.raises(Exception, match="reloading"):
             async for _ in answer:
                 pass
@@ -49,7 +49,7 @@ async def test_a_plan_for_another_machine_is_not_loaded(own_service: RunningServ
     async with ServiceClient(own_service.url) as client:
         for wish in (PlanRequest(vram=("RTX 3060=12GiB",)), PlanRequest(kv_type="q9")):
             with pytest.raises(UsageError):
-                await client.planner.reload(wish)
+                await client.reload(wish)
         assert own_service.model()["state"] == "ready"
 
 
@@ -62,7 +62,7 @@ def test_fields_left_out_of_a_plan_request_stay_as_loaded() -> None:
 
 async def test_a_model_is_reloaded_with_threads_and_context_shift(own_service: RunningService) -> None:
     async with ServiceClient(own_service.url) as client:
-        await client.planner.reload(PlanRequest(n_ctx=256, n_threads=1, context_shift=True))
+        await client.reload(PlanRequest(n_ctx=256, n_threads=1, context_shift=True))
         own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 256)
     body = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 300, "ignore_eos": True}
     response = await asyncio.to_thread(own_service.http.post, "/v1/chat/completions", json=body, timeout=120)

@@ -15,7 +15,7 @@ RAM = "32GiB@45GB/s"
 
 async def test_the_default_model_is_planned_for_the_services_machine(service: RunningService) -> None:
     async with ServiceClient(service.url) as client:
-        report = await client.planner.plan(PlanRequest())
+        report = await client.plan(PlanRequest())
     assert report.model == "tiny"
     assert report.devices[-1].kind == "cpu"
     assert sum(device.layers for device in report.devices) == report.n_layers
@@ -27,7 +27,7 @@ async def test_layers_and_context_are_planned_as_requested(service: RunningServi
         model=str(tiny_model), n_ctx=512, vram=CARD, ram=RAM, gpu_layers={"RTX 3060": 1}, is_full=True
     )
     async with ServiceClient(service.url) as client:
-        report = await client.planner.plan(plan_request)
+        report = await client.plan(plan_request)
     assert [(device.name, device.layers) for device in report.devices] == [("RTX 3060", 1), ("CPU", 2)]
     assert (report.setting.ctx, report.n_on_gpus, report.is_full) == (512, 1, True)
     assert len(report.curve) == report.n_layers + 1
@@ -48,7 +48,7 @@ async def test_impossible_plans_are_refused(
 ) -> None:
     async with ServiceClient(service.url) as client:
         with pytest.raises(error):
-            await client.planner.plan(plan_request)
+            await client.plan(plan_request)
 
 
 @pytest.mark.parametrize("path", ["plan", "reload"])
