@@ -126,7 +126,8 @@ def _attention_faults(header: Header) -> Iterator[str]:
     if not heads:
         return
     n_layers = max(len(heads), len(kv_heads))
-    for n_heads, n_kv in zip(_spread(heads, n_layers), _spread(kv_heads, n_layers), strict=False):
+    spread = (values * n_layers if len(values) == 1 else values for values in (heads, kv_heads))
+    for n_heads, n_kv in zip(*spread, strict=False):
         if n_kv and n_heads % n_kv:
             yield f"its {n_heads} attention heads cannot share {n_kv} key-value heads"
             return
@@ -134,7 +135,3 @@ def _attention_faults(header: Header) -> Iterator[str]:
         yield f"its {heads[0]} attention heads do not fit an embedding of {width}"
     if hyperparameter(header, "rope.dimension_count") % 2:
         yield "its rope dimensions are an odd number"
-
-
-def _spread(values: list[float], n_layers: int) -> list[float]:
-    return values * n_layers if len(values) == 1 else values

@@ -35,7 +35,9 @@ class AddedToken:
 
     @property
     def type(self) -> TokenType:
-        return TokenType.CONTROL if self.is_special or _looks_special(self.content) else TokenType.USER_DEFINED
+        has_shape = any(self.content.startswith(begin) and self.content.endswith(end) for begin, end in _CONTROL_SHAPES)
+        is_control = self.is_special or has_shape or self.content in _CONTROL_NAMES
+        return TokenType.CONTROL if is_control else TokenType.USER_DEFINED
 
     @property
     def text(self) -> str:
@@ -79,12 +81,6 @@ def _token(token_id: object, entry: Mapping[str, Any]) -> AddedToken:
     if type(token_id) is not int or not 0 <= token_id <= MAX_TOKENS or not isinstance(content, str):
         raise unsound(f"The added token {str(content)[:64]!r}")
     return AddedToken(token_id, content, bool(entry.get("special")))
-
-
-def _looks_special(content: str) -> bool:
-    return content in _CONTROL_NAMES or any(
-        content.startswith(begin) and content.endswith(end) for begin, end in _CONTROL_SHAPES
-    )
 
 
 # Older steps that name their two tokens instead of a template, and how often the second stands between two texts.
