@@ -12,11 +12,12 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from textual import work
+from textual import on, work
 from textual.app import App, SystemCommand
 from textual.constants import DEFAULT_THEME
-from textual.events import Event, Paste
+from textual.events import DescendantFocus, Event, Paste
 from textual.screen import Screen
+from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
 from app.settings.settings import Settings
@@ -109,6 +110,12 @@ class LocalllmApp(App[None]):
         if isinstance(event, Paste):
             event.text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         await super().on_event(event)
+
+    @on(DescendantFocus)
+    def _stop_blinking(self, event: DescendantFocus) -> None:
+        """Keep the cursor of every field still: nothing on the screen moves by itself, the palette included."""
+        if isinstance(event.widget, Input | TextArea):
+            event.widget.cursor_blink = False
 
     @property
     def failure(self) -> Exception | None:

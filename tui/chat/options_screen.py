@@ -54,7 +54,6 @@ class OptionsScreen(ModalScreen[None]):
         with Horizontal():
             yield Static(name, markup=False, classes="name")
             field = Input(self._values.get(name, ""), compact=True, id=name, placeholder=meaning)
-            field.cursor_blink = False
             field.tooltip = meaning
             yield field
 

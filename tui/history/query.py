@@ -114,7 +114,6 @@ class SearchInput(Input):
 
     def __init__(self) -> None:
         super().__init__(placeholder="Search every chat (/)", compact=True, select_on_focus=False)
-        self.cursor_blink = False
 
     def action_leave(self) -> None:
         """Go to the list."""

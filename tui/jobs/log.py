@@ -68,9 +68,7 @@ class LogScreen(FeatureScreen):
     TABLE: ClassVar[CommandTable] = CommandTable(())
 
     def body(self) -> Iterable[Widget]:
-        field = Input(placeholder="Filter lines", compact=True)
-        field.cursor_blink = False
-        yield field
+        yield Input(placeholder="Filter lines", compact=True)
         yield LogView()
 
     def on_mount(self) -> None:

@@ -127,9 +127,7 @@ class InputDialog(ModalScreen[None]):
             panel.border_title = self._title
             panel.border_subtitle = "Enter confirms · Esc cancels"
             yield Static(self._explanation, markup=False, id="explanation")
-            field = Input(self._value, compact=True, select_on_focus=False)
-            field.cursor_blink = False
-            yield field
+            yield Input(self._value, compact=True, select_on_focus=False)
             yield Static("", markup=False, id="fault")
 
     def on_mount(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from textual.widgets import Input, TextArea
 
 from app.client.fake import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
 from quantizer.errors import ContextOverflowError, EngineError, ErrorInfo, ModelFileError, ServiceError
@@ -311,6 +312,15 @@ async def test_link_of_the_model_is_shown_and_not_opened(open_app, monkeypatch):
         await user.pilot.click(offset=(8, row))
         await user.sees("Link copied, not opened", "http://evil.example/x")
     assert opened == []
+
+
+@pytest.mark.parametrize("key", ["escape", "ctrl+p", "f5 slash"])
+async def test_no_cursor_blinks_in_any_field(open_app, key: str):
+    async with open_app(ScriptedClient()) as user:
+        await user.presses(*key.split())
+        await user.until(
+            lambda: isinstance(user.app.focused, Input | TextArea) and not user.app.focused.cursor_blink, ""
+        )
 
 
 async def test_palette_runs_a_command(open_app):

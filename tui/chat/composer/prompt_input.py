@@ -59,7 +59,6 @@ class PromptInput(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask something. Enter sends, @ attaches a file, / lists commands.",
         )
-        self.cursor_blink = False  # nothing on the screen moves by itself
         self._neighbours = neighbours
         self._sent: list[str] = []
         self._n_back = 0
