@@ -154,6 +154,21 @@ class LocalllmApp(App[None]):
         else:
             self.notify("No model was downloaded in this session: F6 lists models to download.", markup=False)
 
+    async def choose_model(self, name: str) -> None:
+        """Chat with the local model `name`, which may be abbreviated; without a name, list the models."""
+        from tui.models.choice import find_model, local_models
+
+        if not name:
+            await self.go_to("models")
+            return
+        try:
+            model = find_model(name, await local_models(self.app_context.connection))
+        except UserError as error:
+            self.notify(printable(str(error)), severity="error", markup=False)
+            return
+        await self.app_context.connection.use_model(model.path)
+        await self.go_to(HOME)
+
     def show_help(self) -> None:
         """Show the keys and commands of the current screen."""
         from tui.widgets.dialogs import HelpScreen

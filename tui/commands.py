@@ -6,7 +6,7 @@ every screen. A command is a method of its screen, or of the app.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from textual.binding import BindingType
 
-__all__ = ["APP_COMMANDS", "FEATURES", "HOME", "Command", "CommandTable", "Feature", "list_command", "slash_line"]
+__all__ = [
+    "APP_COMMANDS",
+    "FEATURES",
+    "HOME",
+    "Command",
+    "CommandTable",
+    "Feature",
+    "list_command",
+    "slash_line",
+    "unknown_command",
+]
 
 HOME = "chat"
+_HELP_LINES = ("?", "/?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ FEATURES = (
 @dataclass(frozen=True, slots=True)
 class Command:
     """The method that a command calls, with `values` and, if the command has an `argument`, the text after its slash
-    word. `keys` are Textual's names, comma-separated.
+    word. `keys` are Textual's names, comma-separated; `also` are the slash words of other programs for it.
 
     A key that `has_priority` precedes a text field; the footer shows a command that `is_shown`, the palette one that
     `is_listed`.
@@ -65,10 +76,16 @@ class Command:
     values: tuple[object, ...] = ()
     keys: str = ""
     slash: str = ""
+    also: tuple[str, ...] = ()
     argument: str = ""
     has_priority: bool = True
     is_shown: bool = False
     is_listed: bool = True
+
+    @property
+    def help_text(self) -> str:
+        """The tooltip, and the other slash words."""
+        return f"{self.tooltip} (also /{', /'.join(self.also)})" if self.also else self.tooltip
 
     def run(self, target: object, argument: str = "") -> Awaitable[None] | None:
         """Call the method of `target`, a screen or the app."""
@@ -103,8 +120,8 @@ class CommandTable:
         return self._by_id.get(command_id)
 
     def of_word(self, word: str) -> Command | None:
-        """Return the command with this slash word."""
-        return next((command for command in self.commands if command.slash and command.slash == word), None)
+        """Return the command with this slash word, or another program's word for it."""
+        return next((command for command in self.commands if word and word in (command.slash, *command.also)), None)
 
     def bindings(self) -> list[BindingType]:
         """Return the key bindings of all commands with keys."""
@@ -135,11 +152,24 @@ def _binding(command: Command, action: str, has_priority: bool) -> BindingType:
 
 
 def slash_line(line: str) -> tuple[str, str] | None:
-    """Return word and argument of a line such as `/system Be brief`; None if it is no command (`/etc/hosts`)."""
+    """Return word and argument of a line such as `/system Be brief`; None if it is no command (`/etc/hosts`). A lone
+    question mark is a command too."""
     word, _, argument = line.strip().partition(" ")
+    if line.strip() in _HELP_LINES:
+        return "?", ""
     if not (word.startswith("/") and word[1:].isalpha() and "\n" not in word):
         return None
     return word[1:].lower(), argument.strip()
+
+
+def unknown_command(word: str, commands: Iterable[Command], remedy: str) -> str:
+    """Return the message about `/word`, with the most similar word of `commands`."""
+    from difflib import get_close_matches  # only for a typing error
+
+    words = [each for command in commands for each in (command.slash, *command.also) if each.isalpha()]
+    similar = get_close_matches(word, words, n=1)
+    question = f" Did you mean /{similar[0]}?" if similar else ""
+    return f"Unknown command /{word}.{question} {remedy}"
 
 
 APP_COMMANDS = CommandTable(
@@ -163,8 +193,24 @@ APP_COMMANDS = CommandTable(
             "chat_with_newest",
             keys="ctrl+t",
         ),
+        Command(
+            "model",
+            "Change the model",
+            "Chat with another local model; without NAME, list the models",
+            "choose_model",
+            slash="model",
+            argument="NAME",
+        ),
         Command("theme", "Theme", "Change the colour theme", "change_theme", slash="theme"),
-        Command("help", "Help", "Show every key and command of this screen", "show_help", keys="f1", slash="help"),
+        Command(
+            "help",
+            "Help",
+            "Show every key and command of this screen",
+            "show_help",
+            keys="f1",
+            slash="help",
+            also=("?",),
+        ),
         Command(
             "quit",
             "Quit",
@@ -172,6 +218,7 @@ APP_COMMANDS = CommandTable(
             "quit_app",
             keys="ctrl+q",
             slash="quit",
+            also=("bye", "exit"),
         ),
     )
 )

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from tui.app import LocalllmApp
-from tui.commands import APP_COMMANDS, FEATURES, slash_line
+from tui.chat.commands import CHAT_COMMANDS
+from tui.commands import APP_COMMANDS, FEATURES, slash_line, unknown_command
 from tui.inline.chat import COMMANDS, InlineChat
 
 SCREENS = [feature.screen_class() for feature in FEATURES]
@@ -19,7 +20,8 @@ def test_ids_keys_and_words_are_each_used_once(screen):
     commands = [*screen.TABLE, *APP_COMMANDS]
     keys = [key for command in commands for key in command.keys.split(",") if key]
     keys += [key for binding in screen.KEYS for key in binding.key.split(",")]
-    for names in ([command.id for command in commands], keys, [command.slash for command in commands if command.slash]):
+    words = [word for command in commands for word in (command.slash, *command.also) if word]
+    for names in ([command.id for command in commands], keys, words):
         assert max(Counter(names).values()) == 1
 
 
@@ -50,9 +52,27 @@ def test_a_screen_binds_the_keys_of_its_table(screen):
     assert {command.id for command in (*screen.TABLE, *APP_COMMANDS) if command.keys} <= bound
 
 
+@pytest.mark.parametrize(("word", "command"), {"bye": "quit", "exit": "quit", "clear": "new", "?": "help"}.items())
+def test_the_words_of_other_programs_are_commands_too(word, command):
+    found = CHAT_COMMANDS.of_word(word) or APP_COMMANDS.of_word(word)
+    assert found is not None
+    assert found.id == command
+
+
+def test_an_unknown_command_names_the_most_similar_one_if_there_is_any():
+    assert unknown_command("qiut", APP_COMMANDS, "F1.") == "Unknown command /qiut. Did you mean /quit? F1."
+    assert unknown_command("zzz", APP_COMMANDS, "F1.") == "Unknown command /zzz. F1."
+
+
 @pytest.mark.parametrize(
     ("line", "word", "argument"),
-    [("/new", "new", ""), ("/system  Be brief. ", "system", "Be brief."), ("/QUIT", "quit", "")],
+    [
+        ("/new", "new", ""),
+        ("/system  Be brief. ", "system", "Be brief."),
+        ("/QUIT", "quit", ""),
+        ("?", "?", ""),
+        ("/?", "?", ""),
+    ],
 )
 def test_slash_lines_are_a_word_and_an_argument(line, word, argument):
     assert slash_line(line) == (word, argument)

@@ -128,7 +128,13 @@ CHAT_COMMANDS = CommandTable(
             slash="retry",
         ),
         Command(
-            "new", "New chat", "Start a new chat; this one stays in the history", "new_chat", keys="ctrl+n", slash="new"
+            "new",
+            "New chat",
+            "Start a new chat; this one stays in the history",
+            "new_chat",
+            keys="ctrl+n",
+            slash="new",
+            also=("clear",),
         ),
         Command(
             "copy",

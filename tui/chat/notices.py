@@ -58,7 +58,9 @@ class Greeting(Static):
             Content.from_markup(
                 "[bold]localllm[/bold]: chat with a language model on this machine, no network needed.\n\n"
                 f"Type a question, or ask one of these:\n\n{examples}\n\n"
-                f"  [bold]F1[/bold]  all keys and commands\n\n  {features}"
+                "  [bold]F1[/bold]  [@click=screen.command('help')]all keys and commands[/]   "
+                "[bold]Ctrl+Q[/bold]  [@click=screen.command('quit')]quit[/] (also /bye)\n\n"
+                f"  {features}"
             )
         )
 

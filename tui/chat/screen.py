@@ -27,7 +27,7 @@ from tui.chat.notices import StatusLine
 from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.transcript import Transcript
-from tui.commands import slash_line
+from tui.commands import slash_line, unknown_command
 from tui.widgets.screens import AppContext
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ChatScreen(ConversationScreen):
             await self.run_command(command.id, line[1])
         else:
             self.composer.put(event.text)
-            self.inform(f"Unknown command /{line[0]}: F1 lists commands.")
+            self.inform(unknown_command(line[0], self.all_commands(), "F1 lists the commands."))
 
     @on(TextArea.Changed)
     @on(AttachmentBar.Changed)
@@ -103,7 +103,9 @@ class ChatScreen(ConversationScreen):
         self.inform(str(event.error))
 
     def _slash_words(self) -> list[tuple[str, str]]:
-        return [(command.slash, command.tooltip) for command in self.all_commands() if command.slash]
+        commands = [command for command in self.all_commands() if command.slash]
+        named = [(command.slash, command.tooltip) for command in commands]
+        return named + [(word, command.tooltip) for command in commands for word in command.also if word.isalpha()]
 
     # Command handlers
 

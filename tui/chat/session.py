@@ -59,6 +59,11 @@ class ChatSession:
         self._cost: Completed | None = None
 
     @property
+    def connection(self) -> ServiceConnection:
+        """The service that answers, and the model."""
+        return self._connection
+
+    @property
     def status(self) -> Status:
         """The current content of the status line."""
         return status_of(self._connection.state, self._timer, self._cost)

@@ -22,19 +22,20 @@ from tui.chat.composer.attachments import mentioned_files, mentions, missing_men
 from tui.chat.conversation import Ending
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
-from tui.commands import APP_COMMANDS, Command, slash_line
+from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line, unknown_command
 from tui.inline.scrollback import Scrollback, breaks_lines
+from tui.models.choice import find_model, local_models, model_lines
 
 __all__ = ["COMMANDS", "SLASH_WORDS", "InlineChat", "help_text", "needs_full_screen", "parse_command"]
 
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
-_IDS = ("retry", "continue", "edit", "new", "system", "options", "preset", "thoughts", "copy", "help", "quit")
+_IDS = ("retry", "continue", "edit", "new", "model", "system", "options", "preset", "thoughts", "copy", "help", "quit")
 COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
 )
-SLASH_WORDS = tuple(command.slash for command in COMMANDS)
+_COMMANDS = CommandTable(COMMANDS)
+SLASH_WORDS = tuple(word for command in COMMANDS for word in (command.slash, *command.also) if word.isalpha())
 
-_ALSO = {"?": "help", "bye": "quit", "exit": "quit", "clear": "new"}  # as other prompts of this kind call them
 _KEYS = (
     ("Ctrl+C", "Stop the answer and keep the text so far; at the prompt: clear the line"),
     ("Ctrl+D", "Quit"),
@@ -43,7 +44,7 @@ _KEYS = (
     ("@FILE", "Attach a text file; Tab completes its name"),
 )
 _BREAK = ("Alt+Enter", "Start a new line")
-_FORGETTING = {"new": "Start a new chat; this one is discarded"}
+_FORGETTING = {"new": "Start a new chat; this one is discarded (also /clear)"}
 _SHOWN_AFTER_S = 0.3  # progress would only flicker before
 _EVERY_S = 0.2
 _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
@@ -52,12 +53,8 @@ _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /contin
 def parse_command(text: str) -> tuple[Command | None, str, str] | None:
     """Return command, word and argument of a text such as `/system Be brief`; None for a question. The command is None
     for an unknown word."""
-    word, _, argument = text.strip().partition(" ")
-    also = _ALSO.get(word[1:]) if word.startswith("/") else None
-    line = (also, argument.strip()) if also else slash_line(text)
-    if line is None:
-        return None
-    return next((command for command in COMMANDS if command.slash == line[0]), None), *line
+    line = slash_line(text)
+    return None if line is None else (_COMMANDS.of_word(line[0]), *line)
 
 
 def needs_full_screen(word: str) -> bool:
@@ -74,7 +71,7 @@ def help_text(*, is_saved: bool, breaks_lines: bool) -> str:
 
 def _rows(*, is_saved: bool) -> Iterator[tuple[str, str]]:
     for command in COMMANDS:
-        tooltip = command.tooltip if is_saved else _FORGETTING.get(command.id, command.tooltip)
+        tooltip = command.help_text if is_saved else _FORGETTING.get(command.id, command.help_text)
         yield f"/{command.slash} {command.argument}".rstrip(), tooltip
 
 
@@ -145,7 +142,7 @@ class InlineChat:
                 f"/{word} needs the full screen: localllm chat. /help lists the commands available here."
             )
         else:
-            self._scrollback.print_line(f"Unknown command /{word}: /help lists commands.")
+            self._scrollback.print_line(unknown_command(word, COMMANDS, "/help lists the commands."))
 
     async def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
         """Ask, and print the answer as it streams."""
@@ -217,6 +214,23 @@ class InlineChat:
         """Apply a preset, or list the presets."""
         with self._print_errors():
             self._scrollback.print_line(await self._settings_editor.use_preset(name))
+
+    async def choose_model(self, name: str) -> None:
+        """Chat with the local model `name`, which may be abbreviated; without a name, print the models."""
+        connection = self._session.connection
+        former = connection.state.model
+        with self._print_errors():
+            models = await local_models(connection)
+            if not name:
+                self._scrollback.print_line("\n".join(model_lines(models, former)))
+                return
+            await connection.use_model(find_model(name, models).path)
+            try:
+                await self.wait_for(connection.client())
+            except UserError:
+                await connection.use_model(former)
+                raise
+            self._scrollback.print_line(f"{connection.state.model} answers from now on.")
 
     @contextmanager
     def _print_errors(self) -> Iterator[None]:

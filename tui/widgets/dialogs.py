@@ -153,7 +153,7 @@ class InputDialog(ModalScreen[None]):
 def _help_rows(about: CommandScreen, keys: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
         *((_shown(binding.key), binding.tooltip) for binding in about.KEYS),
-        *((_label(command, keys), command.tooltip) for command in about.all_commands()),
+        *((_label(command, keys), command.help_text) for command in about.all_commands()),
         ("Ctrl+P", "Search the commands by name"),
     ]
 

@@ -16,6 +16,7 @@ from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions
 from quantizer.errors import EngineError
+from tests.tui.model_scenes import client_with_models
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection
@@ -215,7 +216,10 @@ async def test_the_last_chat_is_continued_with_the_options_of_the_command_line(o
 @pytest.mark.parametrize(
     ("text", "printed"),
     [
-        ("/frobnicate", "Unknown command /frobnicate"),
+        ("/frobnicate", "Unknown command /frobnicate. /help lists the commands."),
+        ("/hlep", "Unknown command /hlep. Did you mean /help?"),
+        ("?", "/continue"),
+        ("/model nosuch", "There is no local model nosuch."),
         ("/models", "needs the full screen"),
         ("/retry", "There is no question yet."),
         ("/copy", "no answer to copy"),
@@ -231,10 +235,21 @@ async def test_impossible_actions_are_reported(opened, capsys, text, printed):
     assert client.requests == []
 
 
-async def test_quit_leaves(opened):
+@pytest.mark.parametrize("word", ["/quit", "/bye", "/exit"])
+async def test_quit_leaves(opened, word):
     async with opened(ScriptedClient()) as chat:
-        await chat.submit("/quit")
+        await chat.submit(word)
         assert chat.is_quitting
+
+
+async def test_another_model_is_chosen_by_a_part_of_its_name(opened, capsys):
+    client = client_with_models()
+    async with opened(client) as chat:
+        await chat.submit("/model")
+        assert "* guide\n  qwen3-0.6b-Q8_0\n" in capsys.readouterr().err
+        await chat.submit("/model QWEN")
+        assert "answers from now on" in capsys.readouterr().err
+    assert client.loads[-1] == "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
 
 
 @pytest.fixture

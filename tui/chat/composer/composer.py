@@ -255,7 +255,8 @@ class Composer(Vertical):
     def _completions(self, word: PartialWord) -> list[Completion]:
         if word.kind == "command":
             completions = command_completions(word.typed, self._slash_words())
-            return [] if [completion.text for completion in completions] == [f"/{word.typed}"] else completions
+            is_whole = f"/{word.typed}" in (completion.text for completion in completions)
+            return [] if is_whole else completions  # Enter runs /model and does not complete it to /models
         if leads_outside(word.typed):
             typed, names = self._outside_paths
             return [Completion(f"@{name}") for name in names[:MAX_COMPLETIONS]] if typed == word.typed else []
