@@ -43,6 +43,7 @@ __all__ = ["LocalllmApp"]
 _THEME_HINT = "Saved to the settings file. NO_COLOR in the environment turns colours off."
 _NOTICE_S = 30.0  # long enough while reading something else
 _LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists interrupted jobs."
+_ENGINE_LOSS = "Lost the connection to {url}: reconnecting. Your messages are saved."
 
 
 class LocalllmApp(App[None]):
@@ -83,7 +84,8 @@ class LocalllmApp(App[None]):
         self.register_theme(HIGH_CONTRAST)
         self._quit_flow = QuitFlow(self, self.app_context)
         self.app_context.jobs.on_end(self._notify_job_end)
-        connection.on_disconnect(partial(self._warn, _LOSS))
+        loss = _ENGINE_LOSS.format(url=settings.connect) if settings.connect else _LOSS
+        connection.on_disconnect(partial(self._warn, loss))
         for feature in FEATURES:
             self.add_mode(feature.id, partial(_opened, feature, self.app_context))
 

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 from app.settings.settings import Settings
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
-__all__ = ["ChatBackend", "ConnectionState", "Opener", "ServiceConnection", "local_service", "localllm_service"]
+__all__ = [
+    "ChatBackend",
+    "ConnectionState",
+    "Opener",
+    "ServiceConnection",
+    "is_localllm",
+    "local_service",
+    "localllm_service",
+]
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
@@ -254,11 +262,16 @@ class ServiceConnection:
                 task.result()
 
 
+def is_localllm(service: ChatBackend) -> bool:
+    """Return whether `service` has models, plans and jobs; another engine only chats."""
+    return hasattr(service, "library")
+
+
 async def localllm_service(connection: ServiceConnection) -> ServiceClient:
     """Return the client for models, plans and jobs once the service is reachable. Raises what prevents it, and
     RequestError for another kind of engine, which only supports chat."""
     service = await connection.service()
-    if not hasattr(service, "library"):
+    if not is_localllm(service):
         raise RequestError(
             "The connected engine only supports chat.", "Start localllm without --connect for models, plans and jobs."
         )

@@ -6,16 +6,18 @@ routes: a remote engine has no plans, jobs and library.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
 
-from app.client.connection import MAX_QUOTED, HttpConnection, chat_body, error_message
+from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
+from app.client.connection import HttpConnection, chat_body, error_message
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.protocol.status import ModelStatus, ServiceStatus
-from quantizer.errors import RequestError, ServiceError, UserError
+from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
 __all__ = ["RemoteEngine", "parse_address"]
 
@@ -34,7 +36,8 @@ def parse_address(text: str) -> str | None:
 class RemoteEngine(HttpConnection):
     """An open connection to the engine at `base_url`; fulfils what a chat needs of `ServiceClient`.
 
-    Every method raises ServiceError when the engine cannot be reached or is none, and RequestError for what it refuses.
+    Every method raises ServiceError when the engine cannot be reached or is none, EngineError when it fails, and
+    RequestError for what it refuses.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class RemoteEngine(HttpConnection):
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
 
         Tokens are counted as pieces until the engine reports its own count; times are measured here unless it reports
-        them as llama.cpp does. Reasoning that the engine leaves in the answer stays there.
+        them as llama.cpp does. Reasoning in tags at the beginning of the answer is separated.
         """
         body = chat_body(messages, model, options)
         if body.get("continue_final_message"):
@@ -86,6 +89,8 @@ class RemoteEngine(HttpConnection):
                 delta = reply.add(event)
             if delta is not None:
                 yield delta
+        if rest := reply.rest():
+            yield rest
         yield reply.completed()
 
     def _unreachable(self, error: Exception) -> ServiceError:
@@ -101,7 +106,7 @@ class RemoteEngine(HttpConnection):
     def _refusal(self, path: str, status: int, body: bytes) -> UserError:  # noqa: ARG002 - the status says enough
         cause = f"The engine at {self.base_url} responds {status}: {error_message(body)}"
         if status >= 500:
-            return ServiceError(cause, "Try again, or see its log.")
+            return EngineError(cause, "Try again, or see its log.")
         return RequestError(cause, _REMEDIES.get(status, "Change the request, or the engine's settings."))
 
 
@@ -115,13 +120,14 @@ class _Reply:
         self._first_s: float | None = None
         self._last_s = self._sent_s
         self._reason = "stop"
+        self._parser = ReasoningParser(*ANY_FAMILY)
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
 
     def add(self, event: Mapping[str, Any]) -> TextDelta | None:
-        """Add an event and return its text, if any. Raises ServiceError for an error in mid-answer."""
-        if error := event.get("error"):
-            raise ServiceError(f"The engine failed: {str(error)[:MAX_QUOTED]}", "Ask again.")
+        """Add an event and return its text, if any. Raises EngineError for an error in mid-answer."""
+        if event.get("error"):
+            raise EngineError(f"The engine failed: {error_message(json.dumps(event).encode())}", "Ask again.")
         text, reasoning = "", ""
         for choice in event.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
@@ -135,7 +141,15 @@ class _Reply:
         self.n_pieces += 1
         self._last_s = self._clock()
         self._first_s = self._last_s if self._first_s is None else self._first_s
-        return TextDelta(text, self.n_pieces, reasoning)
+        parsed = self._parser.push(text)
+        return self._delta(ReasonedText(parsed.text, reasoning + parsed.reasoning))
+
+    def rest(self) -> TextDelta | None:
+        """Return what was held back as a possible tag, if any, at the end of the answer."""
+        return self._delta(self._parser.finish())
+
+    def _delta(self, parsed: ReasonedText) -> TextDelta | None:
+        return TextDelta(parsed.text, self.n_pieces, parsed.reasoning) if parsed != ReasonedText() else None
 
     def completed(self) -> Completed:
         """Return the cost of the answer."""

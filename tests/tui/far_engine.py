@@ -16,10 +16,13 @@ _END = "end"
 
 
 class FarEngine:
-    """Text passed to `send` is streamed to the client; `requests` holds the received bodies."""
+    """Text passed to `send` is streamed to the client; `requests` holds the received bodies. It has `models`, and
+    answers with the error of `failure`, a status and a message, if there is one."""
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.models = ["far"]
+        self.failure: tuple[int, str] | None = None
         self.requests: list[dict[str, Any]] = []
         self.pieces: queue.Queue[tuple[str, str]] = queue.Queue()
 
@@ -54,12 +57,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/v1/models":
             self._begin("application/json")
-            self.wfile.write(b'{"data": [{"id": "far"}]}')
+            self.wfile.write(json.dumps({"data": [{"id": name} for name in self.engine.models]}).encode())
         else:
             self.send_error(404)
 
     def do_POST(self) -> None:
         self.engine.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        if self.engine.failure is not None:
+            status, message = self.engine.failure
+            self._begin("application/json", status)
+            self.wfile.write(json.dumps({"error": {"message": message}}).encode())
+            return
         self._begin("text/event-stream")
         try:
             self._stream()
@@ -75,8 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self._send({"choices": [{"delta": {kind: text}, "finish_reason": None}]})
 
-    def _begin(self, media_type: str) -> None:
-        self.send_response(200)
+    def _begin(self, media_type: str, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("content-type", media_type)
         self.end_headers()
 

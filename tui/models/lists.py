@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from quantizer.errors import UserError
-from tui.connection import ServiceConnection, localllm_service
+from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.jobs.monitor import JobMonitor
-from tui.models.rows import ModelRow, Section, downloadable_rows, local_rows, with_jobs
+from tui.models.rows import ModelRow, Section, downloadable_rows, engine_rows, local_rows, with_jobs
 
 if TYPE_CHECKING:
     from app.protocol.library import HubRepository, LocalModel, Recommended
+    from app.protocol.status import ModelStatus
 
 __all__ = ["DEBOUNCE_S", "N_REPOSITORIES", "ModelLists"]
 
@@ -37,6 +38,7 @@ class ModelLists:
         self._local: tuple[LocalModel, ...] = ()
         self._recommended: tuple[Recommended, ...] = ()
         self._found: tuple[HubRepository, ...] = ()
+        self._of_engine: tuple[ModelStatus, ...] | None = None  # where the service is an engine of another program
         self._jobs = jobs
         jobs.watch(self._show_soon)
         self._showing: asyncio.TimerHandle | None = None
@@ -46,6 +48,8 @@ class ModelLists:
         """Return the sections in order; only the error if there is one."""
         if self.error is not None:
             return (Section("Models", (), f"{self.error.cause} {self.error.remedy}".strip()),)
+        if self._of_engine is not None:
+            return (Section("At the connected engine", engine_rows(self._of_engine, self.words)),)
         local, external = local_rows(self._local, self.words)
         recommended, found = downloadable_rows(self._recommended, self._found, self.words)
         nothing = "No local model matches." if self.words and not local else ""
@@ -70,6 +74,11 @@ class ModelLists:
     async def refresh(self, *, is_fresh: bool = False) -> None:
         """Fetch the local models, repeatedly until all are read; `is_fresh` measures the free memory again."""
         try:
+            service = await self._connection.service()
+            if not is_localllm(service):
+                self._of_engine, self.error = (await service.status()).models, None
+                self._on_change()
+                return
             library = (await localllm_service(self._connection)).library
             listing = await library.models(external=True, fresh=is_fresh)
             self._show_local(listing.models)
@@ -100,8 +109,8 @@ class ModelLists:
 
     @property
     def can_search_hub(self) -> bool:
-        """Whether the search text is long enough for the hub."""
-        return len(self.words) >= _FEWEST_LETTERS
+        """Whether the hub is to be searched: not for an engine of another program, nor for a text that is too short."""
+        return self._of_engine is None and len(self.words) >= _FEWEST_LETTERS
 
     async def search(self) -> None:
         """Search the hub after a pause in typing."""

@@ -30,6 +30,7 @@ __all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
 _ACTIONS = {
     "local": "Enter starts a chat.",
     "external": "Enter starts a chat, I imports it.",
+    "engine": "Enter starts a chat.",
     "remote": "Enter downloads it in the background.",
 }
 _MARGIN_CELLS = 3  # the scroll bar, and air

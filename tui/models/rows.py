@@ -15,6 +15,7 @@ from offload.format import format_speed
 if TYPE_CHECKING:
     from app.protocol.job import Job
     from app.protocol.library import HubRepository, LocalModel, ModelFit, Recommended, RemovalResult
+    from app.protocol.status import ModelStatus
 
 __all__ = [
     "Columns",
@@ -23,6 +24,7 @@ __all__ = [
     "Section",
     "columns",
     "downloadable_rows",
+    "engine_rows",
     "format_context",
     "format_fit",
     "format_progress",
@@ -90,7 +92,7 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / _MINUTE_S)} min" if seconds < _HOUR_S else f"{seconds / _HOUR_S:.1f} h"
 
 
-RowKind: TypeAlias = Literal["local", "external", "remote"]
+RowKind: TypeAlias = Literal["local", "external", "engine", "remote"]
 
 _LIBRARY_SOURCES = ("library", "built in")
 _ROLES = {
@@ -145,6 +147,15 @@ def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[Mod
     """Return the rows of the library, and of other programs' models, whose names contain all `words`."""
     rows = [_local_row(model) for model in models if _matches(model.id, words)]
     return tuple(row for row in rows if row.kind == "local"), tuple(row for row in rows if row.kind == "external")
+
+
+def engine_rows(models: Iterable[ModelStatus], words: str = "") -> tuple[ModelRow, ...]:
+    """Return the models of an engine of another program, whose names contain all `words`."""
+    return tuple(
+        ModelRow(id=model.id, kind="engine", name=model.id, model=model.id, n_ctx=model.n_ctx)
+        for model in models
+        if _matches(model.id, words)
+    )
 
 
 def downloadable_rows(

@@ -10,16 +10,9 @@ import codecs
 import re
 from collections.abc import Sequence
 
-__all__ = ["IncrementalDetokenizer", "Indentation", "partial_match_length"]
+from app.answer_text import partial_match_length
 
-
-def partial_match_length(text: str, tags: Sequence[str]) -> int:
-    """Return how many of the last characters of `text` may begin one of `tags`."""
-    longest = max((len(tag) for tag in tags), default=1) - 1
-    for n_characters in range(min(longest, len(text)), 0, -1):
-        if any(tag.startswith(text[-n_characters:]) for tag in tags):
-            return n_characters
-    return 0
+__all__ = ["IncrementalDetokenizer", "Indentation"]
 
 
 class IncrementalDetokenizer:

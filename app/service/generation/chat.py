@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.request import Request
 from app.service.generation.generation import Answer, Generation
-from app.service.generation.reasoning import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.service.models.served_model import ServedModel
 from app.service.tools.call_grammar import call_grammar
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of

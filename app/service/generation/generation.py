@@ -10,12 +10,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from app.answer_text import NO_REASONING, ReasonedText, ReasoningParser, ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
-from app.service.generation.reasoning import NO_REASONING, ReasoningParser, ReasoningTags
 from app.service.models.served_model import ServedModel
 from app.service.tools.parser import ToolCalling, ToolCallParser
-from app.service.tools.tool import ParsedText, ToolCallDelta, merge_deltas
+from app.service.tools.tool import ToolCallDelta, merge_deltas
 
 __all__ = ["Answer", "Delta", "Generation", "Prepare"]
 
@@ -65,9 +65,10 @@ class Answer:
         self._held_logprobs += event.logprobs
         return self._add(self._reasoning_parser.push(event.text))
 
-    def _add(self, parsed: ParsedText) -> Delta | None:
+    def _add(self, parsed: ReasonedText) -> Delta | None:
         """Add new text. Probabilities wait while text is held back: they would reveal it."""
-        text, calls = parsed.text, parsed.calls
+        text = parsed.text
+        calls: tuple[ToolCallDelta, ...] = ()
         if self._call_parser:
             separated = self._call_parser.push(text, is_final=self.is_finished)
             text, calls = separated.text, separated.calls

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.answer_text import ReasoningTags
 from app.engine.grammar.gbnf import GbnfRules, literal, text_through
 from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import constraints, required_names
-from app.service.generation.reasoning import ReasoningTags
 from app.service.tools.call_reader import ParameterTags
 from app.service.tools.formats import ToolFormat
 from app.service.tools.tool import Tool, ToolOptions

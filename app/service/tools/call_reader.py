@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from app.engine.loop.detokenizer import partial_match_length
+from app.answer_text import partial_match_length
 
 __all__ = [
     "ArgumentsReader",

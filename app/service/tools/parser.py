@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.engine.loop.detokenizer import partial_match_length
+from app.answer_text import partial_match_length
 from app.service.tools.call_reader import (
     ArgumentsReader,
     JsonArguments,

@@ -10,7 +10,7 @@ import pytest
 
 from app.client.remote_engine import RemoteEngine, parse_address
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
-from quantizer.errors import RequestError, ServiceError
+from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 HELLO = [Message("user", "hello")]
@@ -66,6 +66,13 @@ async def test_thoughts_come_apart_from_the_answer_and_count() -> None:
     assert deltas == [TextDelta("", 1, "hm"), TextDelta("", 2, " yes"), TextDelta("So.", 3)]
 
 
+async def test_thoughts_in_tags_come_apart_from_the_answer_too() -> None:
+    events = (_delta(content="<thi"), _delta(content="nk>hm</think>\n\nSo"), _delta(content=".<"))
+    async with _streaming(*events) as engine:
+        *deltas, _ = [event async for event in engine.chat(HELLO)]
+    assert ("".join(each.reasoning for each in deltas), "".join(each.text for each in deltas)) == ("hm", "So.<")
+
+
 async def test_only_options_that_were_given_are_sent() -> None:
     sent: list[dict[str, object]] = []
 
@@ -95,7 +102,7 @@ async def test_models_and_their_context_are_listed_and_an_unknown_one_refused() 
         (401, RequestError, "--api-key"),
         (404, RequestError, "no such"),
         (429, RequestError, "later"),
-        (500, ServiceError, "log"),
+        (500, EngineError, "log"),
     ],
 )
 async def test_a_refusal_has_a_remedy(status: int, kind: type[Exception], words: str) -> None:
@@ -116,7 +123,7 @@ async def test_what_is_no_engine_is_a_sentence(body: str) -> None:
 @pytest.mark.parametrize("event", [[], {"choices": [None]}, {"choices": 7}, {"error": {"message": "out of memory"}}])
 async def test_an_answer_that_goes_wrong_is_a_sentence(event: object) -> None:
     async with _streaming(_delta(content="a"), event) as engine:
-        with pytest.raises(ServiceError):
+        with pytest.raises(UserError, match=r"invalid response|out of memory$|out of memory\b"):
             [_ async for _ in engine.chat(HELLO)]
 
 

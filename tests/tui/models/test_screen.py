@@ -190,7 +190,9 @@ async def test_an_engine_that_is_not_localllm_is_reported_as_chat_only(open_app)
     client = ScriptedClient()
     del client.library
     async with open_app(client) as user:
-        for place in ("f6", "f7", "f8", "f9"):
+        await user.presses("f6")
+        await user.sees("At the connected engine")
+        for place in ("f7", "f8", "f9"):
             await user.presses(place)
             await user.sees("only supports chat")
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, NotRequired, TypeAlias
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.recipe import Recipe
 from app.library.local.resolve import ModelRef
 from app.service.api.ollama.responses import rfc3339_time
-from app.service.generation.reasoning import NO_REASONING, reasoning_tags_of
 from app.service.models.model_catalog import FileFacts
 from app.service.models.served_model import ServedModel
 

@@ -12,6 +12,7 @@ from pydantic import NonNegativeInt
 from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
+from app.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.recipe import read_recipe
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings
@@ -44,7 +45,6 @@ from app.service.api.ollama.responses import (
 from app.service.api.openai.embeddings import as_floats, check_dimensions
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
-from app.service.generation.reasoning import NO_REASONING, reasoning_tags_of
 from app.service.http.errors import RefusedError, ollama_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from app.answer_text import NO_REASONING, ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Timings, TokenLogprob, Usage
 from app.service.generation.generation import Answer, Delta
-from app.service.generation.reasoning import NO_REASONING, ReasoningTags
 
 END = Finished("a", FinishReason.STOP, Usage(), Timings())
 TAGS = ReasoningTags("<think>", "</think>")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from app.answer_text import NO_REASONING, ReasoningParser, ReasoningTags
 from app.engine.grammar.gbnf import GbnfRules, text_through
 from app.engine.loop.sampling import check_grammar
-from app.service.generation.reasoning import NO_REASONING, ReasoningParser, ReasoningTags
 from app.service.tools.call_grammar import call_grammar
 from app.service.tools.tool import Tool, ToolOptions
 from quantizer.errors import RequestError

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from app.answer_text import ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.service.api.openai.responses import ChatFormatter
 from app.service.generation.generation import Answer
-from app.service.generation.reasoning import ReasoningTags
 
 TAGS = ReasoningTags("<think>", "</think>")
 FORMATTER = ChatFormatter(Request(request_id="id", prompt="p").variants(2), "model", n_each=2)

@@ -4,20 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.generation.reasoning import ReasoningParser, ReasoningTags, reasoning_tags_of
-from app.service.tools.tool import ParsedText
+from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser, ReasoningTags, reasoning_tags_of
 
 TAGS = ReasoningTags("<think>", "</think>")
 OPENED = ReasoningTags("<think>", "</think>", is_open=True)
 
 
-def split(text: str, cuts: list[int], tags: ReasoningTags = TAGS) -> tuple[list[ParsedText], ParsedText]:
+def split(text: str, cuts: list[int], *tags: ReasoningTags) -> tuple[list[ReasonedText], ReasonedText]:
     """Return what is shown piece by piece, and all of it."""
-    splitter = ReasoningParser(tags)
+    splitter = ReasoningParser(*(tags or (TAGS,)))
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
     shown = [splitter.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     shown.append(splitter.finish())
-    return shown, ParsedText("".join(part.text for part in shown), (), "".join(part.reasoning for part in shown))
+    return shown, ReasonedText("".join(part.text for part in shown), "".join(part.reasoning for part in shown))
 
 
 @pytest.mark.parametrize(
@@ -38,13 +37,23 @@ def split(text: str, cuts: list[int], tags: ReasoningTags = TAGS) -> tuple[list[
 @given(cuts=st.lists(st.integers(0, 50), max_size=6))
 def test_reasoning_and_answer_do_not_depend_on_chunks(text: str, reasoning: str, answer: str, cuts: list[int]) -> None:
     shown, whole = split(text, cuts)
-    assert whole == ParsedText(answer, reasoning=reasoning)
+    assert whole == ReasonedText(answer, reasoning)
     if "</think>" in text:
         assert not any("</" in part.reasoning for part in shown), "no part of a tag is shown"
 
 
+@pytest.mark.parametrize(
+    ("opening", "closing"), [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]")]
+)
+@given(cuts=st.lists(st.integers(0, 50), max_size=6))
+def test_the_tags_of_an_unknown_model_are_those_it_begins_with(opening: str, closing: str, cuts: list[int]) -> None:
+    text = f"{opening}hm{closing}Yes."
+    assert split(text, cuts, *ANY_FAMILY)[1] == ReasonedText("Yes.", "hm")
+    assert split(f"No {text}", cuts, *ANY_FAMILY)[1] == ReasonedText(f"No {text}")
+
+
 def test_reasoning_that_the_prompt_opened_needs_no_opening_tag() -> None:
-    assert split("\nhm</think>\nYes.", [3, 6], OPENED)[1] == ParsedText("Yes.", reasoning="hm")
+    assert split("\nhm</think>\nYes.", [3, 6], OPENED)[1] == ReasonedText("Yes.", reasoning="hm")
 
 
 @given(st.text("<think>/ab\n", max_size=40), st.lists(st.integers(0, 40), max_size=8), st.sampled_from([TAGS, OPENED]))
@@ -55,8 +64,8 @@ def test_parsing_does_not_depend_on_chunks(text: str, cuts: list[int], tags: Rea
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=4))
 def test_text_of_a_model_without_reasoning_is_passed_on_at_once(text: str, cuts: list[int]) -> None:
     shown, whole = split(text, cuts, ReasoningTags())
-    assert whole == ParsedText(text)
-    assert shown[-1] == ParsedText()
+    assert whole == ReasonedText(text)
+    assert shown[-1] == ReasonedText()
 
 
 @pytest.mark.parametrize(
