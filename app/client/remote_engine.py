@@ -158,7 +158,7 @@ class _Reply:
         span_s = self._last_s - first_s
         measured = {
             "time_to_first_token_ms": 1000 * (first_s - self._sent_s),
-            "predicted_per_second": (n_output - 1) / span_s if span_s > 0 else 0.0,
+            "predicted_per_second": max(n_output - 1, 0) / span_s if span_s > 0 else 0.0,
         }
         return completed_of(self._reason, {"completion_tokens": n_output, **self._usage}, {**measured, **self._timings})
 

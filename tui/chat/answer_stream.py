@@ -16,11 +16,12 @@ from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.terminal import printable
 from tui.connection import ServiceConnection
 
-__all__ = ["BATCH_S", "AnswerTimer", "Clock", "StreamChunk", "format_reasoning", "stream_answer"]
+__all__ = ["BATCH_S", "AnswerFigures", "AnswerTimer", "Clock", "StreamChunk", "format_reasoning", "stream_answer"]
 
 BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
 _MIN_RATE_SPAN_S = 0.2
 _REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
+_N_TOKENS, _FIRST_TOKEN_S, _RATE = "n_output_tokens", "time_to_first_token_s", "decode_tokens_per_s"  # as `Completed`
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 Clock = Callable[[], float]
@@ -93,6 +94,30 @@ def _batch(events: Sequence[TextDelta | Completed | None]) -> list[StreamChunk |
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFigures:
+    """The figures of the last answer of a chat; None is unknown. `cost` is the engine's report, which a running or
+    stopped answer lacks; `n_context_tokens` are those of the chat with the answer."""
+
+    model: str = ""
+    tokens_per_s: float | None = None
+    time_to_first_token_s: float | None = None
+    n_context_tokens: int = 0
+    is_context_estimated: bool = False
+    cost: Completed | None = None
+
+    @classmethod
+    def of_cost(cls, model: str, cost: Completed) -> AnswerFigures:
+        """Return the figures that the engine reported."""
+        return cls(
+            model=model,
+            tokens_per_s=cost.decode_tokens_per_s,
+            time_to_first_token_s=cost.time_to_first_token_s,
+            n_context_tokens=cost.n_prompt_tokens + cost.n_output_tokens,
+            cost=cost,
+        )
+
+
 class AnswerTimer:
     """Measures one answer from its creation on; the engine's figures replace the rates when it ends.
 
@@ -124,6 +149,21 @@ class AnswerTimer:
             }
 
     @property
+    def n_tokens(self) -> int:
+        """The number of tokens so far."""
+        return self._n_tokens
+
+    @property
+    def final_stats(self) -> Mapping[str, Scalar]:
+        """The stats of an answer that ends without the engine's figures: what was measured here."""
+        measured = {
+            _N_TOKENS: self._n_tokens or None,
+            _FIRST_TOKEN_S: self.time_to_first_token_s,
+            _RATE: self.tokens_per_s,
+        }
+        return {**self.stats, **{key: value for key, value in measured.items() if value is not None}}
+
+    @property
     def time_to_first_token_s(self) -> float | None:
         return None if self._first_s is None else self._first_s - self._started_s
 
@@ -131,7 +171,8 @@ class AnswerTimer:
     def tokens_per_s(self) -> float | None:
         """The rate since the first chunk; None until the span is long enough."""
         span_s = 0.0 if self._first_s is None else self._clock() - self._first_s
-        return (self._n_tokens - self._n_first_tokens) / span_s if span_s >= _MIN_RATE_SPAN_S else None
+        n_tokens = max(0, self._n_tokens - self._n_first_tokens)
+        return n_tokens / span_s if span_s >= _MIN_RATE_SPAN_S else None
 
 
 def format_reasoning(message: MessageContent, *, is_running: bool) -> str:

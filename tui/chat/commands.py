@@ -148,7 +148,7 @@ CHAT_COMMANDS = CommandTable(
         Command(
             "system",
             "System prompt",
-            "Set the system prompt of this chat; without TEXT, show it",
+            "Set the system prompt of this chat; `clear` removes it, without TEXT it is shown",
             "set_system_prompt",
             slash="system",
             argument="TEXT",

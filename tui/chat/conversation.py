@@ -14,10 +14,11 @@ from app.protocol.chat import Message as ChatMessage
 from quantizer.errors import UserError
 from tui.chat.composer.attachments import compose_prompt
 
-__all__ = ["UNSAVED_ID", "Conversation", "Ending", "RemovedMessages", "TranscriptEntry"]
+__all__ = ["UNSAVED_ID", "ContextSize", "Conversation", "Ending", "RemovedMessages", "TranscriptEntry"]
 
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
+_CHARACTERS_PER_TOKEN = 4  # about, in most languages and vocabularies
 
 
 class Ending(Enum):
@@ -54,6 +55,14 @@ class RemovedMessages:
 
     messages: tuple[Message, ...]
     leaf_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSize:
+    """The tokens of a branch with its prompt format; an estimate where no engine has counted all of them."""
+
+    n_tokens: int = 0
+    is_estimated: bool = False
 
 
 @dataclass(slots=True)
@@ -149,6 +158,20 @@ class Conversation:
         system = self.settings.system
         return [ChatMessage("system", system), *turns] if system else turns
 
+    def context_size(self, leaf_id: int | None) -> ContextSize:
+        """Return the context used up to a message: as the last finished answer counted it, with an estimate of the
+        rest."""
+        size = ContextSize(_estimated(self.settings.system), bool(self.settings.system))
+        for message in self._tree.path(leaf_id):
+            n_prompt, n_output = (message.stats.get(name) for name in ("n_prompt_tokens", "n_output_tokens"))
+            if isinstance(n_prompt, int) and isinstance(n_output, int):
+                size = ContextSize(n_prompt + n_output)
+            else:
+                text = compose_prompt(message.content, message.attachments)
+                n_tokens = n_output if isinstance(n_output, int) else _estimated(text)
+                size = ContextSize(size.n_tokens + n_tokens, is_estimated=size.is_estimated or n_tokens > 0)
+        return size
+
     def _entry(self, message: Message, versions: tuple[int, ...]) -> TranscriptEntry:
         return TranscriptEntry(
             message=message,
@@ -161,3 +184,8 @@ class Conversation:
     @property
     def _tree(self) -> MessageTree:
         return MessageTree(self.messages.values())
+
+
+def _estimated(text: str) -> int:
+    """Return about how many tokens a text has."""
+    return -(-len(text) // _CHARACTERS_PER_TOKEN)

@@ -10,14 +10,15 @@ from rich.cells import cell_len
 
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import valid_options
-from tui.chat.answer_stream import AnswerTimer
+from tui.chat.answer_stream import AnswerFigures
+from tui.chat.conversation import Ending, TranscriptEntry
 from tui.connection import ConnectionState
 
 if TYPE_CHECKING:
     from app.protocol.chat import Completed
     from app.protocol.plan import Plan
 
-__all__ = ["Status", "advice", "presets_text", "settings_line", "status_of"]
+__all__ = ["Status", "advice", "empty_answer_text", "presets_text", "settings_line", "status_of"]
 
 _UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
 _SEPARATOR = " · "
@@ -30,6 +31,13 @@ _LABELS = {
     "reading": "processing the prompt",
     "answering": "answering",
     "failed": "not available",
+}
+# By how an answer without text ended, and whether it has reasoning; an error or a stop says enough.
+_EMPTY_ANSWERS = {
+    (Ending.COMPLETE, False): "The model wrote nothing.",
+    (Ending.COMPLETE, True): "The model wrote nothing after its thoughts.",
+    (Ending.CUT, False): "The model wrote nothing before the token limit.",
+    (Ending.CUT, True): "The thoughts reached the token limit before an answer.",
 }
 _BAR_CELLS = 10
 _MODEL_CELLS = 24
@@ -49,6 +57,13 @@ def presets_text(presets: Mapping[str, ChatSettings]) -> str:
     return "\n".join(["/preset NAME, one of:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
 
 
+def empty_answer_text(entry: TranscriptEntry) -> str:
+    """Return a sentence in place of an answer that ended without text; empty for every other answer."""
+    message = entry.message
+    is_empty = message.role == "assistant" and not message.content.strip()
+    return _EMPTY_ANSWERS.get((entry.ending, bool(message.reasoning)), "") if is_empty else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The values of the status line; None is unknown. `activity` is a connection's phase, "reading" or "answering"."""
@@ -60,6 +75,7 @@ class Status:
     is_rate_estimated: bool = False
     time_to_first_token_s: float | None = None
     n_context_tokens: int = 0
+    is_context_estimated: bool = False
     n_ctx: int = 0
     plan: Plan | None = None
     last: Completed | None = None
@@ -82,7 +98,9 @@ class Status:
             f"! {self._devices() or 'too large'}: F7 helps" if self._is_unfit else "",
             self._rate(),
             "" if self.time_to_first_token_s is None else f"first token {self.time_to_first_token_s:.2f} s",
-            f"context {self.n_context_tokens}/{self.n_ctx}" if self.n_ctx else "",
+            f"context {'≈' if self.is_context_estimated else ''}{self.n_context_tokens}/{self.n_ctx}"
+            if self.n_ctx
+            else "",
             "" if self._is_unfit else self._devices(),
             self._reused(),
             self._drafts(),
@@ -111,29 +129,30 @@ class Status:
         return f"drafts {last.n_accepted_tokens} of {last.n_drafted_tokens}" if last and last.n_drafted_tokens else ""
 
     def _rate(self) -> str:
-        if self.tokens_per_s is None:
-            return ""
+        if not self.tokens_per_s or self.tokens_per_s < 0:
+            return ""  # an answer of one token has no rate
         return f"{'≈' if self.is_rate_estimated else ''}{self.tokens_per_s:.1f} tok/s"
 
 
-def status_of(connection: ConnectionState, running: AnswerTimer | None, last: Completed | None) -> Status:
-    """Return the status; `running` measures the running answer, `last` is the cost of the one before."""
-    rate, first_s = (last.decode_tokens_per_s, last.time_to_first_token_s) if last else (None, None)
+def status_of(connection: ConnectionState, figures: AnswerFigures, *, is_running: bool = False) -> Status:
+    """Return the status; `figures` are those of the last answer, which may be running. Figures of another model than
+    the present one are left out."""
+    is_same_model = figures.model == connection.model
     activity: str = connection.phase
-    if running and connection.phase == "ready":
-        rate, first_s = running.tokens_per_s, running.time_to_first_token_s
-        activity = "reading" if first_s is None else "answering"
+    if is_running and connection.phase == "ready":
+        activity = "reading" if figures.time_to_first_token_s is None else "answering"
     return Status(
         model=connection.model,
         activity=activity,
         progress=connection.progress,
-        tokens_per_s=rate,
-        is_rate_estimated=running is not None,
-        time_to_first_token_s=first_s,
-        n_context_tokens=last.n_prompt_tokens + last.n_output_tokens if last else 0,
+        tokens_per_s=figures.tokens_per_s if is_same_model else None,
+        is_rate_estimated=figures.cost is None,
+        time_to_first_token_s=figures.time_to_first_token_s if is_same_model else None,
+        n_context_tokens=figures.n_context_tokens,
+        is_context_estimated=figures.is_context_estimated or (figures.n_context_tokens > 0 and not is_same_model),
         n_ctx=connection.n_ctx,
         plan=connection.plan,
-        last=last,
+        last=figures.cost if is_same_model else None,
     )
 
 

@@ -17,6 +17,7 @@ from app.terminal import printable, printable_line
 from tui.chat.answer_stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.conversation import Ending, TranscriptEntry
+from tui.chat.format import empty_answer_text
 from tui.chat.notices import ErrorPanel
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
@@ -152,7 +153,7 @@ class AnswerView(Vertical):
 
     def _mark_text(self) -> str:
         if not self._entry.is_running:
-            return _MARKS[self._entry.ending]
+            return empty_answer_text(self._entry) or _MARKS[self._entry.ending]
         return "" if self._entry.message.content or self._entry.message.reasoning else _WAITING
 
 

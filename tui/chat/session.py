@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
 from app.chat.sampling_options import valid_options
-from app.protocol.chat import Completed, GenerationOptions, TextDelta
+from app.protocol.chat import GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
-from tui.chat.answer_stream import AnswerTimer, Clock, StreamChunk, stream_answer
+from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
 from tui.chat.conversation import UNSAVED_ID, Conversation, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.format import Status, status_of
 from tui.chat.repository import AnswerTarget, AnswerWriter, ChatRepository
@@ -56,7 +56,8 @@ class ChatSession:
         self._clock = clock
         self._on_change = on_change
         self._timer: AnswerTimer | None = None
-        self._cost: Completed | None = None
+        self._n_context_before = 0  # with the question of the running answer
+        self._figures = AnswerFigures()
 
     @property
     def connection(self) -> ServiceConnection:
@@ -66,7 +67,7 @@ class ChatSession:
     @property
     def status(self) -> Status:
         """The current content of the status line."""
-        return status_of(self._connection.state, self._timer, self._cost)
+        return status_of(self._connection.state, self._figures, is_running=self._timer is not None)
 
     async def open(self, chat_id: int | None = None, message_id: int | None = None) -> None:
         """Open a stored chat, without an id the latest one, on a branch with `message_id` if it has that message.
@@ -74,14 +75,14 @@ class ChatSession:
         self.conversation = await self._repository.open(chat_id)
         if message_id in self.conversation.messages:
             self.conversation.show(message_id)
-        self._cost = None
+        self._figures = self._stored_figures()
         self._on_change()
 
     def new_chat(self) -> None:
         """Start an empty chat."""
         self._repository.close()
         self.conversation = Conversation()
-        self._cost = None
+        self._figures = self._stored_figures()
         self._on_change()
 
     # Answers: cancelling one stops it and keeps its text
@@ -192,19 +193,22 @@ class ChatSession:
     async def _run(self, writer: AnswerWriter, target: AnswerTarget, view: ChatView) -> None:
         """Stream the answer into `writer` and `view`. Whatever ends it, the text so far is kept."""
         conversation = self.conversation
-        self._timer = AnswerTimer(self._clock, writer.message.stats)
-        writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=self._timer.stats))
+        timer = self._timer = AnswerTimer(self._clock, writer.message.stats)
+        writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats))
         conversation.begin(writer.message)
-        self._on_change()
+        self._n_context_before = conversation.context_size(writer.message.id).n_tokens
+        self._measure(timer)
         try:
             await view.show(conversation.entries())
             turns = conversation.turns(writer.message.id if target.continued else target.parent_id)
-            await self._stream(turns, self._timer, writer, view)
+            await self._stream(turns, timer, writer, view)
         except UserError as error:
             conversation.errors[writer.message.id] = error
             await self._connection.report_failure(error)
         finally:
             self._timer = None
+            if writer.message.state is MessageState.PARTIAL:
+                writer.update(replace(writer.message, stats=timer.final_stats))
             conversation.end(writer.message)
             self._on_change()
             await view.show(conversation.entries())
@@ -217,14 +221,34 @@ class ChatSession:
             async for event in events:
                 message = writer.message
                 if not isinstance(event, StreamChunk):
-                    self._cost = event
+                    self._figures = AnswerFigures.of_cost(self._connection.state.model, event)
                     writer.update(replace(message, state=MessageState.FINISHED, stats={**timer.stats, **asdict(event)}))
                     return
                 timer.observe(event)
                 content, reasoning = message.content + event.text, message.reasoning + event.reasoning
                 writer.update(replace(message, content=content, reasoning=reasoning, stats=timer.stats))
-                self._on_change()
+                self._measure(timer)
                 await view.write(writer.message, event)
+
+    def _measure(self, timer: AnswerTimer) -> None:
+        """Update the figures of the running answer."""
+        self._figures = AnswerFigures(
+            model=self._connection.state.model,
+            tokens_per_s=timer.tokens_per_s,
+            time_to_first_token_s=timer.time_to_first_token_s,
+            n_context_tokens=self._n_context_before + timer.n_tokens,
+            is_context_estimated=True,
+        )
+        self._on_change()
+
+    def _stored_figures(self) -> AnswerFigures:
+        """Return the figures of a chat just opened: only the context that it uses."""
+        size = self.conversation.context_size(self.conversation.leaf_id)
+        return AnswerFigures(
+            model=self._connection.state.model,
+            n_context_tokens=size.n_tokens,
+            is_context_estimated=size.is_estimated,
+        )
 
     async def _fail(self, message_id: int | None, error: StorageError, view: ChatView) -> None:
         assert message_id is not None

@@ -16,6 +16,8 @@ from tui.chat.session import ChatSession
 
 __all__ = ["SettingsEditor"]
 
+_CLEAR = "clear"
+
 
 class SettingsEditor:
     """Edits the settings of the chat that `session` has open."""
@@ -34,9 +36,12 @@ class SettingsEditor:
         self._session.conversation.settings = settings
 
     def set_system_prompt(self, text: str) -> str:
-        """Set the system prompt, unless `text` is empty."""
-        self.settings = replace(self.settings, system=text or self.settings.system)
-        return f"System prompt: {self.settings.system}" if self.settings.system else "No system prompt is set."
+        """Set the system prompt, remove it if `text` is "clear", or leave it if `text` is empty."""
+        former = self.settings.system
+        self.settings = replace(self.settings, system="" if text.lower() == _CLEAR else text or former)
+        if self.settings.system:
+            return f"System prompt: {self.settings.system}\n/system {_CLEAR} removes it."
+        return "The system prompt is removed." if former else "No system prompt is set."
 
     def change_options(self, text: str) -> str:
         """Set sampling options from text such as `temperature=0.2`. Raises UsageError."""

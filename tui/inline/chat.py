@@ -20,6 +20,7 @@ from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachments import mentioned_files, mentions, missing_mentions, read_text_file
 from tui.chat.conversation import Ending
+from tui.chat.format import empty_answer_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
 from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line, unknown_command
@@ -300,7 +301,7 @@ class InlineChat:
             self._scrollback.end(_ENDINGS[Ending.STOPPED])
             raise
         entry = self._session.conversation.entries()[-1]
-        self._scrollback.end(_ENDINGS.get(entry.ending, ""))
+        self._scrollback.end(empty_answer_text(entry) or _ENDINGS.get(entry.ending, ""))
         if entry.error is None:
             self._note_answer()
         else:

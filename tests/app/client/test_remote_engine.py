@@ -53,6 +53,12 @@ async def test_an_engine_without_usage_is_counted_by_pieces() -> None:
     assert (completed.n_output_tokens, completed.decode_tokens_per_s) == (3, 1.0)
 
 
+async def test_an_answer_without_tokens_has_no_negative_rate() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 0}
+    _, completed = await _said(_streaming(_delta(content="a"), _delta(content="b"), {"choices": [], "usage": usage}))
+    assert str(completed.decode_tokens_per_s) == "0.0"
+
+
 async def test_times_of_llama_cpp_replace_those_of_the_clock() -> None:
     timings = {"predicted_per_second": 77.0, "prompt_per_second": 500.0}
     _, completed = await _said(_streaming(_delta(content="a"), {"choices": [], "usage": USAGE, "timings": timings}))

@@ -6,7 +6,7 @@ import pytest
 
 from app.chat.conversation import ChatSettings, Message, MessageState
 from quantizer.errors import EngineError
-from tui.chat.conversation import Conversation, Ending
+from tui.chat.conversation import ContextSize, Conversation, Ending
 
 
 def _turns(chat: Conversation, leaf_id: int) -> list[tuple[str, str]]:
@@ -110,3 +110,13 @@ def test_the_question_of_a_message_is_the_latest_one_up_to_it():
     questions = [chat.question_of(number) for number in (5, 3, 2)]
     assert [question.content if question else "" for question in questions] == ["b", "b", "a"]
     assert _chat(_message(1, "assistant", "How can I help?")).question_of(1) is None
+
+
+def test_the_context_is_counted_by_the_last_finished_answer_and_estimated_after_it():
+    counted = {"n_prompt_tokens": 40, "n_output_tokens": 12}
+    chat = _chat(
+        _message(1, "user", "a"), _message(2, "assistant", "A", stats=counted), _message(3, "user", "12345678")
+    )
+    assert chat.context_size(2) == ContextSize(52)
+    assert chat.context_size(3) == ContextSize(54, is_estimated=True)
+    assert _chat().context_size(None) == ContextSize()

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.client.fake import READY as READY_MODEL
 from tests.tui.plans import split_plan
-from tui.chat.answer_stream import AnswerTimer, StreamChunk
+from tui.chat.answer_stream import AnswerFigures, AnswerTimer, StreamChunk
 from tui.chat.format import Status, advice, status_of
 from tui.connection import ConnectionState
 
@@ -46,28 +46,48 @@ def test_status_of_a_large_context_fits_80_columns():
     assert len(status.text()) <= 80 - 4  # a margin of two on each side
 
 
+def _figures(cost):
+    return AnswerFigures.of_cost("guide", cost) if cost else AnswerFigures(model="guide")
+
+
+def _measured(timer):
+    return AnswerFigures(
+        model="guide", tokens_per_s=timer.tokens_per_s, time_to_first_token_s=timer.time_to_first_token_s
+    )
+
+
 def test_finished_answer_shows_what_it_cost():
-    assert status_of(READY, None, COMPLETED).text() == (
+    assert status_of(READY, _figures(COMPLETED)).text() == (
         "guide · ready · 48.0 tok/s · first token 0.25 s · context 52/2048"
     )
+
+
+def test_figures_of_another_model_are_not_shown():
+    status = status_of(replace(READY, model="llama"), _figures(REUSED))
+    assert status.text() == "llama · ready · context ≈52/2048"
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.0, -0.01])
+def test_a_rate_of_nothing_is_not_shown(rate):
+    assert "tok/s" not in status_of(READY, _figures(replace(COMPLETED, decode_tokens_per_s=rate))).text()
 
 
 def test_running_answer_reads_then_answers_with_an_estimate():
     now_s = 0.0
     timer = AnswerTimer(lambda: now_s)
-    assert status_of(READY, timer, None).activity == "reading"
+    assert status_of(READY, _measured(timer), is_running=True).activity == "reading"
     now_s = 0.5
     timer.observe(StreamChunk("a", 1))
     now_s = 1.5
     timer.observe(StreamChunk("b", 21))
-    assert status_of(READY, timer, None).text() == (
+    assert status_of(READY, _measured(timer), is_running=True).text() == (
         "guide · answering · ≈20.0 tok/s · first token 0.50 s · context 0/2048"
     )
 
 
 def test_question_that_waits_for_loading_shows_the_loading():
     loading = ConnectionState(phase="loading", model="guide", progress=0.1)
-    assert status_of(loading, AnswerTimer(lambda: 0.0), None).activity == "loading"
+    assert status_of(loading, _figures(None), is_running=True).activity == "loading"
 
 
 PARTIAL = split_plan(
@@ -95,12 +115,12 @@ def test_status_shows_where_the_model_is(plan, part):
 
 
 def test_cached_tokens_and_accepted_drafts_come_last():
-    status = status_of(replace(READY, plan=FITS), None, REUSED)
+    status = status_of(replace(READY, plan=FITS), _figures(REUSED))
     assert status.text().endswith("context 52/2048 · GPU · cached 75% · drafts 15 of 20")
 
 
 def test_a_model_that_lies_partly_in_slow_memory_is_warned_of_before_any_figure():
-    status = status_of(replace(READY, plan=PARTIAL), None, COMPLETED)
+    status = status_of(replace(READY, plan=PARTIAL), _figures(COMPLETED))
     assert status.text().startswith("guide · ready · ! GPU 20 of 33: F7 helps · 48.0 tok/s")
     assert advice(PARTIAL) == (
         "13 of 33 layers are read from the processor's memory at 45 GB/s."
@@ -117,7 +137,8 @@ def test_a_model_that_lies_partly_in_slow_memory_is_warned_of_before_any_figure(
     model=st.text("a日", min_size=1, max_size=60),
 )
 def test_a_line_has_no_more_cells_than_there_are_and_loses_its_last_parts_first(n_cells, plan, last, activity, model):
-    status = replace(status_of(replace(READY, plan=plan, progress=1.0, model=model), None, last), activity=activity)
+    figures = AnswerFigures.of_cost(model, last) if last else AnswerFigures(model=model)
+    status = replace(status_of(replace(READY, plan=plan, progress=1.0, model=model), figures), activity=activity)
     line = status.text(n_cells)
     assert status.text().startswith(line)
     assert cell_len(line) <= n_cells

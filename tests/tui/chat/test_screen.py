@@ -46,6 +46,60 @@ async def test_escape_stops_the_answer_and_keeps_its_text(open_app):
     assert client.n_aborted == 1
 
 
+async def test_a_stopped_answer_does_not_show_the_figures_of_the_one_before(open_app):
+    slow = ScriptedReply(deltas=("Half ", "never"), pause_after=1)
+    client = ScriptedClient(ScriptedReply(deltas=("Whole.",)), slow)
+    async with open_app(client) as user:
+        await user.asks("first")
+        await user.sees("Whole.", "48.0 tok/s", "context 52/2048")
+        await user.asks("next")
+        await user.sees("Half", "answering")
+        assert "48.0 tok/s" not in user.screen_text
+        await user.presses("escape")
+        await user.sees("stopped", "ready")
+        assert "48.0 tok/s" not in user.screen_text
+
+
+async def test_the_context_in_use_grows_with_the_answer(open_app):
+    whole = ScriptedReply(deltas=("Whole.",))
+    client = ScriptedClient(whole, ScriptedReply(deltas=("one ", "two ", "three"), pause_after=3))
+    async with open_app(client) as user:
+        await user.asks("first")
+        await user.sees("context 52/2048")
+        await user.asks("next")
+        await user.sees("two three", "answering", "context ≈56/2048")
+        await user.presses("escape")
+        await user.sees("ready", "context ≈56/2048")
+
+
+async def test_figures_of_one_model_are_not_shown_for_another(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.asks("first")
+        await user.sees("Hello.", "48.0 tok/s")
+        client.model = replace(READY, id="llama")
+        await user.app.app_context.connection.use_model("llama")
+        await user.sees("llama · ready")
+        await user.no_longer_sees("48.0 tok/s")
+
+
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        (ScriptedReply(deltas=()), "The model wrote nothing."),
+        (ScriptedReply(deltas=(), thoughts=("Hm.",)), "The model wrote nothing after its thoughts."),
+        (
+            ScriptedReply(deltas=(), ending=replace(COMPLETED, finish_reason="length")),
+            "The model wrote nothing before the token limit.",
+        ),
+    ],
+)
+async def test_an_answer_without_text_shows_a_sentence(open_app, reply, sentence):
+    async with open_app(ScriptedClient(reply)) as user:
+        await user.asks("go")
+        await user.sees(sentence, "ready")
+
+
 async def test_question_typed_while_the_model_loads_is_answered_when_ready(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("At last.",)), model=replace(LOADING, progress=0.4))
     async with open_app(client) as user:
@@ -237,6 +291,18 @@ async def test_system_prompt_is_sent_first_and_shown_on_request(open_app):
         ("system", "Be brief."),
         ("user", "hi"),
     ]
+
+
+async def test_system_prompt_can_be_cleared_and_says_how(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.asks("/system Be brief.")
+        await user.sees("System prompt: Be brief.", "/system clear removes it.")
+        await user.asks("/system clear")
+        await user.sees("The system prompt is removed.")
+        await user.asks("hi")
+        await user.sees("Hello.")
+    assert [message.role for message in client.requests[0]] == ["user"]
 
 
 async def test_unknown_command_is_refused_and_stays_in_the_prompt(open_app):
