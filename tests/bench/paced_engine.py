@@ -19,23 +19,38 @@ __all__ = ["PacedEngine"]
 
 _N_CHARACTERS = 4  # a token has in English text
 _LONG = "## Part {number}\n\n" + ANSWER
+_CODE = """class Layer{number}(Protocol):
+    \"\"\"A layer with its scales, as the loop of decoding reads it.\"\"\"
+
+    def dequantized(self, scale: float, quants: list[int]) -> list[float]:
+        return [scale * quant for quant in quants]  # what the dot product does in passing
+
+"""
 
 
 @dataclass
 class PacedEngine:
-    """Answers every question with `n_tokens` tokens, `tokens_per_s` of them a second; the last answer was streamed
-    from `begun_s` to `ended_s`."""
+    """Answers every question with `n_tokens` tokens, `tokens_per_s` of them a second, all in one code block if
+    `is_code`; the last answer was streamed from `begun_s` to `ended_s`."""
 
     n_tokens: int = 1000
     tokens_per_s: float = 100.0
+    is_code: bool = False
     begun_s: float | None = None
     ended_s: float | None = None
     url: str = ""
 
+    @classmethod
+    def of_code(cls, n_lines: int, tokens_per_s: float) -> PacedEngine:
+        """Return an engine that answers with one code block of `n_lines` lines."""
+        n_characters = len(_CODE) * n_lines // _CODE.count("\n")
+        return cls(n_characters // _N_CHARACTERS, tokens_per_s, is_code=True)
+
     def deltas(self) -> Iterator[str]:
         """Yield the answer token by token."""
-        n_parts = 1 + self.n_tokens * _N_CHARACTERS // len(ANSWER)
-        text = "".join(_LONG.format(number=number) for number in range(n_parts))
+        begin, part = ("```python\n", _CODE) if self.is_code else ("", _LONG)
+        n_parts = 1 + self.n_tokens * _N_CHARACTERS // len(part)
+        text = begin + "".join(part.format(number=number) for number in range(n_parts))
         for number in range(self.n_tokens):
             yield text[number * _N_CHARACTERS : (number + 1) * _N_CHARACTERS]
 

@@ -7,9 +7,11 @@ import os
 import subprocess
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -79,8 +81,9 @@ class Terminal:
 
     def when(self, text: str, after_s: float = 0.0) -> float:
         """Return when `text` was on the terminal first since `after_s`, waiting for it."""
+        n_before = bisect_left(self.seen, after_s, key=itemgetter(0))
         return eventually(
-            lambda: next((at_s for at_s, text_seen in self.seen if at_s >= after_s and text in text_seen), None), text
+            lambda: next((at_s for at_s, text_seen in self.seen[n_before:] if text in text_seen), None), text
         )
 
     @property
