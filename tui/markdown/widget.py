@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from rich.text import Text
 from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.selection import Selection
 from textual.strip import Strip
+from textual.style import Style as TextualStyle
 from textual.widget import Widget
 
 from tui.markdown.document import MarkdownDocument
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ADDRESS", "MarkdownRenderer", "MarkdownText"]
 
 ADDRESS = "address"
+_MIN_BRIGHTNESS_STEP = 0.35  # of selected text from its ground
 _CODE_THEMES = {True: "monokai", False: "friendly"}  # by whether the app's theme is dark
 
 
@@ -163,7 +165,35 @@ class MarkdownText(Widget):
         return self._document.draw(MarkdownRenderer(width, heading, accent, muted, code, theme))
 
     def _marked(self, segments: Sequence[Segment], start: int, end: int) -> Sequence[Segment]:
-        text = Text.assemble(*((segment.text, segment.style or "") for segment in segments), end="")
-        style = self.screen.get_component_rich_style("screen--selection")
-        text.stylize(style, start, len(text) if end == -1 else end)
-        return [*text.render(self.app.console)]
+        """Return `segments` with the characters from `start` to `end`, or to the last one for -1, in the colours of
+        selected text."""
+        length = sum(len(segment.text) for segment in segments)
+        before, marked, behind = _cut(segments, start, length if end == -1 else end)
+        selection = TextualStyle.from_styles(self.screen.get_component_styles("screen--selection"))
+        ground = TextualStyle.from_rich_style(self.rich_style)
+        return [*before, *(Segment(part.text, _selected(ground, part.style, selection)) for part in marked), *behind]
+
+
+def _cut(segments: Sequence[Segment], start: int, end: int) -> tuple[list[Segment], list[Segment], list[Segment]]:
+    """Return the parts before, between and behind two positions counted in characters."""
+    parts: tuple[list[Segment], list[Segment], list[Segment]] = ([], [], [])
+    position = 0
+    for segment in segments:
+        stops = [min(max(stop - position, 0), len(segment.text)) for stop in (start, end)]
+        for part, (first, last) in zip(parts, pairwise((0, *stops, len(segment.text))), strict=True):
+            if first < last:
+                part.append(Segment(segment.text[first:last], segment.style))
+        position += len(segment.text)
+    return parts
+
+
+@lru_cache(maxsize=256)
+def _selected(ground: TextualStyle, style: Style | None, selection: TextualStyle) -> Style:
+    """Return `style` on `ground` as selected text: in black or white where its own colour would hardly be seen."""
+    shown = ground + TextualStyle.from_rich_style(style or Style()) + selection
+    background, foreground = shown.background, shown.foreground
+    if background is None or foreground is None or background.ansi is not None or foreground.ansi is not None:
+        return shown.rich_style  # the terminal's own colours
+    if abs(background.brightness - foreground.brightness) < _MIN_BRIGHTNESS_STEP:
+        shown += TextualStyle(foreground=background.get_contrast_text(1.0))
+    return shown.rich_style
