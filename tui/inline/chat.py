@@ -7,7 +7,7 @@ Owns which commands of the app it has, by their slash words, and the aliases fro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -18,7 +18,7 @@ from app.chat.presets import Presets
 from app.cli.output.answer import stats_line
 from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
-from tui.chat.composer.attachments import mentioned_files, mentions, missing_mentions, read_text_file
+from tui.chat.composer.mentions import MentionReader, names_in
 from tui.chat.conversation import Ending
 from tui.chat.format import empty_answer_text
 from tui.chat.session import ChatSession
@@ -79,8 +79,8 @@ def _rows(*, is_saved: bool) -> Iterator[tuple[str, str]]:
 class InlineChat:
     """Implements the methods that `COMMANDS` call. Cancelling a method stops the answer.
 
-    `edited` is the question that the next one replaces; /quit sets `is_quitting`. Mentioned files are relative to
-    `folder`, by default the working folder.
+    `edited` is the question that the next one replaces, `held_back` one that was not sent; /quit sets `is_quitting`.
+    Mentioned files are relative to `folder`, by default the working folder.
     """
 
     def __init__(
@@ -94,13 +94,14 @@ class InlineChat:
         folder: Path | None = None,
     ) -> None:
         self.edited: Message | None = None
+        self.held_back = ""
         self.is_quitting = False
         self._session = session
         self._settings_editor = SettingsEditor(session, presets)
         self._scrollback = scrollback
         self._is_saved = is_saved
         self._shows_stats = shows_stats
-        self._folder = folder or Path.cwd()
+        self._mention_reader = MentionReader(folder or Path.cwd())
         self._titling: asyncio.Task[None] | None = None
 
     @property
@@ -127,6 +128,7 @@ class InlineChat:
 
     async def submit(self, text: str) -> None:
         """Run a command, or ask a question."""
+        self.held_back = ""
         line = parse_command(text)
         if line is None:
             attached = await self._attached(text)
@@ -153,6 +155,15 @@ class InlineChat:
             await self._answer(self._session.ask(content, self._scrollback))
         else:
             await self._answer(self._session.ask_instead(edited.id, content, self._scrollback))
+
+    @property
+    def begun(self) -> str:
+        """The text that the prompt begins with."""
+        return self.held_back or (self.edited.content if self.edited else "")
+
+    def cancel_edit(self) -> None:
+        """Begin with an empty prompt."""
+        self.edited, self.held_back = None, ""
 
     async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
         """Await `work`, with its progress in the last row."""
@@ -270,26 +281,23 @@ class InlineChat:
 
     async def _attached(self, question: str) -> tuple[Attachment, ...] | None:
         """Return the attachments of a question: the files it mentions, and those of the question it replaces that were
-        not mentioned there. Print the error and return None if a file cannot be read.
+        not mentioned there. Print the fault of a mention and return None if the question is held back.
 
         In a text of several lines, possibly pasted, only files below the folder count.
         """
-        is_typed = "\n" not in question
-        files = mentioned_files(question, self._folder, may_leave=is_typed)
         try:
-            read = [await asyncio.to_thread(read_text_file, path, name) for name, path in files.items()]
+            read = await self._mention_reader.read(question, is_typed="\n" not in question)
         except UserError as error:
-            self._scrollback.print_line(f"Error: {error}")
+            self._scrollback.print_line(str(error))
+            self.held_back = question
             return None
         for attachment in read:
             self._scrollback.print_line(f"Attached {attachment.name}, {len(attachment.content):,} characters.")
-        for name in missing_mentions(question, self._folder) if is_typed else ():
-            self._scrollback.print_line(f"No such file: {name}. @{name} is sent as text.")
-        return (*self._attachments_of_edited(files), *read)
+        return (*self._attachments_of_edited({attachment.name for attachment in read}), *read)
 
-    def _attachments_of_edited(self, files: Mapping[str, Path]) -> Iterator[Attachment]:
+    def _attachments_of_edited(self, read: Collection[str]) -> Iterator[Attachment]:
         if self.edited is not None:
-            named = {*mentions(self.edited.content, self._folder), *files}
+            named = {*names_in(self.edited.content), *read}
             yield from (each for each in self.edited.attachments if each.name not in named)
 
     async def _answer(self, answering: Coroutine[Any, Any, object]) -> None:

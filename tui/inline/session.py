@@ -104,9 +104,9 @@ class InlineSession:
         self._greet()
         while not self._chat.is_quitting:
             try:
-                text = prompt.read(self._chat.edited.content if self._chat.edited else "")
+                text = prompt.read(self._chat.begun)
             except KeyboardInterrupt:
-                self._chat.edited = None
+                self._chat.cancel_edit()
                 click.echo()
                 continue
             except EOFError:

@@ -278,16 +278,19 @@ async def test_a_file_that_cannot_be_attached_is_reported_and_nothing_is_sent(op
     async with opened(client) as chat:
         await chat.submit("Which word is in @notes.txt?")
     assert client.requests == []
-    assert "Error: notes.txt is not UTF-8 text." in capsys.readouterr().err
+    assert "notes.txt is not UTF-8 text." in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("notes")
-async def test_a_misspelt_file_is_reported_and_sent_as_text(opened, capsys):
+async def test_a_misspelt_file_is_reported_and_its_question_sent_when_entered_again(opened, capsys):
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.submit("Which word is in @note.txt?")
+        assert (client.requests, chat.begun) == ([], "Which word is in @note.txt?")
+        await chat.submit(chat.begun)
+        assert chat.begun == ""
     assert [message.content for message in client.requests[0]] == ["Which word is in @note.txt?"]
-    assert "No such file: note.txt" in capsys.readouterr().err
+    assert "No such file: note.txt. Enter again sends" in capsys.readouterr().err
 
 
 async def test_an_edited_question_keeps_its_attachments_unless_their_mention_is_removed(opened, notes, tmp_path):
@@ -308,6 +311,8 @@ async def test_what_may_be_pasted_takes_no_file_from_elsewhere(opened, tmp_path,
     client = ScriptedClient()
     async with opened(client) as chat:
         await chat.submit("@../secret.txt\n@app.route('/')\n@notes.txt")
+        assert "../secret.txt is outside this folder" in capsys.readouterr().err
+        await chat.submit(chat.begun)
     assert "sesame" not in client.requests[0][0].content
     assert "banana" in client.requests[0][0].content
     assert "No such file" not in capsys.readouterr().err

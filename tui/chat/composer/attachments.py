@@ -1,4 +1,4 @@
-"""Texts attached to a question: pasted, or files found by completion or mentioned as @notes.txt.
+"""Texts attached to a question: pasted, or files found by completion.
 
 Owns which files are offered, how much of one is read, and how the model receives it. Independent of widgets.
 """
@@ -6,7 +6,7 @@ Owns which files are offered, how much of one is read, and how the model receive
 from __future__ import annotations
 
 import os
-import re
+import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -22,9 +22,6 @@ __all__ = [
     "files_below",
     "is_long",
     "leads_outside",
-    "mentioned_files",
-    "mentions",
-    "missing_mentions",
     "pasted",
     "path_of",
     "read_text_file",
@@ -35,10 +32,14 @@ _LONG_LINES = 12
 _FENCE = "```"
 MAX_FILES = 20_000
 MAX_ATTACHED_BYTES = 4 << 20  # a million tokens: more than any context
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 _NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist", "site-packages"})
-_MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
-_AFTER_A_WORD = ".,;:!?)]}'\""
-_LOOKS_LIKE_A_FILE = re.compile(r"[/\\]|\w\.\w{1,8}$")
 
 
 def is_long(text: str) -> bool:
@@ -96,11 +97,14 @@ def _walk(folder: Path) -> Iterator[str]:
 def read_text_file(path: Path, name: str) -> Attachment:
     """Return the file at `path` as an attachment called `name`.
 
-    Raises StorageError if it cannot be read, UsageError if it is too large or not text.
+    Never waits for a pipe or a device. Raises StorageError if it cannot be read, UsageError if it is no regular file,
+    too large or not text.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_ATTACHED_BYTES + 1)
+        _check_regular(path.stat().st_mode, name)
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            _check_regular(os.fstat(file.fileno()).st_mode, name)  # it may have changed since
+            data = file.read(MAX_ATTACHED_BYTES + 1) or b""
     except OSError as error:
         raise StorageError(
             f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
@@ -116,32 +120,18 @@ def read_text_file(path: Path, name: str) -> Attachment:
     return Attachment(name, text)
 
 
-def mentions(question: str, folder: Path) -> dict[str, Path | None]:
-    """Return each name after an at sign as written, with its file; None if there is no such file.
-
-    Names with spaces are in double quotes; ~ is the home folder.
-    """
-    return dict(_mentions(question, folder))
+def _check_regular(mode: int, name: str) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no regular file")
+        raise UsageError(f"{name} is {kind}.", "Only text files can be attached.")
 
 
-def mentioned_files(question: str, folder: Path, *, may_leave: bool) -> dict[str, Path]:
-    """Return the names of `mentions` that are files, only those below `folder` unless `may_leave`."""
-    return {
-        name: path
-        for name, path in _mentions(question, folder)
-        if path is not None and (may_leave or path.resolve().is_relative_to(folder.resolve()))
-    }
-
-
-def missing_mentions(question: str, folder: Path) -> list[str]:
-    """Return the names that look like a missing file; a word such as @property is just a word."""
-    return [
-        name for name, path in mentions(question, folder).items() if path is None and _LOOKS_LIKE_A_FILE.search(name)
-    ]
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def complete_path(typed: str, folder: Path) -> list[str]:
-    """Return the files and folders (with a trailing slash) whose name begins with `typed`.
+    """Return the regular files and the folders (with a trailing slash) whose name begins with `typed`.
 
     Hidden ones only if a dot was typed; nothing from an unreadable folder.
     """
@@ -149,7 +139,7 @@ def complete_path(typed: str, folder: Path) -> list[str]:
     above = f"{relative}/" if "/" in typed else ""
     try:
         with os.scandir(path_of(above, folder)) as found:
-            entries = [(entry.name, entry.is_dir()) for entry in found]
+            entries = [(entry.name, entry.is_dir()) for entry in found if entry.is_dir() or entry.is_file()]
     except OSError:
         return []
     return sorted(
@@ -164,25 +154,9 @@ def leads_outside(typed: str) -> bool:
     return typed.startswith(("~", "../", "/", "..\\")) or Path(typed).is_absolute()
 
 
-def _mentions(question: str, folder: Path) -> Iterator[tuple[str, Path | None]]:
-    for quoted, word in _MENTION.findall(question):
-        names = [quoted] if quoted else [word, word.rstrip(_AFTER_A_WORD)]
-        found = next((name for name in names if name and _is_file(path_of(name, folder))), None)
-        name = found or names[-1]
-        if name:
-            yield name, path_of(name, folder) if found else None
-
-
 def path_of(name: str, folder: Path) -> Path:
     """Return the path of the file `name`, relative to `folder`; ~ is the home folder."""
     try:
         return folder / Path(name).expanduser()
     except RuntimeError:  # ~user without a home folder
         return folder / name
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # too long for a name, or a character that none has
-        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,15 +25,26 @@ __all__ = [
 ]
 
 MAX_COMPLETIONS = 8
+_OPEN_QUOTE = re.compile(r"(?<!\S)@\"([^\"\n]*)\Z")
 _MOST_SCORED = 400  # scoring a file may take a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class PartialWord:
-    """An unfinished word: `typed` follows its sign."""
+    """An unfinished word: `typed` follows its sign, and a quotation mark if it `is_quoted`."""
 
     kind: Literal["command", "file"]
     typed: str
+    is_quoted: bool = False
+
+    @property
+    def n_characters(self) -> int:
+        """The length of the word with its sign."""
+        return len(self.typed) + 1 + self.is_quoted
+
+    def equals(self, completion: Completion) -> bool:
+        """Return whether the word is typed in full."""
+        return completion.text[1:] == self.typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +58,11 @@ class Completion:
 def partial_word(before: str) -> PartialWord | None:
     """Return the unfinished word at the end of `before`, the text up to the cursor; None if it has no completions.
 
-    A command is the first word of the text; a file is any word that begins with an at sign.
+    A command is the first word of the text; a file is any word that begins with an at sign, with spaces after a
+    quotation mark.
     """
+    if quoted := _OPEN_QUOTE.search(before):
+        return PartialWord("file", quoted[1], is_quoted=True)
     start = max(before.rfind(space) for space in " \n\t") + 1
     word = before[start:]
     if word.startswith("/") and start == 0 and "/" not in word[1:]:

@@ -38,7 +38,9 @@ from tui.chat.composer.completion import (
     file_completions,
     partial_word,
 )
+from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, without_mention
 from tui.chat.composer.prompt_input import PromptInput
+from tui.commands import slash_line
 
 __all__ = ["AttachmentBar", "Composer"]
 
@@ -107,10 +109,6 @@ class AttachmentBar(HorizontalScroll):
             if chip.attachment.name == name:
                 chip.measure(n_tokens)
 
-    def on__chip_removed(self, event: _Chip.Removed) -> None:
-        event.stop()
-        self.remove_attachment(event.name)
-
     def _set_attachments(self, attachments: tuple[Attachment, ...]) -> None:
         self.attachments = attachments
         self.display = bool(attachments)
@@ -143,6 +141,7 @@ class Composer(Vertical):
         super().__init__()
         self._slash_words = words
         self._folder = folder or Path.cwd()
+        self._mention_reader = MentionReader(self._folder)
         self._files: Sequence[str] = ()
         self._is_naming_file = False
         self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # typed text, and its completions
@@ -189,10 +188,12 @@ class Composer(Vertical):
 
     # What the prompt asks before it handles a key itself, see `tui.chat.composer.prompt_input.PromptDelegate`
 
-    def accept(self) -> bool:
-        """Apply the selected completion; return False if there is none or it no longer matches the text."""
+    def accept(self, *, is_sending: bool = False) -> bool:
+        """Apply the selected completion; return False if there is none, if it no longer matches the text, or if
+        `is_sending` a text whose last word it already is."""
         completion, word = self.query_one(CompletionList).chosen, self._partial_word()
-        if completion is None or word is None or completion not in self._completions(word):
+        is_done = is_sending and completion is not None and word is not None and word.equals(completion)
+        if completion is None or word is None or is_done or completion not in self._completions(word):
             self.dismiss()
             return False
         self._apply(completion, word)
@@ -223,9 +224,25 @@ class Composer(Vertical):
     @on(PromptInput.Submitted)
     def _submitted(self, event: PromptInput.Submitted) -> None:
         event.stop()
+        self.workers.cancel_group(self, "attach")  # a file still being read is read again with its mention
         bar = self.query_one(AttachmentBar)
-        self.post_message(self.Submitted(event.text, bar.attachments))
+        attachments = bar.attachments
         bar.clear()
+        if has_mention(event.text) and (attachments or slash_line(event.text) is None):
+            self.run_worker(self._send_with_mentions(event, attachments), group="send")
+        else:
+            self.post_message(self.Submitted(event.text, attachments))
+
+    async def _send_with_mentions(self, event: PromptInput.Submitted, attachments: tuple[Attachment, ...]) -> None:
+        """Send a question with the files that it mentions, or put it back if there is a fault in one."""
+        names = {attachment.name for attachment in attachments}
+        try:
+            mentioned = await self._mention_reader.read(event.text, names, is_typed=event.is_typed)
+        except UserError as error:
+            self.put("\n".join(filter(None, (event.text, self.prompt.text))), (*attachments, *self.attachments))
+            self.post_message(self.Refused(error))
+        else:
+            self.post_message(self.Submitted(event.text, (*attachments, *mentioned)))
 
     @on(TextArea.Changed)
     async def _changed(self) -> None:
@@ -242,6 +259,15 @@ class Composer(Vertical):
             self._outside_paths = (typed, await asyncio.to_thread(complete_path, typed, self._folder))
         elif not self._is_naming_file:
             self._files = await asyncio.to_thread(files_below, self._folder)
+
+    @on(_Chip.Removed)
+    def _removed(self, event: _Chip.Removed) -> None:
+        """Remove the mention with the attachment: it would attach the file again."""
+        event.stop()
+        self.query_one(AttachmentBar).remove_attachment(event.name)
+        text = without_mention(self.prompt.text, event.name)
+        if text != self.prompt.text:
+            self.prompt.put(text)
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:
@@ -265,12 +291,13 @@ class Composer(Vertical):
     def _apply(self, completion: Completion, word: PartialWord) -> None:
         self.dismiss()
         if word.kind == "command":
-            self.prompt.replace_before_cursor(len(word.typed) + 1, f"{completion.text} ")
-        elif completion.text.endswith("/"):  # a folder: continue inside it
-            self.prompt.replace_before_cursor(len(word.typed) + 1, completion.text)
-        else:
-            self.prompt.replace_before_cursor(len(word.typed) + 1, "")
-            self.run_worker(self._attach_file(completion.text[1:]), group="attach")
+            self.prompt.replace_before_cursor(word.n_characters, f"{completion.text} ")
+            return
+        name = completion.text[1:]
+        is_folder = name.endswith("/")  # continue inside it
+        self.prompt.replace_before_cursor(word.n_characters, mention_of(name, is_finished=not is_folder))
+        if not is_folder:
+            self.run_worker(self._attach_file(name), group="attach")
 
     async def _attach_file(self, name: str) -> None:
         try:

@@ -19,7 +19,7 @@ __all__ = ["PromptDelegate", "PromptInput"]
 class PromptDelegate(Protocol):
     """The prompt's surroundings, which handle some keys first; each method returns whether it did."""
 
-    def accept(self) -> bool: ...
+    def accept(self, *, is_sending: bool = False) -> bool: ...
 
     def move(self, n_rows: int) -> bool: ...
 
@@ -49,9 +49,10 @@ class PromptInput(TextArea):
 
     @dataclass
     class Submitted(Message):
-        """The user sent `text`."""
+        """The user sent `text`; `is_typed` unless some of several lines may be pasted."""
 
         text: str
+        is_typed: bool
 
     def __init__(self, neighbours: PromptDelegate) -> None:
         super().__init__(
@@ -62,6 +63,7 @@ class PromptInput(TextArea):
         self._neighbours = neighbours
         self._sent: list[str] = []
         self._n_back = 0
+        self._has_paste = False
 
     async def _on_key(self, event: Key) -> None:
         """Handle each key before the next one: Textual would run cursor keys and Enter after letters already queued."""
@@ -75,6 +77,7 @@ class PromptInput(TextArea):
 
     async def _on_paste(self, event: Paste) -> None:
         """Insert a short text; the delegate attaches a long one."""
+        self._has_paste = True
         if self._neighbours.paste(event.text):
             event.stop()
             event.prevent_default()
@@ -88,6 +91,7 @@ class PromptInput(TextArea):
 
     def put(self, text: str) -> None:
         """Replace the text with its printable characters, and move to its end."""
+        self._has_paste = True  # it may be
         self.text = printable(text)
         self.move_cursor(self.document.end)
 
@@ -110,14 +114,16 @@ class PromptInput(TextArea):
         self._neighbours.accept()
 
     def action_submit(self) -> None:
-        """Apply the selected completion, else send the text unless it is blank."""
-        if self._neighbours.accept():
+        """Complete an unfinished word, else send the text unless it is blank."""
+        if self._neighbours.accept(is_sending=True):
             return
         if text := self.text.strip():
+            is_typed = "\n" not in text or not self._has_paste
             self._sent.append(text)
             self._n_back = 0
             self.text = ""
-            self.post_message(self.Submitted(text))
+            self._has_paste = False
+            self.post_message(self.Submitted(text, is_typed))
 
     def action_newline(self) -> None:
         """Start a new line."""

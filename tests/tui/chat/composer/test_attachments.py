@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,6 @@ from tui.chat.composer.attachments import (
     compose_prompt,
     files_below,
     is_long,
-    mentioned_files,
-    mentions,
-    missing_mentions,
     pasted,
     read_text_file,
 )
@@ -91,6 +89,26 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_text_file(tmp_path / "notes.md", "notes.md")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="pipes with a name and sockets are files elsewhere")
+def test_a_pipe_a_device_a_socket_and_a_folder_are_refused_and_nobody_waits_for_them(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    address = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(address))  # the path of a socket has 107 characters at most
+        for path, kind in [(tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")]:
+            with pytest.raises(UsageError, match=f"x is {kind}"):
+                read_text_file(path, "x")
+        with pytest.raises(UsageError, match="x is a socket"):
+            read_text_file(address, "x")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes with a name are files elsewhere")
+def test_a_pipe_is_no_completion(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "pine").write_text("a tree")
+    assert complete_path("pi", tmp_path) == ["pine"]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "here"
@@ -98,40 +116,6 @@ def folder(tmp_path: Path) -> Path:
     for name in ("notes.txt", "my notes.txt", "src/main.py", ".hidden", "../outside.txt"):
         (folder / name).write_text(name)
     return folder
-
-
-@pytest.mark.parametrize(
-    ("question", "names"),
-    [
-        ("What is in @notes.txt?", ["notes.txt"]),
-        ("@src/main.py: explain, and @notes.txt too, @notes.txt.", ["src/main.py", "notes.txt"]),
-        ('Sum up @"my notes.txt"!', ["my notes.txt"]),
-        ("Write to me@notes.txt or @property, @@notes.txt, @ src", []),
-        ("@src is a folder", []),
-        ("@" + "x" * 5000, []),
-        ("@nul\0.txt", []),
-    ],
-)
-def test_a_word_behind_an_at_sign_is_a_file_where_there_is_one(folder: Path, question: str, names: list[str]) -> None:
-    assert list(mentioned_files(question, folder, may_leave=True)) == names
-
-
-def test_a_file_elsewhere_is_named_by_its_path_where_that_is_allowed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(folder.parent))
-    monkeypatch.setenv("USERPROFILE", str(folder.parent))
-    question = f"@~/outside.txt @../outside.txt @{folder.parent}/outside.txt @src/../notes.txt @~nobody-here/x.txt"
-    everywhere = mentioned_files(question, folder, may_leave=True)
-    assert len(everywhere) == 4
-    assert {path.resolve().name for path in everywhere.values()} == {"outside.txt", "notes.txt"}
-    assert list(mentioned_files(question, folder, may_leave=False)) == ["src/../notes.txt"]
-
-
-def test_a_missing_file_is_distinguished_from_a_word(folder: Path) -> None:
-    question = "@notes.text, @src/nothing and @somebody see @notes.txt"
-    assert missing_mentions(question, folder) == ["notes.text", "src/nothing"]
-    assert mentions(question, folder)["somebody"] is None
 
 
 def test_an_unfinished_name_becomes_files_and_folders(folder: Path) -> None:

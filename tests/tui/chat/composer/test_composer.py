@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from textual.events import Key
 
@@ -25,11 +28,106 @@ async def test_a_file_is_picked_after_an_at_sign_and_sent_to_the_model(open_app)
         await user.sees("@notes/soup.md")
         await user.presses("tab")
         await user.sees("[notes/soup.md · 3 tokens ×]")
-        await user.types("it?")
+        await user.sees("What is in @notes/soup.md")
+        await user.types("and why?")
         await user.presses("enter")
         await user.sees("Hello.")
         await user.no_longer_sees("3 tokens")
-    assert client.requests[0][0].content == "notes/soup.md:\n```\nSalt and leeks.\n```\n\nWhat is in it?"
+    sent = "notes/soup.md:\n```\nSalt and leeks.\n```\n\nWhat is in @notes/soup.md and why?"
+    assert client.requests[0][0].content == sent
+
+
+async def test_a_file_mentioned_in_the_middle_of_a_question_stays_in_the_sentence(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.types("Compare with @sou")
+        await user.sees("@notes/soup.md")
+        await user.presses("tab")
+        await user.sees("[notes/soup.md", "Compare with @notes/soup.md")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content.endswith("\n\nCompare with @notes/soup.md")
+
+
+async def test_a_mention_typed_in_full_attaches_its_file_without_tab(open_app, tmp_path):
+    client = ScriptedClient()
+    elsewhere = tmp_path.parent / f"{tmp_path.name}.txt"
+    elsewhere.write_text("The word is banana.")
+    async with open_app(client) as user:
+        await user.types(f"What is this? @{elsewhere}")
+        await user.presses("enter")
+        await user.sees("Hello.")
+        await user.types("And @notes/soup.md")
+        await user.sees("\n @notes/soup.md")  # the completion of a name that is whole does not take Enter
+        await user.presses("enter")
+        await user.until(lambda: len(client.requests) == 2, "the second question was not sent")
+    assert client.requests[0][0].content == f"{elsewhere}:\n```\nThe word is banana.\n```\n\nWhat is this? @{elsewhere}"
+    assert "Salt and leeks." in client.requests[1][-1].content
+
+
+async def test_a_mention_of_no_file_is_reported_and_its_question_stays_until_enter_is_pressed_again(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.types("What is in @nope.txt")
+        await user.presses("enter")
+        await user.sees("No such file: nope.txt.", "Enter again")
+        assert user.app.screen.query_one("PromptInput").text == "What is in @nope.txt"
+        assert client.requests == []
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content == "What is in @nope.txt"
+
+
+async def test_what_was_attached_stays_when_another_file_is_missing(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.pastes("word\n" * 20)
+        await user.asks("Is it @nope.txt")
+        await user.sees("No such file: nope.txt", "[pasted 1 · 20 tokens")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content.startswith("pasted 1:")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name are files elsewhere")
+async def test_a_pipe_is_refused_and_the_app_goes_on(open_app, tmp_path):
+    client = ScriptedClient()
+    os.mkfifo(tmp_path / "fifo")
+    async with open_app(client) as user:
+        await user.types("What? @fifo")
+        await user.presses("tab", "enter")
+        await user.sees("fifo is a pipe.")
+        await user.presses("ctrl+u")
+        await user.asks("Still here?")
+        await user.sees("Hello.")
+    assert [message.content for message in client.requests[0]] == ["Still here?"]
+
+
+async def test_a_name_with_spaces_is_completed_in_quotes(open_app, tmp_path):
+    client = ScriptedClient()
+    (tmp_path / "my notes").mkdir()
+    (tmp_path / "my notes" / "some bread.md").write_text("Flour.")
+    async with open_app(client) as user:
+        await user.types("What is @bread")
+        await user.sees("@my notes/some bread.md")
+        await user.presses("tab")
+        await user.sees('What is @"my notes/some bread.md"')
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content.endswith('What is @"my notes/some bread.md"')
+    assert client.requests[0][0].content.startswith("my notes/some bread.md:\n```\nFlour.")
+
+
+async def test_a_pasted_text_of_several_lines_takes_no_file_from_elsewhere(open_app, tmp_path):
+    client = ScriptedClient()
+    (tmp_path.parent / f"{tmp_path.name}.txt").write_text("sesame")
+    async with open_app(client) as user:
+        await user.asks(f"@../{tmp_path.name}.txt\n@app.route('/')\n@notes/soup.md")
+        await user.sees("is outside this folder")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert "sesame" not in client.requests[0][0].content
+    assert "Salt and leeks." in client.requests[0][0].content
 
 
 async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_in_words(open_app):
@@ -37,7 +135,8 @@ async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_i
         await user.types("@")
         await user.sees("@prog.bin", "@notes/soup.md")
         assert ".secret" not in user.screen_text
-        await user.presses("enter")
+        await user.types("prog")
+        await user.presses("tab")
         await user.sees("prog.bin is not UTF-8 text")
 
 
@@ -68,7 +167,8 @@ async def test_a_file_elsewhere_is_reached_folder_by_folder(open_app, tmp_path, 
         await user.sees("[../more/bread.md")
         await user.presses("enter")
         await user.sees("Hello.")
-    assert client.requests[0][0].content == "../more/bread.md:\n```\nFlour.\n```\n\nWhich?"
+    sent = "../more/bread.md:\n```\nFlour.\n```\n\nWhich? @../more/bread.md"
+    assert client.requests[0][0].content == sent
 
 
 async def test_a_long_paste_is_attached_and_backspace_removes_it(open_app):
@@ -92,6 +192,20 @@ async def test_a_click_takes_an_attachment_away(open_app):
         await user.sees("pasted 1")
         await user.pilot.click("AttachmentBar Static")
         await user.no_longer_sees("pasted 1")
+
+
+async def test_a_click_takes_a_file_away_with_its_mention(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.types("Why @sou")
+        await user.sees("@notes/soup.md")
+        await user.presses("tab")
+        await user.sees("[notes/soup.md · 3 tokens")
+        await user.pilot.click("AttachmentBar Static")
+        await user.no_longer_sees("soup.md")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content == "Why"
 
 
 async def test_commands_are_offered_while_a_slash_word_is_typed(open_app):

@@ -1,0 +1,101 @@
+"""Mentions of files in a question: what they name, and what holds a question back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from quantizer.errors import UsageError
+from tui.chat.composer.mentions import Mentioned, MentionReader, mention_of, read_mentions, without_mention
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "here"
+    (folder / "src").mkdir(parents=True)
+    for name in ("notes.txt", "my notes.txt", "src/main.py", ".hidden", "../outside.txt"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def names_of(mentioned: Mentioned) -> list[str]:
+    return [attachment.name for attachment in mentioned.attachments]
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("What is in @notes.txt?", ["notes.txt"]),
+        ("@src/main.py: explain, and @notes.txt too, @notes.txt.", ["src/main.py", "notes.txt"]),
+        ('Sum up @"my notes.txt"!', ["my notes.txt"]),
+        ("Write to me@notes.txt or @property, @@notes, @ src", []),
+        ("@src is a folder", []),
+        ("@" + "x" * 5000, []),
+    ],
+)
+def test_a_word_behind_an_at_sign_is_a_file_where_there_is_one(folder: Path, question: str, names: list[str]) -> None:
+    mentioned = read_mentions(question, folder)
+    assert (names_of(mentioned), mentioned.faults) == (names, ())
+
+
+def test_a_file_elsewhere_is_attached_unless_the_text_may_be_pasted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.setenv("USERPROFILE", str(folder.parent))
+    question = f"@~/outside.txt @../outside.txt @{folder.parent}/outside.txt @src/../notes.txt"
+    assert len(names_of(read_mentions(question, folder))) == 4
+    possibly_pasted = read_mentions(question, folder, is_typed=False)
+    assert names_of(possibly_pasted) == ["src/../notes.txt"]
+    assert len(possibly_pasted.faults) == 3
+    assert "~/outside.txt is outside this folder" in possibly_pasted.faults[0]
+
+
+def test_a_missing_file_is_a_fault_and_a_word_is_not(folder: Path) -> None:
+    question = "@notes.text, @src/nothing, @nul\0x.txt, @src/ and @somebody or @~nobody-here/x.txt see @notes.txt"
+    mentioned = read_mentions(question, folder)
+    assert mentioned.faults == (
+        "No such file: notes.text.",
+        "No such file: src/nothing.",
+        "No such file: nul\0x.txt.",
+        "src/ is a folder: mention one of its files.",
+        "No such file: ~nobody-here/x.txt.",
+    )
+    assert names_of(mentioned) == ["notes.txt"]
+    assert read_mentions("@app.route('/')\n@nothing.txt", folder, is_typed=False) == Mentioned()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes with a name are files elsewhere")
+def test_a_pipe_is_a_fault_and_nobody_waits_for_it(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (fault,) = read_mentions("What comes out of @pipe?", folder).faults
+    assert fault.startswith("pipe is a pipe.")
+
+
+def test_a_file_that_is_attached_already_is_not_read_again(folder: Path) -> None:
+    (folder / "notes.txt").unlink()
+    assert read_mentions("@notes.txt, please", folder, {"notes.txt"}) == Mentioned()
+
+
+async def test_a_question_with_a_fault_is_held_back_once(folder: Path) -> None:
+    reader = MentionReader(folder)
+    with pytest.raises(UsageError, match=r"No such file: nope.txt. Enter again"):
+        await reader.read("@nope.txt and @notes.txt")
+    with pytest.raises(UsageError, match=r"No such file: nope.txt."):
+        await reader.read("@nope.txt and, again, @notes.txt")
+    (attached,) = await reader.read("@nope.txt and, again, @notes.txt")
+    assert attached.name == "notes.txt"
+    with pytest.raises(UsageError, match=r"No such file: nope.txt."):  # another time it is a mistake again
+        await reader.read("@nope.txt and, again, @notes.txt")
+
+
+def test_a_mention_is_written_in_quotes_where_its_name_has_spaces_and_can_be_taken_out() -> None:
+    assert mention_of("notes.txt") == "@notes.txt "
+    assert mention_of("my notes.txt") == '@"my notes.txt" '
+    assert mention_of("my folder/", is_finished=False) == '@"my folder/'
+    assert without_mention('Is @notes.txt, or @"my notes.txt" @notes.txt.old?', "notes.txt") == (
+        'Is , or @"my notes.txt" @notes.txt.old?'
+    )
+    assert without_mention('Is @"my notes.txt" it?', "my notes.txt") == "Is  it?"
