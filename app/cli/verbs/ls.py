@@ -26,13 +26,7 @@ _WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0
 
 
 @click.command(epilog="Example: localllm ls --external")
-@click.option(
-    "--external",
-    "--elsewhere",  # the built-in guide was trained on this name
-    "has_external",
-    is_flag=True,
-    help="Also models of Ollama, LM Studio and Hugging Face.",
-)
+@click.option("--external", "has_external", is_flag=True, help="Also models of Ollama, LM Studio and Hugging Face.")
 @options("wants_json")
 def ls(*, has_external: bool, wants_json: bool) -> None:
     """List the models of this machine, the built-in one first.
