@@ -5,7 +5,9 @@ Owns which characters may reach the screen. Independent of colours and widgets.
 
 from __future__ import annotations
 
-__all__ = ["printable", "printable_line"]
+import re
+
+__all__ = ["printable", "printable_line", "printable_paste"]
 
 _KEPT = {"\n", "\t"}
 _BIDI_CONTROLS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -16,6 +18,9 @@ _DROPPED = {
     if chr(code) not in _KEPT
 }
 
+# Colours and the like (CSI), and titles and links (OSC).
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
+
 
 def printable(text: str) -> str:
     """Return `text` without control characters but newlines and tabs; a stream may be cut anywhere."""
@@ -25,3 +30,8 @@ def printable(text: str) -> str:
 def printable_line(text: str) -> str:
     """Return `text` as one sanitized line, for names and titles."""
     return " ".join(printable(text).split())
+
+
+def printable_paste(text: str) -> str:
+    """Return pasted text sanitized, without the letters of its control sequences, its lines ended by newlines."""
+    return printable(_SEQUENCE.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))

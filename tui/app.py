@@ -21,7 +21,7 @@ from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
 from app.settings.settings import Settings
-from app.terminal import printable, printable_line
+from app.terminal import printable, printable_line, printable_paste
 from quantizer.errors import UserError
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
@@ -110,7 +110,7 @@ class LocalllmApp(App[None]):
     async def on_event(self, event: Event) -> None:
         """Remove control sequences from pasted text, whichever field receives it."""
         if isinstance(event, Paste):
-            event.text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+            event.text = printable_paste(event.text)
         await super().on_event(event)
 
     @on(DescendantFocus)

@@ -1,25 +1,34 @@
-"""A Textual driver for a terminal that may disappear: its window closes or its connection breaks.
+"""A Textual driver for a terminal that may disappear, and whose pastes may contain anything.
 
-Owns the reaction: it stops writing and quits the app. Textual's own driver would read the end of input in a busy loop,
-and the app would hang once its writer thread died; SIGHUP only reaches the processes of the terminal's own session.
+Owns the reaction to a closed window or a broken connection: it stops writing and quits the app. Textual's own driver
+would read the end of input in a busy loop, and the app would hang once its writer thread died; SIGHUP only reaches the
+processes of the terminal's own session. Owns also where a paste ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import select
+import selectors
 import sys
+from codecs import getincrementaldecoder
+from collections.abc import Generator, Iterator
 from io import TextIOWrapper
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Paste
+from textual.message import Message
 
 if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
-__all__ = ["DisconnectAwareDriver"]
+__all__ = ["DisconnectAwareDriver", "InputParser"]
 
 _CHECK_EVERY_S = 0.25
+_READ_EVERY_S = 0.1
 
 
 class DisconnectAwareDriver(LinuxDriver):
@@ -50,11 +59,80 @@ class DisconnectAwareDriver(LinuxDriver):
         except Exception as error:
             self._app.call_later(cast("LocalllmApp", self._app).fail, error)
 
+    def run_input_thread(self) -> None:
+        """Read keys and pastes until the driver stops."""
+        parser = InputParser()
+        decode = getincrementaldecoder("utf-8")("replace").decode  # a paste may be invalid UTF-8
+        with selectors.SelectSelector() as selector:  # the only one that macOS has for terminals
+            selector.register(self.fileno, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                if selector.select(_READ_EVERY_S):
+                    data = os.read(self.fileno, 1 << 16)
+                    for event in parser.feed(decode(data)):
+                        self.process_message(event)
+                    if not data:
+                        self.exit_event.wait(_READ_EVERY_S)  # the terminal is gone: `_check` quits
+                for event in parser.tick():
+                    self.process_message(event)
+
     def _check(self) -> None:
         if self._output.is_broken or self._input.poll(0):
             cast("LocalllmApp", self._app).quit_without_asking()
         else:
             self._watch = asyncio.get_running_loop().call_later(_CHECK_EVERY_S, self._check)
+
+
+class InputParser:
+    """Turns what a terminal sends into events. Textual's parser alone takes an escape character in a paste, and what
+    follows it, for keys: Enter would send half a paste, and any other key would do what it does."""
+
+    def __init__(self) -> None:
+        self._parser = XTermParser()
+        self._tail = ""  # the last input, which may be the beginning of the mark of a paste
+        self._paste: str | None = None
+
+    def feed(self, data: str) -> Iterator[Message]:
+        """Yield the events of `data`, which may begin and end anywhere."""
+        while data:
+            data = yield from self._keys(data) if self._paste is None else self._pasted(data)
+
+    def tick(self) -> Iterator[Message]:
+        """Yield the events for which the time has come, such as a press of the Escape key."""
+        yield from self._parser.tick()
+
+    def _keys(self, data: str) -> Generator[Message, None, str]:
+        """Yield the events before a paste; return what follows."""
+        recent = self._tail + data
+        start = recent.find(BRACKETED_PASTE_START)
+        n_keys = len(data) if start < 0 else start + len(BRACKETED_PASTE_START) - len(self._tail)
+        self._tail = recent[1 - len(BRACKETED_PASTE_START) :] if start < 0 else ""
+        self._paste = None if start < 0 else ""
+        yield from self._parser.feed(data[:n_keys])
+        return data[n_keys:]
+
+    def _pasted(self, data: str) -> Generator[Message, None, str]:
+        """Yield the paste once its end has come; return what follows."""
+        assert self._paste is not None
+        searched_from = max(0, len(self._paste) - len(BRACKETED_PASTE_END))
+        paste = self._paste + data
+        end = _end_of_paste(paste, searched_from)
+        if end < 0:
+            self._paste = paste
+            return ""
+        self._paste = None
+        yield from (event for event in self._parser.feed(BRACKETED_PASTE_END) if not isinstance(event, Paste))
+        yield Paste(paste[:end])
+        return paste[end + len(BRACKETED_PASTE_END) :]
+
+
+def _end_of_paste(text: str, searched_from: int) -> int:
+    """Return where a paste ends, -1 while it goes on: at the last end before another paste, for the text itself may
+    contain the mark of an end."""
+    end = text.find(BRACKETED_PASTE_END, searched_from)
+    if end < 0:
+        return end
+    next_start = text.find(BRACKETED_PASTE_START, end)
+    return text.rfind(BRACKETED_PASTE_END, end, None if next_start < 0 else next_start)
 
 
 class _Output:

@@ -1,4 +1,4 @@
-"""The app quits when its terminal disappears, without spinning, and stops its service."""
+"""The app quits when its terminal disappears, without spinning, and stops its service; a paste is only text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import sys
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.events import Key, Paste
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
 from tests.tui.pseudo_terminal import PseudoTerminal
+from tui.terminal_driver import InputParser
 
 LONG_S = 60.0
 
@@ -50,3 +54,48 @@ def test_the_app_is_drawn_on_the_terminal_wherever_errors_go(environment, tmp_pa
     ):
         terminal.sees("Welcome")
         assert (tmp_path / "errors").read_bytes() == b""
+
+
+START, END = "\x1b[200~", "\x1b[201~"
+
+
+def parsed(*pieces):
+    parser = InputParser()
+    return [
+        event.text if isinstance(event, Paste) else [event.key]
+        for piece in pieces
+        for event in parser.feed(piece)
+        if isinstance(event, Key | Paste)
+    ]
+
+
+@given(
+    st.lists(st.sampled_from(["a", "\x1b", "[31m", "\r", "\x1b[A", "\x11", START])).map("".join),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
+def test_no_part_of_a_paste_is_a_key_however_it_arrives(pasted, first, second):
+    sent = f"x{START}{pasted}{END}y"
+    cuts = sorted((min(first, len(sent)), min(second, len(sent))))
+    pieces = [sent[: cuts[0]], sent[cuts[0] : cuts[1]], sent[cuts[1] :]]
+    assert parsed(*pieces) == [["x"], pasted, ["y"]]
+
+
+def test_the_mark_of_an_end_in_a_paste_does_not_end_it():
+    assert parsed(f"{START}ls{END}rm -r\r{END}", "\r") == [f"ls{END}rm -r\r", ["enter"]]
+    assert parsed(f"{START}one{END}y{START}two{END}") == ["one", ["y"], "two"]
+
+
+def test_a_paste_with_an_escape_character_is_text_and_sends_nothing(environment, tmp_path):
+    with PseudoTerminal.app({**environment, "LOCALLLM_KEEP_ALIVE": "60"}, tmp_path) as terminal:
+        terminal.sees("Welcome")
+        terminal.types("\x1b")
+        terminal.sees("· ready")
+        n_before = len(terminal.written)
+        terminal.types(f"{START}a \x1b[31mred\x1b word\r\x11and \x1bOP its end{END}")
+        terminal.sees("a red word", "its end", since=n_before)
+        terminal.types("!")
+        terminal.sees("!", since=n_before)
+        assert terminal.process.poll() is None  # Ctrl+Q was in the paste
+        assert "Keys and commands" not in terminal.written
+        assert "first token" not in terminal.written

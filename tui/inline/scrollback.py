@@ -22,7 +22,7 @@ import click
 from app.chat.conversation import Message
 from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.cli.prompts import multiline
-from app.terminal import printable
+from app.terminal import printable, printable_paste
 from tui.chat.answer_stream import StreamChunk, format_reasoning
 from tui.chat.composer.attachments import complete_path
 from tui.chat.conversation import TranscriptEntry
@@ -108,7 +108,7 @@ class LinePrompt:
         Three quotes start and end a text of several lines. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C.
         """
         first = self._pasted_or_typed(begun)
-        text = printable(multiline(first, lambda: input(CONTINUATION)))
+        text = printable_paste(multiline(first, lambda: input(CONTINUATION)))
         if text.strip():
             self.remember([text])
         return text

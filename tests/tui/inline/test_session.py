@@ -151,7 +151,7 @@ def test_a_marked_paste_is_one_question_too_and_its_controls_are_nobodys(environ
         far.end()
         typist.type("\n")
         typist.read_until("Yes.")
-    assert [message["content"] for message in far.requests[0]["messages"]] == ["first line\nsecond ]0;evilline"]
+    assert [message["content"] for message in far.requests[0]["messages"]] == ["first line\nsecond line"]
     assert "\x1b]0;evil" not in typist.shown
 
 
