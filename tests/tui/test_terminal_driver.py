@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 import psutil
@@ -99,3 +100,28 @@ def test_a_paste_with_an_escape_character_is_text_and_sends_nothing(environment,
         assert terminal.process.poll() is None  # Ctrl+Q was in the paste
         assert "Keys and commands" not in terminal.written
         assert "first token" not in terminal.written
+
+
+_EDITOR = """
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+print("An editor has the terminal.", flush=True)
+word = input()
+path.write_text(path.read_text().strip() + " and " + word)
+"""
+
+
+def test_the_draft_is_edited_in_the_users_editor_which_has_the_terminal_meanwhile(environment, tmp_path):
+    (tmp_path / "editor.py").write_text(_EDITOR)
+    editor = {"VISUAL": shlex.join([sys.executable, str(tmp_path / "editor.py")])}
+    with PseudoTerminal.app({**environment, **editor}, tmp_path) as terminal:
+        terminal.sees("Welcome")
+        terminal.types("\x1b")
+        terminal.sees("· ready")
+        terminal.types("salt\x0f")
+        terminal.sees("An editor has the terminal.")
+        n_before = len(terminal.written)
+        terminal.types("pepper\n")
+        terminal.sees("salt and pepper", "· ready", since=n_before)
+        terminal.types("\r")
+        terminal.sees("first token", since=n_before)

@@ -146,6 +146,15 @@ CHAT_COMMANDS = CommandTable(
         ),
         *MESSAGE_COMMANDS,
         Command(
+            "editor",
+            "Write in your editor",
+            "Edit the prompt in $VISUAL or $EDITOR",
+            "edit_in_editor",
+            keys="ctrl+o",
+            slash="editor",
+            argument="TEXT",
+        ),
+        Command(
             "system",
             "System prompt",
             "Set the system prompt of this chat; `clear` removes it, without TEXT it is shown",

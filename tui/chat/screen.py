@@ -132,6 +132,17 @@ class ChatScreen(ConversationScreen):
         await self.transcript.clear()
         await self._open_draft()
 
+    def edit_in_editor(self, text: str = "") -> None:
+        """Edit `text`, or that of the prompt, in the user's editor; what it saves is the prompt."""
+        # after letters that the prompt has not taken yet
+        self.prompt.call_later(self.run_worker, partial(self._edit_in_editor, text), group="editor", exclusive=True)
+
+    async def _edit_in_editor(self, text: str) -> None:
+        from tui.chat.composer.external_editor import edit_text_outside
+
+        with self.warn_on_error():
+            self.prompt.put(await edit_text_outside(self.app, text or self.prompt.text))
+
     async def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or show it."""
         await self._is_open.wait()

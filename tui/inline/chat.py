@@ -18,6 +18,7 @@ from app.chat.presets import Presets
 from app.cli.output.answer import stats_line
 from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
+from tui.chat.composer.external_editor import edit_text
 from tui.chat.composer.mentions import MentionReader, names_in
 from tui.chat.conversation import Ending
 from tui.chat.format import empty_answer_text
@@ -30,7 +31,21 @@ from tui.models.choice import find_model, local_models, model_lines
 __all__ = ["COMMANDS", "SLASH_WORDS", "InlineChat", "help_text", "needs_full_screen", "parse_command"]
 
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
-_IDS = ("retry", "continue", "edit", "new", "model", "system", "options", "preset", "thoughts", "copy", "help", "quit")
+_IDS = (
+    "retry",
+    "continue",
+    "edit",
+    "editor",
+    "new",
+    "model",
+    "system",
+    "options",
+    "preset",
+    "thoughts",
+    "copy",
+    "help",
+    "quit",
+)
 COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
 )
@@ -79,7 +94,7 @@ def _rows(*, is_saved: bool) -> Iterator[tuple[str, str]]:
 class InlineChat:
     """Implements the methods that `COMMANDS` call. Cancelling a method stops the answer.
 
-    `edited` is the question that the next one replaces, `held_back` one that was not sent; /quit sets `is_quitting`.
+    `edited` is the question that the next one replaces, `held_back` a text that was not sent; /quit sets `is_quitting`.
     Mentioned files are relative to `folder`, by default the working folder.
     """
 
@@ -205,6 +220,11 @@ class InlineChat:
             self._scrollback.print_line("There is no question to edit yet.")
         else:
             self._scrollback.print_line("Edit the question; Ctrl+C cancels.")
+
+    async def edit_in_editor(self, text: str) -> None:
+        """Edit `text`, or the question that is edited, in the user's editor; the prompt begins with what it saves."""
+        with self._print_errors():
+            self.held_back = await edit_text(text or self.begun)
 
     async def new_chat(self) -> None:
         """Start an empty chat with the settings of this one."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -250,6 +252,21 @@ async def test_another_model_is_chosen_by_a_part_of_its_name(opened, capsys):
         await chat.submit("/model QWEN")
         assert "answers from now on" in capsys.readouterr().err
     assert client.loads[-1] == "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
+
+
+async def test_a_question_is_written_in_the_users_editor_and_waits_at_the_prompt(opened, tmp_path, monkeypatch, capsys):
+    script = tmp_path / "editor.py"
+    script.write_text(
+        "import pathlib, sys\nf = pathlib.Path(sys.argv[1])\nf.write_text(f.read_text() + 'and pepper\\n')"
+    )
+    monkeypatch.setenv("VISUAL", shlex.join([sys.executable, str(script)]))
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("/editor salt")
+        assert (client.requests, chat.begun) == ([], "salt\nand pepper")
+        monkeypatch.setenv("VISUAL", "no-such-editor")
+        await chat.submit("/editor")
+        assert "The editor no-such-editor, from VISUAL, was not found." in capsys.readouterr().err
 
 
 @pytest.fixture
