@@ -41,12 +41,13 @@ __all__ = [
 class ScriptedLibrary:
     """The library that a test describes. Its calls are in `searched`, `removed`, `imported` and `keep_alives`.
 
-    `hub_error` is raised by every search where it is set.
+    `hub_error` is raised by every search where it is set. `files` are paths that can be imported.
     """
 
     def __init__(self, here: Sequence[LocalModel] = (), others: Sequence[LocalModel] = ()) -> None:
         self.here = list(here)
         self.others = list(others)
+        self.folder = ""
         self.recommended: tuple[Recommended, ...] = ()
         self.hub: tuple[HubRepository, ...] = ()
         self.hub_error: UserError | None = None
@@ -56,11 +57,12 @@ class ScriptedLibrary:
         self.searched: list[str] = []
         self.removed: list[str] = []
         self.imported: list[str] = []
+        self.files: dict[str, LocalModel] = {}
         self.keep_alives: list[tuple[str, str]] = []
 
     async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:  # noqa: ARG002 - all is known
         """Return `here`, and with `external` `others` too."""
-        return LocalModels((*self.here, *(self.others if external else ())), is_complete=True)
+        return LocalModels((*self.here, *(self.others if external else ())), is_complete=True, folder=self.folder)
 
     async def recommend(self) -> tuple[Recommended, ...]:
         """Return `recommended`."""
@@ -90,7 +92,7 @@ class ScriptedLibrary:
         return self.machine_report
 
     async def import_model(self, source: str, name: str = "") -> str:
-        """Add another program's model to `here`."""
+        """Add another program's model, or one of `files`, to `here`."""
         model = self._named(source)
         self.imported.append(source)
         self.here.append(replace(model, id=name or model.id, where="library"))
@@ -120,7 +122,7 @@ class ScriptedLibrary:
         self.keep_alives.append((model, duration))
 
     def _named(self, name: str) -> LocalModel:
-        for model in (*self.here, *self.others):
+        for model in (*self.here, *self.others, *self.files.values()):
             if name in (model.id, model.path):
                 return model
         raise ModelFileError(f"There is no model {name!r}.")

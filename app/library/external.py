@@ -48,7 +48,9 @@ def _home_folder() -> Path:
 def _lm_studio_models(home: Path) -> Iterator[ModelRef]:
     for folder in _LM_STUDIO_FOLDERS:
         for path in model_paths(home / folder):
-            yield ModelRef(f"{repo_of(path)}/{path.stem}", path, repo_of(path), "LM Studio")
+            repo = repo_of(path, home / folder)
+            if path.parent == home / folder / repo and "/" in repo:  # it shows no others
+                yield ModelRef(f"{repo}/{path.stem}", path, repo, "LM Studio")
 
 
 def _hugging_face_models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:

@@ -84,8 +84,9 @@ class ModelFacts:
 class LocalModel(ModelFacts):
     """A model of the service's machine; `where` is "library" or the program that holds it. 0 and "" are unknown.
 
-    `damaged` is why its file was refused. `fit` is None where it was not computed yet, or cannot be. For a loaded
-    model `loaded_as` is the id that it answers to, and `expires_s` when it is unloaded, None for one that stays.
+    `damaged` is why its file was refused; one that `is_arriving` may be growing still. `fit` is None where it was not
+    computed yet, or cannot be. For a loaded model `loaded_as` is the id that it answers to, and `expires_s` when it is
+    unloaded, None for one that stays.
     """
 
     id: str
@@ -98,6 +99,7 @@ class LocalModel(ModelFacts):
     state: ModelState = "unloaded"
     loaded_as: str = ""
     expires_s: float | None = None
+    is_arriving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,12 @@ class LoadState:
 
 @dataclass(frozen=True, slots=True)
 class LocalModels:
-    """The local models; while not `is_complete`, more of them is being read: ask again."""
+    """The local models; while not `is_complete`, more of them is being read: ask again. `folder` is the models folder:
+    GGUF files that are put into it are listed."""
 
     models: tuple[LocalModel, ...]
     is_complete: bool
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker
 
+from app.library.local.model_files import model_paths
 from app.settings.settings import Settings
 from app.terminal import printable_line
 from quantizer.errors import UserError
@@ -135,7 +136,7 @@ def type_line(choice: TypeChoice) -> str:
 def is_first_run(settings: Settings) -> bool:
     """Return whether to show the welcome: no model was requested or installed, and the marker file is missing."""
     is_plain = settings.model == _GUIDE and not settings.connect
-    return is_plain and not _mark(settings).exists() and not any(settings.models_dir.glob("*/*/*.gguf"))
+    return is_plain and not _mark(settings).exists() and not model_paths(settings.models_dir)
 
 
 def mark_welcome_seen(settings: Settings) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.library.local.model_files import folder_stamp
 from quantizer.errors import UserError
 from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.jobs.monitor import JobMonitor
 from tui.models.rows import ModelRow, Section, downloadable_rows, engine_rows, local_rows, with_jobs
+from tui.models.typed_path import TITLE, path_section, typed_path
 
 if TYPE_CHECKING:
     from app.protocol.library import HubRepository, LocalModel, Recommended
@@ -42,6 +45,9 @@ class ModelLists:
         self._jobs = jobs
         jobs.watch(self._show_soon)
         self._showing: asyncio.TimerHandle | None = None
+        self._folder = ""
+        self._folder_stamp: tuple[tuple[str, int], ...] = ()
+        self._paths = Section(TITLE, ())  # while the words are a path
         self._notes = {"local": "Scanning …", "catalogue": "Selecting models for this machine …", "hub": ""}
 
     def sections(self) -> tuple[Section, ...]:
@@ -50,10 +56,14 @@ class ModelLists:
             return (Section("Models", (), f"{self.error.cause} {self.error.remedy}".strip()),)
         if self._of_engine is not None:
             return (Section("At the connected engine", engine_rows(self._of_engine, self.words)),)
+        if self.path:
+            others = local_rows(self._local)[1]
+            return (self._paths, *((Section("In other programs", others),) if others else ()))
         local, external = local_rows(self._local, self.words)
         recommended, found = downloadable_rows(self._recommended, self._found, self.words)
         nothing = "No local model matches." if self.words and not local else ""
-        listed = [Section("Local", local, self._notes["local"] or nothing)]
+        note = self._notes["local"] or nothing or ("" if self.words else self._folder_note())
+        listed = [Section("Local", local, note)]
         if external:
             listed.append(Section("In other programs", external))
         if recommended or self._notes["catalogue"]:
@@ -81,6 +91,8 @@ class ModelLists:
                 return
             library = (await localllm_service(self._connection)).library
             listing = await library.models(external=True, fresh=is_fresh)
+            self._folder = listing.folder
+            self._folder_stamp = await self._look()
             self._show_local(listing.models)
             while not listing.is_complete:
                 await asyncio.sleep(_READ_AGAIN_S)
@@ -100,20 +112,48 @@ class ModelLists:
             self._notes["catalogue"] = str(error)
         self._on_change()
 
+    async def has_changed(self) -> bool:
+        """Return whether files came to the models folder or left it since the last refresh, or one of them grows."""
+        is_growing = any(model.is_arriving for model in self._local)
+        return is_growing or (bool(self._folder) and await self._look() != self._folder_stamp)
+
+    async def _look(self) -> tuple[tuple[str, int], ...]:
+        return await asyncio.to_thread(folder_stamp, Path(self._folder)) if self._folder else ()
+
+    def holds(self, path: str) -> bool:
+        """Return whether the file at `path` lies in the models folder."""
+        return bool(self._folder) and Path(path).is_relative_to(self._folder)
+
+    def _folder_note(self) -> str:
+        if not self._folder:
+            return ""
+        home = str(Path("~").expanduser())
+        shown = f"~{self._folder.removeprefix(home)}" if self._folder.startswith(f"{home}/") else self._folder
+        return f"{shown}: GGUF files copied here appear at once."
+
+    @property
+    def path(self) -> str:
+        """The path that the search text is; "" for words. It is never sent to the hub."""
+        return typed_path(self.words) if self._of_engine is None else ""
+
     def narrow(self, words: str) -> None:
         """Show only models whose name contains all `words`."""
         self.words = words.strip()
         self._found = ()
+        self._paths = Section(TITLE, (), "Looking …")
         self._notes["hub"] = "Searching …" if self.can_search_hub else ""
         self._on_change()
 
     @property
     def can_search_hub(self) -> bool:
-        """Whether the hub is to be searched: not for an engine of another program, nor for a text that is too short."""
-        return self._of_engine is None and len(self.words) >= _FEWEST_LETTERS
+        """Whether the hub is to be searched: not for an engine of another program, a path, nor too short a text."""
+        return self._of_engine is None and len(self.words) >= _FEWEST_LETTERS and not self.path
 
     async def search(self) -> None:
-        """Search the hub after a pause in typing."""
+        """Search the hub after a pause in typing; of a path show the files."""
+        if path := self.path:
+            self._paths = await asyncio.to_thread(path_section, path)
+            self._on_change()
         if not self.can_search_hub:
             return
         await asyncio.sleep(DEBOUNCE_S)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
@@ -24,6 +25,7 @@ from tui.models.rows import (
     headings,
     row_line,
 )
+from tui.models.typed_path import completed, typed_path
 
 __all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
 
@@ -32,23 +34,47 @@ _ACTIONS = {
     "external": "Enter starts a chat, I imports it.",
     "engine": "Enter starts a chat.",
     "remote": "Enter downloads it in the background.",
+    "file": "Enter imports it: a link, no second copy.",
+    "folder": "Enter opens it.",
 }
 _MARGIN_CELLS = 3  # the scroll bar, and air
 
 
 class SearchField(Input):
-    """Posts its text like Input; Down and Enter go to the list."""
+    """Posts its text like Input; Down and Enter go to the list, Tab completes a path, Esc clears the text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,enter", "leave_for_list", "List", show=False, id="to-list", tooltip="Go to the list"),
+        Binding("down", "leave_for_list", "List", show=False, id="to-list", tooltip="Go to the list"),
+        Binding("enter", "leave_for_list(True)", "List", show=False, id="enter-list", tooltip="Go to the list"),
+        Binding("tab", "complete", "Complete", show=False, id="complete-path", tooltip="Complete the path"),
+        Binding("escape", "clear_or_leave", "Clear", show=False, id="clear-search", tooltip="Clear the text"),
     ]
 
     @dataclass
     class Left(Message):
-        """The user goes to the list."""
+        """The user goes to the list, by Enter if `is_entered`."""
 
-    def action_leave_for_list(self) -> None:
+        is_entered: bool = False
+
+    def action_leave_for_list(self, is_entered: bool = False) -> None:
         """Let the screen focus the list."""
+        self.post_message(self.Left(is_entered))
+
+    def action_complete(self) -> None:
+        """Complete a path; leave the field where there is nothing to complete."""
+        path = typed_path(self.value)
+        longer = completed(path) if path else path
+        if longer == path:
+            self.post_message(self.Left())
+        else:
+            self.value = longer
+            self.cursor_position = len(longer)
+
+    def action_clear_or_leave(self) -> None:
+        """Clear the text; without one leave the screen, as Esc does elsewhere on it."""
+        if not self.value:
+            raise SkipAction
+        self.value = ""
         self.post_message(self.Left())
 
 
@@ -69,7 +95,7 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
     state = {"ready": "loaded", "loading": "loading", "failed": "failed to load"}.get(row.state, "")
     if state == "loaded" and not row.is_staying:
         state = "loaded, unloads when idle"
-    name = row.reference or row.name
+    name = row.reference or (row.model if row.kind in ("file", "folder") else row.name)
     speed = f"about {format_rate(row.fit)}" if format_rate(row.fit) else ""
     facts = (
         name,
@@ -80,7 +106,7 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
         context,
         state,
     )
-    action = "X stops it." if row.job_id else "" if row.damaged else _ACTIONS[row.kind]
+    action = "X stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
     notes = (row.damaged, row.progress, action, row.note)
     return (
         printable_line(" · ".join(fact for fact in facts if fact)),

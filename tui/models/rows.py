@@ -92,7 +92,7 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / _MINUTE_S)} min" if seconds < _HOUR_S else f"{seconds / _HOUR_S:.1f} h"
 
 
-RowKind: TypeAlias = Literal["local", "external", "engine", "remote"]
+RowKind: TypeAlias = Literal["local", "external", "engine", "remote", "file", "folder"]
 
 _LIBRARY_SOURCES = ("library", "built in")
 _ROLES = {
@@ -108,8 +108,9 @@ _LOADED_MARKS = {"ready": "●", "loading": "◌", "failed": "!"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
-    """One model, or one quant of it. `model` is the path of a local one; `reference`, and the type `quantize` for a
-    checkpoint, are the arguments of a pull. `note` is additional information; `progress` replaces the figures."""
+    """One model, or one quant of it, or a folder to look for models in. `model` is the path of a local one;
+    `reference`, and the type `quantize` for a checkpoint, are the arguments of a pull. `note` is additional
+    information; `progress` replaces the figures."""
 
     id: str
     kind: RowKind
@@ -126,6 +127,7 @@ class ModelRow:
     is_staying: bool = True
     note: str = ""
     damaged: str = ""
+    is_arriving: bool = False
     progress: str = ""
     job_id: str = ""  # of the job that is under way for it
 
@@ -247,6 +249,8 @@ def _local_row(model: LocalModel) -> ModelRow:
         is_staying=model.expires_s is None,
         note="" if model.where == "library" else model.where,
         damaged=model.damaged,
+        is_arriving=model.is_arriving,
+        progress="still being copied" if model.is_arriving else "",
     )
 
 

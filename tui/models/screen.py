@@ -5,6 +5,7 @@ Owns the selected row and the actions on it. The lists belong to `tui.models.lis
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelsScreen"]
 
+_LOOK_S = 1.0  # between two looks at the models folder
 _IDLE = "10m"
 _FOR_GOOD = "-1"
 _KEEP, _REMOVE = "keep", "remove"
@@ -47,7 +49,9 @@ MODEL_COMMANDS = CommandTable(
         list_command("search", "Search", "slash,ctrl+f", "Search local models and the hub", "focus_search"),
         list_command("card", "Info", "c", "Show the model's metadata", "show_card"),
         list_command("quantize", "Quantize", "q", "Quantize the model to a type or a size; runs as a job", "quantize"),
-        list_command("import", "Import", "i", "Link another program's model into the library", "import_model"),
+        list_command(
+            "import", "Import", "i", "Link a file, or another program's model, into the library", "import_model"
+        ),
         list_command("remove", "Remove", "d,delete", "Remove the model after confirmation", "remove_model"),
         list_command("load", "Load", "u", "Load the model, or unload it to free its memory", "load_or_unload"),
         list_command(
@@ -83,7 +87,7 @@ class ModelsScreen(FeatureScreen):
         self._lists = ModelLists(app_context.connection, app_context.jobs, self._post_changed)
 
     def body(self) -> Iterable[Widget]:
-        yield SearchField(placeholder="/ searches local models and the hub", select_on_focus=False)
+        yield SearchField(placeholder="/ searches local models and the hub, or takes a path", select_on_focus=False)
         yield ModelList()
         yield ModelDetail()
 
@@ -92,10 +96,21 @@ class ModelsScreen(FeatureScreen):
         self._show()
         self._begin(self._lists.recommend, "recommend")
         self.app_context.jobs.on_end(self._job_ended)
+        self._watch = self.set_interval(_LOOK_S, self._look)
 
     def on_screen_resume(self) -> None:
         """Refresh: files may have changed in the meantime."""
         self._begin(self._lists.refresh, "refresh")
+        self._watch.resume()
+
+    def on_screen_suspend(self) -> None:
+        """Stop watching the models folder."""
+        self._watch.pause()
+
+    async def _look(self) -> None:
+        is_refreshing = any(worker.group == "refresh" and not worker.is_finished for worker in self.workers)
+        if not is_refreshing and await self._lists.has_changed():
+            self._begin(self._lists.refresh, "refresh")
 
     @property
     def rows(self) -> ModelList:
@@ -114,8 +129,11 @@ class ModelsScreen(FeatureScreen):
         self._begin(self._lists.search, "search")
 
     @on(SearchField.Left)
-    def _left_field(self) -> None:
+    async def _left_field(self, event: SearchField.Left) -> None:
         self.rows.focus()
+        row = self.row
+        if event.is_entered and row is not None and row.kind == "file":
+            await self.run_command("choose")
 
     @on(OptionList.OptionSelected)
     async def _selected(self) -> None:
@@ -152,8 +170,14 @@ class ModelsScreen(FeatureScreen):
             return
         if row.damaged:
             self.inform(f"{row.name} cannot run: {row.damaged}")
+        elif row.is_arriving:
+            self.inform(f"{row.name} is still being copied.")
         elif row.kind == "remote":
             await self._fetch(row)
+        elif row.kind == "file":
+            await self._import(row)
+        elif row.kind == "folder":
+            self._type(f"{row.model}{os.sep}")
         else:
             await self._connection.use_model(row.model)
             await self.run_command(f"go-{HOME}")
@@ -179,14 +203,29 @@ class ModelsScreen(FeatureScreen):
                 self.inform(f"{job.title}: started. F8 shows the jobs.")
 
     async def import_model(self) -> None:
-        """Link another program's model into the library."""
+        """Link the row's file into the library; on other rows begin a path, for which files are offered."""
         row = self.row
-        if row is None or row.kind != "external":
-            self.inform("Only models of other programs can be imported.")
+        if row is not None and row.kind in ("external", "file"):
+            await self._import(row)
+            return
+        await self._library()  # an engine of another program has none: say so
+        self._type(f"~{os.sep}")
+        self.focus_search()
+
+    async def _import(self, row: ModelRow) -> None:
+        if self._lists.holds(row.model):
+            self.inform(f"{row.name} is in the models folder already.")
             return
         name = await (await self._library()).import_model(row.model)
+        self._type("")
         self.inform(f"{name} is imported; it shares disk space with the original.")
         self.rescan()
+
+    def _type(self, text: str) -> None:
+        """Put `text` into the search field."""
+        field = self.query_one(SearchField)
+        field.value = text
+        field.cursor_position = len(text)
 
     @work
     async def remove_model(self) -> None:
@@ -239,8 +278,11 @@ class ModelsScreen(FeatureScreen):
     def _local_row(self) -> ModelRow | None:
         """Return the row if its model is on this disk; otherwise notify."""
         row = self.row
-        if row is None or row.kind == "remote":
-            self.inform("This model is not downloaded: Enter downloads it.")
+        if row is None or row.kind in ("remote", "file", "folder"):
+            is_remote = row is None or row.kind == "remote"
+            self.inform(
+                f"This model is not {'downloaded: Enter downloads' if is_remote else 'imported: I imports'} it."
+            )
             return None
         return row
 

@@ -31,7 +31,8 @@ _WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0
 def ls(*, has_external: bool, wants_json: bool) -> None:
     """List the models of this machine, the built-in one first.
 
-    Files dropped into the models folder are listed too. A model that cannot run is marked as damaged, with the reason.
+    GGUF files that you copy into the models folder, or a folder in it, are listed too. A model that cannot run is
+    marked as damaged, with the reason.
     Models of other programs run in place, by the names shown.
     """
     from app.library.external import external_models
@@ -73,7 +74,8 @@ def _read(entries: Sequence[LibraryEntry], index: Index) -> Iterator[LibraryEntr
 def _row(entry: LibraryEntry, width: int) -> str:
     name, size = printable_line(entry.ref.id), format_bytes(entry.disk.n_bytes)
     if entry.facts is None:
-        return f"{name:<{width}}  {size:>{_WIDTHS[0]}}  damaged: {printable_line(entry.fault)}  "
+        what = "still being copied" if entry.is_arriving else f"damaged: {printable_line(entry.fault)}"
+        return f"{name:<{width}}  {size:>{_WIDTHS[0]}}  {what}  "
     facts = entry.facts
     cells = (
         size,

@@ -45,7 +45,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     confirm_removal(f"{listed}Remove it?", assume_yes=assume_yes)
     with open_index(settings.cache_dir) as index:
         for removal in removals:
-            remove(removal)
+            remove(removal, settings.models_dir)
             index.forget(removal.paths)
             if not wants_json:
                 click.echo(f"Removed {_described(removal)}.")

@@ -20,12 +20,13 @@ from app.library.hub.access import HubAccess, HubError, async_http_client, unrea
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
 from app.library.hub.repository import Repository, fetch_config, fetch_repository
 from app.library.hub.selection import families_of, quants_of
+from app.library.local.naming import is_path
 from app.library.machine_fit.planning import PlanningContext
 from app.protocol.library import HubModel, HubRepository, Quant
 from offload.footprint.model import PlannedModel
 from quantizer.architectures import ARCHITECTURES
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.errors import UserError
+from quantizer.errors import UsageError, UserError
 from quantizer.gguf.file_types import FILE_TYPES
 
 __all__ = ["inspect_repos", "list_repos"]
@@ -48,8 +49,10 @@ _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
 def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[HubRepository, ...]:
     """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, most downloaded first.
 
-    Raises HubError if the search fails.
+    Raises HubError if the search fails, UsageError for a path: its folders and names are nobody else's business.
     """
+    if any(is_path(word.strip("'\"").removeprefix("file://")) for word in (words.strip(), *words.split())):
+        raise UsageError("That is a path, which is never sent to the hub.", "Import the file: localllm import PATH.")
     from huggingface_hub import HfApi, set_client_factory
     from huggingface_hub.errors import HfHubHTTPError
 

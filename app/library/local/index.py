@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 LIBRARY = "library"  # `where` of a model in the models folder
 VERSION = 2  # of the facts and how they are computed: facts of another version are read again
+_MAGIC = b"GGUF"
 _FACT_NAMES = {item.name for item in fields(ModelFacts)}
 _BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
 _SCHEMA = (
@@ -253,13 +254,14 @@ def _refused(path: Path, error: OSError | sqlite3.Error) -> StorageError:
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A model on this machine: its file status, and its facts or the `fault` of validation; neither before it is
-    read."""
+    """A model on this machine: its file status, and its facts or the `fault` of validation; neither before it is read,
+    nor while it `is_arriving`: its files have just changed, so that somebody may still be copying them."""
 
     ref: ModelRef
     disk: ModelStat
     facts: ModelFacts | None = None
     fault: str = ""
+    is_arriving: bool = False
 
     @property
     def is_read(self) -> bool:
@@ -274,6 +276,7 @@ class LibraryEntry:
             n_bytes=self.disk.n_bytes,
             modified_s=round(self.disk.modified_s),
             damaged=self.fault,
+            is_arriving=self.is_arriving,
             fit=fit,
             **(asdict(self.facts) if self.facts else {}),
         )
@@ -292,15 +295,30 @@ def list_entries(refs: Iterable[ModelRef], index: Index) -> list[LibraryEntry]:
     return entries
 
 
-def read_entry(entry: LibraryEntry, index: Index) -> LibraryEntry:
-    """Read the model of `entry`, store the result in `index`, and return the new entry. Raises StorageError."""
+def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) -> LibraryEntry:
+    """Read the model of `entry`, store the result in `index`, and return the new entry. Raises StorageError.
+
+    A file that is refused while somebody may be copying it is not damaged, and nothing is stored. `now_s` are the
+    seconds since 1970, by the clock without them.
+    """
     disk = stat_model(entry.ref.path)  # before reading: a change in between is detected next time
     try:
-        found = replace(entry, disk=disk, facts=read_facts(entry.ref.path), fault="")
+        found = replace(entry, disk=disk, facts=read_facts(entry.ref.path), fault="", is_arriving=False)
     except ModelFileError as error:
-        found = replace(entry, disk=disk, facts=None, fault=str(error))
+        if disk.is_changing(time.time() if now_s is None else now_s) and _may_grow(entry.ref.path):
+            return replace(entry, disk=disk, facts=None, fault="", is_arriving=True)
+        found = replace(entry, disk=disk, facts=None, fault=str(error), is_arriving=False)
     index.store(entry.ref.path, IndexRecord(disk.stamp, found.facts, found.fault))
     return found
+
+
+def _may_grow(path: Path) -> bool:
+    """Return whether the file begins as a GGUF does, or has no content yet: empty, or zeros that reserve its space."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) in (_MAGIC, b"", bytes(len(_MAGIC)))
+    except OSError:
+        return False
 
 
 def forget_missing(models_dir: Path, index: Index) -> int:

@@ -1,12 +1,14 @@
-"""Model files on the disk: `<publisher>/<repo>/<file>.gguf`, large models in several files.
+"""Model files on the disk: `<publisher>/<repo>/<file>.gguf`, or anywhere else in the folder; large models in several.
 
 Owns which files are models, which belong together, and how a change is detected. Does not read their content.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -14,10 +16,12 @@ from typing import TypeAlias
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
 
 __all__ = [
+    "MAX_FOLDERS",
     "FileIdentity",
     "ModelRef",
     "ModelStat",
     "added_at_ns",
+    "folder_stamp",
     "identity_of",
     "is_model_file",
     "model_paths",
@@ -28,22 +32,79 @@ __all__ = [
 
 FileIdentity: TypeAlias = tuple[tuple[int, int] | str, ...]
 
+MAX_FOLDERS = 3  # between the models folder and a file: publisher, repo, and a folder of its quant
+_SETTLED_S = 10.0  # without a change, after which nobody is copying the file any more
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStat:
-    """The files of a model together: bytes, time of the last change, and a stamp that differs after any change."""
+    """The files of a model together: bytes, time of the last change of their content, a stamp that differs after any
+    change, and the system's own time of the last change, which copying cannot set back."""
 
     n_bytes: int
     modified_s: float
     stamp: str
+    changed_s: float = 0.0
+
+    def is_changing(self, now_s: float) -> bool:
+        """Return whether somebody may still be copying the files, by the seconds since 1970."""
+        return 0 <= now_s - self.changed_s < _SETTLED_S
 
 
 def model_paths(models_dir: Path) -> list[Path]:
-    """Return the first or only file of every model, sorted. Hidden files and folders are skipped."""
-    repos = (repo for publisher in _entries(models_dir) for repo in _entries(publisher))
-    return sorted(path for repo in repos for path in _entries(repo) if is_model_file(path.name))
+    """Return the first or only file of every model, at most `MAX_FOLDERS` folders down, sorted.
+
+    Hidden files and folders are skipped, and so is a link to a folder above itself.
+    """
+    return sorted(_models_below(models_dir, MAX_FOLDERS, frozenset()))
+
+
+def _models_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as found:
+            entries = [entry for entry in found if not entry.name.startswith(".")]
+            status = folder.stat()
+    except OSError:  # missing, or it cannot be read
+        return
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for entry in entries:
+        if not _is_folder(entry):
+            if is_model_file(entry.name):
+                yield folder / entry.name
+        elif n_folders:
+            yield from _models_below(folder / entry.name, n_folders - 1, above | ({here} if status.st_ino else set()))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def folder_stamp(models_dir: Path) -> tuple[tuple[str, int], ...]:
+    """Return a stamp of the folders that hold models, which differs once a file was added, renamed or removed.
+
+    It takes a few calls of the system for each folder, and none for a file: cheap enough to be called every second.
+    """
+    folders, stamps = [(models_dir, MAX_FOLDERS)], []
+    while folders:
+        folder, n_folders = folders.pop()
+        try:
+            stamps.append((str(folder), folder.stat().st_mtime_ns))
+            if n_folders:
+                with os.scandir(folder) as found:
+                    folders += [(folder / each.name, n_folders - 1) for each in found if _is_shown_folder(each)]
+        except OSError:
+            stamps.append((str(folder), 0))
+    return tuple(sorted(stamps))
+
+
+def _is_shown_folder(entry: os.DirEntry[str]) -> bool:
+    return not entry.name.startswith(".") and _is_folder(entry)
 
 
 def is_model_file(name: str) -> bool:
@@ -59,9 +120,9 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     return tuple(shard_path(path, part, count) for part in range(count))
 
 
-def repo_of(path: Path) -> str:
-    """Return the publisher/repo of a file in the models folder."""
-    return f"{path.parent.parent.name}/{path.parent.name}"
+def repo_of(path: Path, models_dir: Path) -> str:
+    """Return the publisher/repo of a file below `models_dir`; of a file in one folder its name, of a loose file ""."""
+    return "/".join(path.relative_to(models_dir).parts[:-1][:2])
 
 
 def added_at_ns(path: Path) -> int:
@@ -77,7 +138,7 @@ def added_at_ns(path: Path) -> int:
 
 def stat_model(path: Path) -> ModelStat:
     """Return size, time and stamp of the model at `path`; missing files count no bytes."""
-    n_bytes, modified_ns, stamps = 0, 0, []
+    n_bytes, modified_ns, changed_ns, stamps = 0, 0, 0, []
     for part in parts_of(path):
         try:
             status = part.stat()
@@ -85,10 +146,10 @@ def stat_model(path: Path) -> ModelStat:
             stamps.append("missing")
             continue
         n_bytes += status.st_size
-        modified_ns = max(modified_ns, status.st_mtime_ns)
+        modified_ns, changed_ns = max(modified_ns, status.st_mtime_ns), max(changed_ns, status.st_ctime_ns)
         # the change time also detects a modification time that was set back, as copying does
         stamps.append(f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}")
-    return ModelStat(n_bytes, modified_ns / 1e9, " ".join(stamps))
+    return ModelStat(n_bytes, modified_ns / 1e9, " ".join(stamps), changed_ns / 1e9)
 
 
 def identity_of(path: Path) -> FileIdentity:
@@ -107,17 +168,10 @@ def _file_identity(path: Path) -> tuple[int, int] | str:
     return (status.st_dev, status.st_ino) if status.st_ino else str(path.resolve())
 
 
-def _entries(folder: Path) -> list[Path]:
-    """Return the visible entries of a folder; none where it cannot be read."""
-    try:
-        return [path for path in folder.iterdir() if not path.name.startswith(".")]
-    except OSError:
-        return []
-
-
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model of this machine: the id that people use and its first or only file. `repo` is publisher/name or empty.
+    """A model of this machine: the id that people use and its first or only file. `repo` is publisher/name,
+    the name of one folder, or empty.
 
     `place` is the program whose file it is, empty for our own. `served_as` is what the service calls it, see `ids`.
     """

@@ -9,9 +9,10 @@ library can be moved. Does not access the disk.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from app.library.local.model_files import ModelRef
 from quantizer.errors import UsageError
 from quantizer.gguf.shards import unsplit_name
 
-__all__ = ["id_of", "ids_of", "is_safe_name", "listed", "model_output_path"]
+__all__ = ["id_of", "ids_of", "is_path", "is_safe_name", "library_ids", "listed", "model_output_path"]
 
 _MAX_BYTES = 200  # file systems allow 255, and partial files have longer names
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"/\\|?*\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
@@ -31,6 +32,7 @@ _QUANT_HEAD = re.compile(r"^(?:ud-)?(?:i?q\d|tq\d|mxfp4|nvfp4|bf16|f16|f32)", re
 _GENERIC = re.compile(r"(?:ggml[-_])?(?:model|weights|gguf)", re.IGNORECASE)  # names that do not identify a model
 _FORMAT = re.compile(r"[-_.](?:i1-)?gguf$", re.IGNORECASE)  # the suffix of a repository's name
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._]+")
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _TAG_DIGITS = (6, 16, 64)
 _LOCAL = "local"  # the publisher of models without one
 _MAX_CHARACTERS = 96
@@ -44,6 +46,12 @@ def is_safe_name(name: str) -> bool:
     if _FORBIDDEN.search(name) or _DEVICE.fullmatch(name):
         return False
     return len(name.encode()) <= _MAX_BYTES
+
+
+def is_path(name: str) -> bool:
+    """Return whether `name` can only be a path, on any system: publisher/repo has a separator too."""
+    is_special = name == "~" or name.startswith(("~/", ".", "/", os.sep)) or "\\" in name
+    return is_special or bool(_DRIVE.match(name)) or Path(name).is_absolute()
 
 
 def listed(names: Iterable[str], n_most: int) -> str:
@@ -70,8 +78,37 @@ def id_of(file_name: str, repo: str = "") -> str:
     return f"{_cleaned(name[: size.start()]).lower()}:{'-'.join(filter(None, tag))}"
 
 
-def ids_of(models: Iterable[tuple[Path, str]], since_ns: Callable[[Path], int]) -> dict[Path, str]:
-    """Return the id of each model, given its path and its repo, publisher/name.
+def library_ids(paths: Iterable[Path], models_dir: Path, taken: str = "") -> dict[Path, str]:
+    """Return the id of each model below `models_dir` in lists: the name of its file without the number of its part.
+
+    Several files of one name, and one whose name is `taken`, get their folders in front, a loose file "local".
+    """
+    ids: dict[Path, str] = {}
+    rest = list(paths)
+    for name_of in (_file_id, _folder_id, _exact_id):
+        names = {path: name_of(path.relative_to(models_dir)) for path in rest}
+        counts = Counter(name.lower() for name in (*names.values(), *ids.values(), taken))
+        ids |= {path: name for path, name in names.items() if counts[name.lower()] == 1}
+        rest = [path for path in rest if path not in ids]
+    return ids | {path: str(path) for path in rest}  # those that differ in case only, and a folder "local"
+
+
+def _file_id(path: Path) -> str:
+    return unsplit_name(path.name).removesuffix(".gguf")
+
+
+def _folder_id(path: Path) -> str:
+    return (path.parent / _file_id(path)).as_posix() if path.parts[1:] else f"{_LOCAL}/{_file_id(path)}"
+
+
+def _exact_id(path: Path) -> str:
+    return path.with_suffix("").as_posix() if path.parts[1:] else f"{_LOCAL}/{path.stem}"
+
+
+def ids_of(
+    models: Iterable[tuple[Path, str]], since_ns: Callable[[Path], int], taken: Collection[str] = ()
+) -> dict[Path, str]:
+    """Return the id of each model, given its path and its repo, publisher/name; none of them is in `taken`.
 
     Of several with one id the oldest keeps it, and the others get their publisher in front: adding a model never
     changes another's id. `since_ns` is called only for those.
@@ -79,11 +116,12 @@ def ids_of(models: Iterable[tuple[Path, str]], since_ns: Callable[[Path], int]) 
     groups: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     for path, repo in models:
         groups[id_of(path.name, repo).lower()].append((path, repo))
-    return dict(chain.from_iterable(_unique_ids(group, since_ns) for group in groups.values()))
+    return dict(chain.from_iterable(_unique_ids(group, since_ns, set(taken)) for group in groups.values()))
 
 
-def _unique_ids(group: list[tuple[Path, str]], since_ns: Callable[[Path], int]) -> Iterator[tuple[Path, str]]:
-    taken: set[str] = set()
+def _unique_ids(
+    group: list[tuple[Path, str]], since_ns: Callable[[Path], int], taken: set[str]
+) -> Iterator[tuple[Path, str]]:
     oldest_first = sorted(group, key=lambda item: (since_ns(item[0]), item[0])) if len(group) > 1 else group
     for path, repo in oldest_first:
         free = next(name for name in _possible_ids(path, repo) if name.lower() not in taken)
@@ -92,11 +130,17 @@ def _unique_ids(group: list[tuple[Path, str]], since_ns: Callable[[Path], int]) 
 
 
 def _possible_ids(path: Path, repo: str) -> Iterator[str]:
-    """Yield the id, the id with its publisher, and that with digits of a hash; no plain id has a double dash."""
+    """Yield the id, the id with its publisher, and that with digits of a hash; no plain id has a double dash.
+
+    Only files of one name in different folders of a repo, or with other parts, need a hash of the whole path.
+    """
     plain = id_of(path.name, repo)
-    with_publisher = f"{_cleaned(repo.partition('/')[0])}/{plain}"
-    digest = hashlib.sha256(f"{repo}/{path.name}".encode(errors="surrogateescape")).hexdigest()
-    return chain((plain, with_publisher), (f"{with_publisher}--{digest[:n_digits]}" for n_digits in _TAG_DIGITS))
+    with_publisher = f"{_cleaned(repo.partition('/')[0], _LOCAL)}/{plain}"
+    digests = (
+        hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest() for text in (f"{repo}/{path.name}", str(path))
+    )
+    tagged = (f"{with_publisher}--{digest[:n_digits]}" for digest in digests for n_digits in _TAG_DIGITS)
+    return chain((plain, with_publisher), tagged)
 
 
 def _ollama_quant(quant: str) -> str:

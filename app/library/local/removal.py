@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.library.local.model_files import ModelRef, parts_of
+from app.library.local.model_files import MAX_FOLDERS, ModelRef, parts_of
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
@@ -40,22 +40,30 @@ __all__ = [
 
 def plan_removal(ref: ModelRef, models_dir: Path) -> RemovalResult:
     """Return what removing `ref` would remove. Raises UsageError for a model outside the library."""
-    repo = ref.path.parent
+    folder = ref.path.parent
     if ref.place:
         cause = f"{ref.id} is {ref.place}." if ref.place == BUILT_IN else f"{ref.id} belongs to {ref.place}."
         raise UsageError(cause, "Only models in the library can be removed.")
-    if repo.parent.parent != models_dir or repo.resolve() != models_dir.resolve() / repo.parent.name / repo.name:
+    is_below = folder.is_relative_to(models_dir) and len(folder.relative_to(models_dir).parts) <= MAX_FOLDERS
+    if not is_below or folder.resolve() != models_dir.resolve() / folder.relative_to(models_dir):
         raise UsageError(f"{ref.path} is not in the library itself.", "Delete the file where it is.")
     paths = tuple(path for path in (*parts_of(ref.path), recipe_path(ref.path)) if os.path.lexists(path))
     return RemovalResult(ref.id, tuple(map(str, paths)), sum(map(_n_bytes_freed, paths)))
 
 
-def remove(removal: RemovalResult) -> None:
-    """Remove the paths, and folders that become empty. Raises StorageError."""
+def remove(removal: RemovalResult, models_dir: Path) -> None:
+    """Remove the paths, and folders below `models_dir` that become empty. Raises StorageError."""
     for path in map(Path, removal.paths):
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
-        remove_empty_folders(path.parent)
+        _remove_emptied(path.parent, models_dir)
+
+
+def _remove_emptied(folder: Path, models_dir: Path) -> None:
+    with contextlib.suppress(OSError):  # not empty
+        while models_dir in folder.parents:
+            folder.rmdir()
+            folder = folder.parent
 
 
 def remove_empty_folders(repo: Path) -> None:
@@ -142,7 +150,7 @@ def _remove_empty(folder: Path) -> None:
 def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
     """Yield partial outputs in the library whose runs have ended."""
     outputs: dict[Path, list[Path]] = {}
-    for path in sorted(models_dir.glob("*/*/.*")):
+    for path in sorted(path for n in range(MAX_FOLDERS + 1) for path in models_dir.glob("*/" * n + ".*")):
         if match := _PARTIAL.fullmatch(path.name):
             outputs.setdefault(path.with_name(match["output"]), []).append(path)
     for output, paths in outputs.items():

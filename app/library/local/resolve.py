@@ -5,8 +5,6 @@ Owns the list of models, the order in which a name is matched, and the error tha
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 from app.library.external import external_models
 from app.library.hub.reference import RepoReference
 from app.library.local.model_files import ModelRef, added_at_ns, model_paths, repo_of
-from app.library.local.naming import id_of, ids_of, listed
+from app.library.local.naming import id_of, ids_of, is_path, library_ids, listed
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.shards import unsplit_name
@@ -62,7 +60,7 @@ def resolve(name: str, settings: Settings) -> ModelRef:
 
     Raises UnknownModelError that lists the models, ModelFileError for a file or folder that is not a GGUF.
     """
-    if not _is_path(name):
+    if not is_path(name):
         here = available(settings)
         if _matching(name, here):
             return find_by_name(name, here)
@@ -93,7 +91,7 @@ def find_by_name(name: str, here: Sequence[ModelRef]) -> ModelRef:
 def portable(name: str) -> str:
     """Return `name` for a process with another working folder: paths become absolute."""
     is_file_here = Path(name).suffix.lower() in _FILE_SUFFIXES and _exists(Path(name))
-    return str(absolute(name)) if _is_path(name) or is_file_here else name
+    return str(absolute(name)) if is_path(name) or is_file_here else name
 
 
 def absolute(path: str) -> Path:
@@ -151,26 +149,9 @@ def _guide() -> tuple[ModelRef, ...]:
 
 def _library(models_dir: Path) -> list[ModelRef]:
     paths = model_paths(models_dir)
-    n_called = Counter(path.stem.lower() for path in paths)
-    served = ids_of([(path, repo_of(path)) for path in paths], added_at_ns)
-    return [
-        ModelRef(
-            id=_library_id(path, is_unique=n_called[path.stem.lower()] == 1),
-            path=path,
-            repo=repo_of(path),
-            served_as=served[path],
-        )
-        for path in paths
-    ]
-
-
-def _library_id(path: Path, *, is_unique: bool) -> str:
-    return path.stem if is_unique and path.stem.lower() != GUIDE else f"{repo_of(path)}/{path.stem}"
-
-
-def _is_path(name: str) -> bool:
-    """Return whether `name` can only be a path: publisher/repo has a separator too."""
-    return name == "~" or name.startswith(("~/", ".", os.sep)) or "\\" in name or Path(name).is_absolute()
+    repos = {path: repo_of(path, models_dir) for path in paths}
+    ids, served = library_ids(paths, models_dir, GUIDE), ids_of(repos.items(), added_at_ns, {GUIDE})
+    return [ModelRef(id=ids[path], path=path, repo=repos[path], served_as=served[path]) for path in paths]
 
 
 def _exists(path: Path) -> bool:

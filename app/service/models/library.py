@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from app.library.external import external_models
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
@@ -37,10 +38,11 @@ __all__ = ["LibraryService", "Listing"]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Models by their references; unless `is_complete`, more is being read about some of them."""
+    """Models by their references; unless `is_complete`, more is being read about some of them. `folder` holds ours."""
 
     models: tuple[tuple[ModelRef, LocalModel], ...]
     is_complete: bool
+    folder: str
 
 
 class LibraryService:
@@ -50,6 +52,8 @@ class LibraryService:
         self._settings = settings
         self._fit_cache = fit_cache or FitCache(settings)
         self._reading: asyncio.Task[None] | None = None
+        self._fitting: asyncio.Task[None] | None = None  # beside it: a survey of a busy machine takes seconds
+        self._arriving: frozenset[Path] = frozenset()  # when they were last read
         self._is_closing = threading.Event()
 
     async def listing(self, *, has_external: bool, is_fresh: bool = False) -> Listing:
@@ -61,9 +65,21 @@ class LibraryService:
             await asyncio.to_thread(self._fit_cache.forget)
         entries = await self._entries(has_external=has_external)
         unknown = [entry for entry in entries if not (entry.is_read and self._fit_cache.has(entry))]
-        if unknown and (self._reading is None or self._reading.done()):
-            self._reading = asyncio.create_task(self._read(unknown))
-        return Listing(tuple((entry.ref, entry.describe(self._fit_cache.get(entry))) for entry in entries), not unknown)
+        unread = [entry for entry in unknown if not entry.is_read]
+        if unread and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.create_task(self._read(unread))
+        if len(unknown) > len(unread) and (self._fitting is None or self._fitting.done()):
+            self._fitting = asyncio.create_task(self._fit([entry for entry in unknown if entry.is_read]))
+        arriving = {entry.ref.path for entry in unread} & self._arriving
+        models = tuple(
+            (
+                entry.ref,
+                replace(entry, is_arriving=entry.ref.path in arriving).describe(self._fit_cache.get(entry)),
+            )
+            for entry in entries
+        )
+        is_complete = len(unknown) == len(arriving)  # a copy may take long
+        return Listing(models, is_complete, str(self._settings.models_dir))
 
     async def search(self, words: str, limit: int) -> list[HubRepository]:
         """Return the hub's repositories for `words`, each quant with its verdict.
@@ -75,8 +91,8 @@ class LibraryService:
     async def close(self) -> None:
         """Stop reading, after the current file."""
         self._is_closing.set()
-        if self._reading is not None:
-            await asyncio.wait({self._reading})
+        if tasks := {task for task in (self._reading, self._fitting) if task is not None}:
+            await asyncio.wait(tasks)
 
     @in_thread
     def recommendations(self) -> list[Recommendation]:
@@ -128,7 +144,7 @@ class LibraryService:
         removal = plan_removal(ref, self._settings.models_dir)
         if is_dry_run:
             return removal
-        remove(removal)
+        remove(removal, self._settings.models_dir)
         with Index(self._settings.cache_dir) as index:
             index.forget(removal.paths)
         return removal
@@ -148,13 +164,16 @@ class LibraryService:
 
     @in_thread
     def _read(self, entries: Sequence[LibraryEntry]) -> None:
-        """Read `entries` and their verdicts, which a machine that cannot be surveyed does not have."""
         with Index(self._settings.cache_dir) as index:
-            found = [entry if entry.is_read else read_entry(entry, index) for entry in self._until_closing(entries)]
+            found = [read_entry(entry, index) for entry in self._until_closing(entries)]
+        self._arriving = frozenset(entry.ref.path for entry in found if entry.is_arriving)
+
+    @in_thread
+    def _fit(self, entries: Sequence[LibraryEntry]) -> None:
+        """Compute the verdicts of `entries`, which a machine that cannot be surveyed does not have."""
         with contextlib.suppress(EngineError):
-            for entry in self._until_closing(found):
-                if not self._fit_cache.has(entry):
-                    self._fit_cache.compute(entry)
+            for entry in self._until_closing(entries):
+                self._fit_cache.compute(entry)
 
     def _until_closing(self, entries: Sequence[LibraryEntry]) -> Iterator[LibraryEntry]:
         for entry in entries:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from app.client.fake import ScriptedClient
+from app.protocol.library import LocalModel
 from quantizer.errors import UserError
+from tests.app.small_models import small_model
 from tests.tui.model_scenes import client_with_models
 
 
@@ -206,3 +209,73 @@ async def test_names_from_elsewhere_reach_the_terminal_clean(open_app):
         await user.sees("evil]52;c;aGk=[red]name")
         assert "\x1b" not in user.screen_text
         assert "\x07" not in user.screen_text
+
+
+async def test_a_file_copied_into_the_models_folder_appears_while_the_screen_is_open(open_app, tmp_path):
+    folder = tmp_path / "models"
+    client = client_with_models()
+    client.library.folder = str(folder)
+    growing = LocalModel(id="loose", where="library", path=str(folder / "loose.gguf"), n_bytes=900, is_arriving=True)
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await user.sees("guide", "appear at once")
+        _copy(client, growing)
+        await user.sees("loose", "still being copied")
+        client.library.here[-1] = replace(growing, n_bytes=5_120_000, is_arriving=False)  # the folder stays as it is
+        await user.sees("5.12 MB")
+        await user.no_longer_sees("still being copied")
+        assert "damaged: It ends too early." in user.screen_text, "others keep their faults"
+
+
+def _copy(client, model):
+    path = Path(model.path)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"GGUF")
+    client.library.here.append(model)
+
+
+async def test_a_typed_path_never_reaches_the_hub_and_enter_imports_the_file(open_app, tmp_path):
+    client = client_with_models()
+    path = small_model(tmp_path / "my models" / "mine.gguf")
+    client.library.files[str(path)] = LocalModel(id="mine", where="", path=str(path), n_bytes=100)
+    async with open_app(client) as user:
+        await user.presses("f6", "slash")
+        await user.types(str(path.parent)[:-3])
+        await user.sees("Import a GGUF file", "my models/")
+        await user.presses("tab")
+        await user.sees("mine.gguf", "In other programs")
+        await user.presses("tab", "enter")
+        await user.sees("mine is imported")
+    assert client.library.imported == [str(path)]
+    assert client.library.searched == []
+
+
+async def test_a_dropped_file_is_taken_without_its_quotes(open_app, tmp_path):
+    client = client_with_models()
+    path = small_model(tmp_path / "my models" / "mine.gguf")
+    async with open_app(client) as user:
+        await user.presses("f6", "slash")
+        await user.pastes(f"'{path}'")
+        await user.sees("mine.gguf", "Import a GGUF file")
+    assert client.library.searched == []
+
+
+async def test_i_on_any_row_offers_files_and_what_other_programs_hold(open_app, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    client = client_with_models()
+    path = small_model(tmp_path / "files" / "mine.gguf")
+    client.library.files[str(path)] = LocalModel(id="mine", where="", path=str(path), n_bytes=100)
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await user.sees("guide")
+        await user.presses("i")
+        await user.sees("files/", "Tab completes it", "In other programs", "llama3.2:3b")
+        await user.presses("down", "enter")
+        await user.sees("mine.gguf")
+        await user.presses("i")
+        await user.sees("mine is imported")
+        await user.presses("i")
+        await user.sees("files/")
+        await user.presses("escape")
+        await user.sees("Recommended for this machine")
+    assert client.library.imported == [str(path)]

@@ -7,6 +7,7 @@ import pytest
 from app.library.hub import search as hub_list
 from app.library.hub.access import HubAccess, HubError
 from app.library.hub.search import list_repos
+from quantizer.errors import UsageError
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 
@@ -67,3 +68,11 @@ def test_what_is_listed_otherwise_than_it_should_be_is_left_out(tags: object) ->
 def test_answers_that_make_no_sense_are_a_sentence(more: dict[str, object]) -> None:
     with HubServer(HubRepo.of("a/b", {}, **more)) as hub, pytest.raises(HubError, match="is invalid"):
         list_repos(HubAccess(hub.url), "b", 10)
+
+
+@pytest.mark.parametrize("words", ["/home/me/m.gguf", "~/my models/m.gguf", "llama '/home/me/m.gguf'", "C:\\m.gguf"])
+def test_a_path_is_never_sent_to_the_hub(hub: HubServer, words: str) -> None:
+    hub.log.clear()
+    with pytest.raises(UsageError, match="localllm import"):
+        list_repos(HubAccess(hub.url), words, 10)
+    assert hub.log == []

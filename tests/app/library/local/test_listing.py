@@ -9,17 +9,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
-from app.library.local.model_files import ModelRef
+from app.library.local.model_files import ModelRef, stat_model
 from app.library.local.resolve import available
 from app.settings.settings import Settings
 from tests.app.small_models import small_model, small_shards
 
+_LATER_S = 4e9  # seconds since 1970: nobody is copying any more
 
-def _entries(settings: Settings, index: Index) -> list[LibraryEntry]:
+
+def _entries(settings: Settings, index: Index, now_s: float = _LATER_S) -> list[LibraryEntry]:
     """All entries of the library, each read if need be."""
     refs = [ref for ref in available(settings) if not ref.place]
     forget_missing(settings.models_dir, index)
-    return [entry if entry.is_read else read_entry(entry, index) for entry in list_entries(refs, index)]
+    return [entry if entry.is_read else read_entry(entry, index, now_s) for entry in list_entries(refs, index)]
 
 
 @pytest.fixture
@@ -73,6 +75,21 @@ def test_what_the_gate_refuses_is_damaged_with_its_reason_and_has_no_facts(libra
         [entry] = _entries(library, index)  # from the index
     assert entry.facts is None
     assert "truncated" in entry.fault
+
+
+def test_a_file_that_is_being_copied_is_not_damaged_until_it_stays_as_it_is(library: Settings) -> None:
+    path = small_model(library.models_dir / "m.gguf")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    copied_s = stat_model(path).changed_s
+    with Index(library.cache_dir) as index:
+        [growing] = _entries(library, index, copied_s + 1)
+        [left] = _entries(library, index, copied_s + 60)
+        path.write_bytes(whole)
+        [complete] = _entries(library, index, copied_s + 1)
+    assert (growing.is_arriving, growing.fault, growing.describe().is_arriving) == (True, "", True)
+    assert (left.is_arriving, "truncated" in left.fault) == (False, True)
+    assert (complete.is_arriving, complete.facts is not None) == (False, True), "at once when it is whole"
 
 
 def test_a_link_to_nowhere_is_damaged(library: Settings, tmp_path: Path) -> None:

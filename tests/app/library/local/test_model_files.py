@@ -6,15 +6,59 @@ from pathlib import Path
 
 import pytest
 
-from app.library.local.model_files import identity_of, model_paths, parts_of, stat_model
+from app.library.local.model_files import folder_stamp, identity_of, model_paths, parts_of, repo_of, stat_model
 from tests.app.small_models import small_model, small_shards
 
 
-def test_models_are_files_three_levels_down_in_order_of_name(tmp_path: Path) -> None:
-    wanted = [small_model(tmp_path / name) for name in ("a/x/2.gguf", "a/x/10.gguf", "b/y/1.gguf")]
-    for other in ("loose.gguf", "a/too-high.gguf", "a/x/deep/er.gguf", "a/x/notes.txt", "a/x/.hidden.gguf"):
+def test_models_are_files_at_most_three_folders_down_in_order_of_name(tmp_path: Path) -> None:
+    names = ("loose.gguf", "a/one.gguf", "a/x/2.gguf", "a/x/10.gguf", "b/y/1.gguf", "a/x/Q4/deep.gguf", "d.gguf/m.gguf")
+    wanted = [small_model(tmp_path / name) for name in names]
+    for other in (
+        "a/x/Q4/too/deep.gguf",
+        "a/x/notes.txt",
+        "a/x/.hidden.gguf",
+        ".hidden/m.gguf",
+        "a/x/.fetching/m.gguf",
+    ):
         small_model(tmp_path / other)
     assert model_paths(tmp_path) == sorted(wanted)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows lets few users make links")
+def test_a_link_to_a_folder_above_itself_repeats_no_model(tmp_path: Path) -> None:
+    path = small_model(tmp_path / "a" / "m.gguf")
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    assert model_paths(tmp_path) == [path]
+
+
+def test_the_stamp_of_the_folders_changes_with_every_file_that_comes_or_goes(tmp_path: Path) -> None:
+    stamps = [folder_stamp(tmp_path / "models")]
+    for name in ("loose.gguf", "a/x/m.gguf", "a/x/Q4/m.gguf"):
+        path = small_model(tmp_path / "models" / name)
+        _set_folder_time(path.parent, 10**18 + len(stamps))
+        stamps.append(folder_stamp(tmp_path / "models"))
+    path.unlink()
+    _set_folder_time(path.parent, 10**18 + len(stamps))
+    stamps.append(folder_stamp(tmp_path / "models"))
+    assert len(set(stamps)) == len(stamps)
+    assert folder_stamp(tmp_path / "models") == stamps[-1]
+
+
+def _set_folder_time(folder: Path, time_ns: int) -> None:
+    """Set the time that some file systems count in whole seconds only."""
+    os.utime(folder, ns=(time_ns, time_ns))
+
+
+def test_the_repo_of_a_file_is_its_first_two_folders(tmp_path: Path) -> None:
+    names = {"m.gguf": "", "a/m.gguf": "a", "a/x/m.gguf": "a/x", "a/x/Q4/m.gguf": "a/x"}
+    assert {name: repo_of(tmp_path / name, tmp_path) for name in names} == names
+
+
+def test_a_file_is_changing_until_ten_seconds_after_its_last_change(tmp_path: Path) -> None:
+    stat = stat_model(small_model(tmp_path / "m.gguf"))
+    assert stat.is_changing(stat.changed_s + 9)
+    assert not stat.is_changing(stat.changed_s + 11)
+    assert not stat.is_changing(stat.changed_s - 1), "the clock was set back"
 
 
 def test_a_folder_that_is_not_there_has_no_models(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.library.local.model_files import ModelRef
-from app.library.local.naming import id_of, ids_of, model_output_path
+from app.library.local.model_files import ModelRef, repo_of
+from app.library.local.naming import id_of, ids_of, library_ids, model_output_path
 from quantizer.errors import UsageError
 
 Models = list[tuple[Path, str]]
@@ -71,6 +71,20 @@ def test_no_two_models_have_the_same_id_in_any_case(models: Models) -> None:
 def test_what_comes_later_changes_no_id(models: Models, n_first: int) -> None:
     before, after = _ids(models[:n_first]), _ids(models)
     assert before.items() <= after.items()
+
+
+@given(st.lists(st.sampled_from([
+    "m.gguf", "M.gguf", "local/m.gguf", "m-00001-of-00002.gguf", "m-00001-of-00003.gguf", "p/m.gguf", "p/r/m.gguf",
+    "p/r/Q4/m.gguf", "p/r/Q8/m.gguf", "p/r/m-00001-of-00002.gguf", "guide.gguf", "local/guide.gguf",
+]), unique=True))  # fmt: skip
+def test_no_two_models_of_a_folder_have_the_same_id(names: list[str]) -> None:
+    paths = [Path("models", name) for name in names]
+    ids = library_ids(paths, Path("models"), "guide")
+    served = ids_of([(path, repo_of(path, Path("models"))) for path in paths], paths.index, {"guide"})
+    assert set(ids) == set(served) == set(paths)
+    assert len(set(ids.values())) == len(paths)
+    assert len({name.lower() for name in served.values()}) == len(paths)
+    assert "guide" not in {*ids.values(), *served.values()}
 
 
 def test_the_age_of_models_that_nothing_is_mistaken_for_is_not_looked_up() -> None:

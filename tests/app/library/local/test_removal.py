@@ -25,7 +25,7 @@ def library(tmp_path: Path) -> Settings:
 
 def _remove(name: str, library: Settings) -> int:
     removal = plan_removal(resolve(name, library), library.models_dir)
-    remove(removal)
+    remove(removal, library.models_dir)
     return removal.n_bytes_freed
 
 
@@ -33,6 +33,13 @@ def test_a_model_goes_with_the_folders_that_become_empty(library: Settings) -> N
     path = small_model(library.models_dir / "me" / "x" / "m.gguf")
     n_bytes = path.stat().st_size
     assert _remove("m", library) == n_bytes
+    assert list(library.models_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["m.gguf", "me/m.gguf", "me/x/Q4_K_M/m.gguf"])
+def test_a_model_at_any_depth_goes_and_the_models_folder_stays(library: Settings, name: str) -> None:
+    small_model(library.models_dir / name)
+    _remove("m", library)
     assert list(library.models_dir.iterdir()) == []
 
 
@@ -138,7 +145,7 @@ class NothingOutsideGoes(RuleBasedStateMachine):
     def remove_all(self) -> None:
         for ref in available(self.library):
             try:
-                remove(plan_removal(ref, self.library.models_dir))
+                remove(plan_removal(ref, self.library.models_dir), self.library.models_dir)
             except UsageError:
                 assert ref.path.exists()
             else:

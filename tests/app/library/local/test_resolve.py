@@ -62,7 +62,31 @@ def test_two_files_of_one_name_differ_by_their_repo(settings: Settings) -> None:
 def test_later_parts_of_a_split_model_are_no_models(settings: Settings) -> None:
     for part in (1, 2):
         (settings.models_dir / "me" / "solo" / f"big-{part:05d}-of-00002.gguf").write_bytes(b"GGUF")
-    assert [ref.id for ref in available(settings) if "big" in ref.id] == ["big-00001-of-00002"]
+    assert [ref.id for ref in available(settings) if "big" in ref.id] == ["big"]
+    assert resolve("big", settings) == resolve("big-00001-of-00002", settings)
+
+
+def test_a_loose_file_is_found_by_its_name(settings: Settings) -> None:
+    for name in ("loose-1B-Q4_K_M.gguf", "phi/model-Q8_0.gguf", "me/solo/Q4_K_M/deep.gguf"):
+        _write(settings.models_dir / name)
+    by_name = {"loose-1B-Q4_K_M": "loose-1B-Q4_K_M", "loose:1b-q4_K_M": "loose-1B-Q4_K_M", "phi": "model-Q8_0"}
+    assert {name: resolve(name, settings).id for name in by_name} == by_name
+    assert resolve("deep", settings).repo == "me/solo"
+
+
+def test_a_loose_file_never_takes_the_name_of_another_model(settings: Settings) -> None:
+    solo, guide = (_write(settings.models_dir / name) for name in ("solo.gguf", "guide.gguf"))
+    assert resolve("guide", settings).place == "built in"
+    assert [resolve(name, settings).path for name in ("local/solo", "local/guide")] == [solo, guide]
+    assert resolve("solo", settings).id == "me/solo/solo", "it was there first"
+    served = [ref.served_as for ref in available(settings)]
+    assert len({name.lower() for name in served}) == len(served)
+
+
+def _write(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"GGUF")
+    return path
 
 
 def test_an_unknown_name_lists_what_is_here(settings: Settings) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from app.client.service_client import ServiceClient
-from app.protocol.library import LocalModels
+from app.protocol.library import LocalModel, LocalModels
 from quantizer.errors import ModelFileError, RequestError, UsageError, UserError
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.running import RunningService
+from tests.app.small_models import small_model
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +72,40 @@ async def test_models_are_listed_with_a_verdict_and_whether_they_are_loaded(own:
 
 
 async def test_a_damaged_file_is_listed_with_its_fault(own: RunningService, placed: Path) -> None:
-    (placed.parent / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    (placed.parent / "broken.gguf").write_bytes(b"GGUX\x03\x00\x00\x00")
     async with ServiceClient(own.url) as client:
         models = {model.id: model for model in (await _whole(client)).models}
     assert models["broken"].damaged
     assert models["broken"].fit is None
+
+
+async def test_a_file_copied_into_the_models_folder_grows_and_is_served_by_its_name(
+    own: RunningService, folders: Path
+) -> None:
+    loose = small_model(folders / "data" / "models" / "loose.gguf")
+    whole = loose.read_bytes()
+    loose.write_bytes(whole[:-9])
+    async with ServiceClient(own.url) as client:
+        shelf = await _whole(client)
+        growing = {model.id: model for model in shelf.models}["loose"]
+        loose.write_bytes(whole)
+        complete = await _settled(client, "loose")
+        served = await client.call("GET", "/v1/models")
+        await client.library.remove("loose")
+    assert shelf.folder == str(loose.parent)
+    assert (growing.is_arriving, growing.damaged, growing.fit) == (True, "", None)
+    assert (complete.is_arriving, complete.damaged, complete.architecture) == (False, "", "llama")
+    assert "loose" in {model["id"] for model in served["data"]}
+    assert (loose.parent.is_dir(), loose.exists()) == (True, False)
+
+
+async def _settled(client: ServiceClient, name: str) -> LocalModel:
+    for _ in range(600):
+        model = {model.id: model for model in (await _whole(client)).models}[name]
+        if not model.is_arriving:
+            return model
+        await asyncio.sleep(0.05)
+    raise AssertionError("the copy never ended")
 
 
 async def test_recommendations_need_no_network(own: RunningService, hub: HubServer) -> None:
