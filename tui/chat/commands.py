@@ -146,6 +146,15 @@ CHAT_COMMANDS = CommandTable(
         ),
         *MESSAGE_COMMANDS,
         Command(
+            "attachment",
+            "Open an attachment",
+            "Read or edit an attachment of the prompt, or put its text into the prompt",
+            "open_attachment",
+            keys="ctrl+l",
+            slash="attachment",
+            argument="NAME",
+        ),
+        Command(
             "editor",
             "Write in your editor",
             "Edit the prompt in $VISUAL or $EDITOR",

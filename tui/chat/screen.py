@@ -5,11 +5,12 @@ Owns the way from typed text to a question, and which chat is open. Messages and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.message import Message
 from textual.widgets import TextArea
@@ -17,9 +18,11 @@ from textual.worker import Worker
 
 from app.chat.conversation import Attachment, MessageContent
 from app.chat.presets import Presets
+from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
-from tui.chat.composer.composer import AttachmentBar, Composer
+from tui.chat.composer.attachment_bar import AttachmentBar
+from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.format import advice
 from tui.chat.message_actions import ConversationScreen
@@ -74,12 +77,12 @@ class ChatScreen(ConversationScreen):
     @on(Composer.Submitted)
     async def _submitted(self, event: Composer.Submitted) -> None:
         line = slash_line(event.text)
-        if line is None or event.attachments:
+        if line is None:
             self.ask(event.text, event.attachments)
         elif command := self.command_of_word(line[0]):
             await self.run_command(command.id, line[1])
         else:
-            self.composer.put(event.text)
+            self.prompt.put(event.text)
             self.inform(unknown_command(line[0], self.all_commands(), "F1 lists the commands."))
 
     @on(TextArea.Changed)
@@ -131,6 +134,25 @@ class ChatScreen(ConversationScreen):
         self._session.new_chat()
         await self.transcript.clear()
         await self._open_draft()
+
+    def open_attachment(self, name: str = "") -> None:
+        """Open the attachment with this name, the only one, or one chosen from a list."""
+        names = [attachment.name for attachment in self.composer.attachments]
+        if not names:
+            self.inform("Nothing is attached yet: @ attaches a file.")
+        elif name in names or len(names) == 1:
+            self.composer.open_attachment(name if name in names else names[0])
+        else:
+            self._choose_attachment(names)
+
+    @work
+    async def _choose_attachment(self, names: Sequence[str]) -> None:
+        from tui.widgets.dialogs import ChoiceDialog
+
+        titles = {name: printable_line(name) for name in names}
+        chosen = await self.app.push_screen_wait(ChoiceDialog("Open an attachment", "", titles, is_numbered=True))
+        if chosen is not None:
+            self.composer.open_attachment(chosen)
 
     def edit_in_editor(self, text: str = "") -> None:
         """Edit `text`, or that of the prompt, in the user's editor; what it saves is the prompt."""

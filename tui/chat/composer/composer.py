@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import HorizontalScroll, Vertical
-from textual.events import Click
+from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import OptionList, Static, TextArea
+from textual.widgets import OptionList, TextArea
 
 from app.chat.conversation import Attachment, Draft
-from app.terminal import printable_line
-from quantizer.errors import UserError
+from quantizer.errors import UsageError, UserError
+from tui.chat.composer.attachment_bar import (
+    MAX_EDITED_CHARACTERS,
+    AttachmentBar,
+    AttachmentChip,
+    AttachmentOutcome,
+    AttachmentScreen,
+)
 from tui.chat.composer.attachments import (
     complete_path,
     files_below,
@@ -42,77 +48,9 @@ from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, w
 from tui.chat.composer.prompt_input import PromptInput
 from tui.commands import slash_line
 
-__all__ = ["AttachmentBar", "Composer"]
+__all__ = ["Composer"]
 
 SlashWords = Callable[[], Iterable[tuple[str, str]]]
-
-
-class _Chip(Static):
-    """One attachment's name and size; a click removes it."""
-
-    @dataclass
-    class Removed(Message):
-        """The user removed the attachment."""
-
-        name: str
-
-    def __init__(self, attachment: Attachment) -> None:
-        super().__init__(markup=False)
-        self.attachment = attachment
-        self.tooltip = "Click to remove it; Backspace in an empty prompt removes the last one"
-        self.measure(None)
-
-    def measure(self, n_tokens: int | None) -> None:
-        """Show the size: in tokens once counted, until then in characters."""
-        size = f"{len(self.attachment.content):,} characters" if n_tokens is None else f"{n_tokens:,} tokens"
-        self.update(f"[{printable_line(self.attachment.name)} · {size} ×]")
-
-    def on_click(self, _: Click) -> None:
-        self.post_message(self.Removed(self.attachment.name))
-
-
-class AttachmentBar(HorizontalScroll):
-    """The attachments of the next question, by unique name; hidden if there are none."""
-
-    can_focus = False
-
-    @dataclass
-    class Changed(Message):
-        """An attachment was added or removed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.display = False
-        self.attachments: tuple[Attachment, ...] = ()
-
-    def add(self, attachment: Attachment) -> None:
-        """Add an attachment, replacing one with the same name."""
-        self.remove_attachment(attachment.name)
-        self._set_attachments((*self.attachments, attachment))
-        self.mount(_Chip(attachment))
-
-    def remove_attachment(self, name: str) -> None:
-        """Remove an attachment."""
-        self._set_attachments(tuple(other for other in self.attachments if other.name != name))
-        for chip in self.query(_Chip):
-            if chip.attachment.name == name:
-                chip.remove()
-
-    def clear(self) -> None:
-        """Remove all attachments."""
-        self._set_attachments(())
-        self.remove_children(_Chip)
-
-    def measure(self, name: str, n_tokens: int) -> None:
-        """Show the token count of an attachment."""
-        for chip in self.query(_Chip):
-            if chip.attachment.name == name:
-                chip.measure(n_tokens)
-
-    def _set_attachments(self, attachments: tuple[Attachment, ...]) -> None:
-        self.attachments = attachments
-        self.display = bool(attachments)
-        self.post_message(self.Changed())
 
 
 class Composer(Vertical):
@@ -120,7 +58,7 @@ class Composer(Vertical):
 
     @dataclass
     class Submitted(Message):
-        """The user sent `text` with `attachments`."""
+        """The user sent `text`, a question with `attachments` or a command."""
 
         text: str
         attachments: tuple[Attachment, ...]
@@ -176,6 +114,15 @@ class Composer(Vertical):
         for attachment in attachments:
             self._add_attachment(attachment)
 
+    def open_attachment(self, name: str) -> None:
+        """Show the text of an attachment, to edit it or to put it into the prompt."""
+        attachment = next(each for each in self.attachments if each.name == name)
+        if len(attachment.content) > MAX_EDITED_CHARACTERS:
+            size = f"{len(attachment.content):,} characters, more than the {MAX_EDITED_CHARACTERS:,} that can be shown"
+            self.post_message(self.Refused(UsageError(f"{name} has {size}.", "It is attached as it is.")))
+        else:
+            self.app.push_screen(AttachmentScreen(attachment), partial(self._edited, attachment))
+
     def measure(self, name: str, n_tokens: int) -> None:
         """Show the token count of an attachment."""
         self.query_one(AttachmentBar).measure(name, n_tokens)
@@ -224,11 +171,14 @@ class Composer(Vertical):
     @on(PromptInput.Submitted)
     def _submitted(self, event: PromptInput.Submitted) -> None:
         event.stop()
+        if slash_line(event.text) is not None:  # attachments wait for the question
+            self.post_message(self.Submitted(event.text, ()))
+            return
         self.workers.cancel_group(self, "attach")  # a file still being read is read again with its mention
         bar = self.query_one(AttachmentBar)
         attachments = bar.attachments
         bar.clear()
-        if has_mention(event.text) and (attachments or slash_line(event.text) is None):
+        if has_mention(event.text):
             self.run_worker(self._send_with_mentions(event, attachments), group="send")
         else:
             self.post_message(self.Submitted(event.text, attachments))
@@ -260,14 +210,34 @@ class Composer(Vertical):
         elif not self._is_naming_file:
             self._files = await asyncio.to_thread(files_below, self._folder)
 
-    @on(_Chip.Removed)
-    def _removed(self, event: _Chip.Removed) -> None:
-        """Remove the mention with the attachment: it would attach the file again."""
+    @on(AttachmentChip.Opened)
+    def _opened(self, event: AttachmentChip.Opened) -> None:
         event.stop()
-        self.query_one(AttachmentBar).remove_attachment(event.name)
-        text = without_mention(self.prompt.text, event.name)
+        self.open_attachment(event.name)
+
+    @on(AttachmentChip.Removed)
+    def _removed(self, event: AttachmentChip.Removed) -> None:
+        event.stop()
+        self._remove(event.name)
+
+    def _remove(self, name: str) -> None:
+        """Remove an attachment with its mention, which would attach the file again."""
+        self.query_one(AttachmentBar).remove_attachment(name)
+        text = without_mention(self.prompt.text, name)
         if text != self.prompt.text:
             self.prompt.put(text)
+
+    def _edited(self, attachment: Attachment, outcome: AttachmentOutcome | None) -> None:
+        """Do what the user chose for an attachment that was open."""
+        if outcome is None:
+            return
+        if outcome.action == "save":
+            self.query_one(AttachmentBar).replace(replace(attachment, content=outcome.text))
+            self.post_message(self.Attached(replace(attachment, content=outcome.text)))
+            return
+        self._remove(attachment.name)
+        if outcome.action == "insert":
+            self.prompt.insert_pasted(outcome.text)
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:

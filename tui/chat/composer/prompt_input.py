@@ -95,6 +95,11 @@ class PromptInput(TextArea):
         self.text = printable(text)
         self.move_cursor(self.document.end)
 
+    def insert_pasted(self, text: str) -> None:
+        """Insert a text at the cursor that was not typed here."""
+        self._has_paste = True
+        self.insert(printable(text))
+
     def replace_before_cursor(self, n_characters: int, text: str) -> None:
         """Replace `n_characters` before the cursor with `text`."""
         row, column = self.cursor_location

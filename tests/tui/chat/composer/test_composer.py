@@ -186,12 +186,28 @@ async def test_a_long_paste_is_attached_and_backspace_removes_it(open_app):
     assert client.requests[0][0].content == f"pasted 1:\n```\n{words}```\n\nand?"
 
 
-async def test_a_click_takes_an_attachment_away(open_app):
+async def clicks_the_cross(user):
+    width = user.app.screen.query_one("AttachmentBar Static").size.width
+    await user.pilot.click("AttachmentBar Static", offset=(width - 2, 0))
+
+
+async def test_a_click_on_its_cross_takes_an_attachment_away(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.pastes("word\n" * 20)
         await user.sees("pasted 1")
-        await user.pilot.click("AttachmentBar Static")
+        await clicks_the_cross(user)
         await user.no_longer_sees("pasted 1")
+
+
+async def test_a_command_runs_while_something_is_attached_and_leaves_it_there(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.pastes("word\n" * 20)
+        await user.asks("/system Be brief")
+        await user.sees("System prompt: Be brief", "[pasted 1 ·")
+        await user.asks("/nosuch")
+        await user.sees("Unknown command /nosuch", "[pasted 1 ·")
+    assert client.requests == []
 
 
 async def test_a_click_takes_a_file_away_with_its_mention(open_app):
@@ -201,7 +217,7 @@ async def test_a_click_takes_a_file_away_with_its_mention(open_app):
         await user.sees("@notes/soup.md")
         await user.presses("tab")
         await user.sees("[notes/soup.md · 3 tokens")
-        await user.pilot.click("AttachmentBar Static")
+        await clicks_the_cross(user)
         await user.no_longer_sees("soup.md")
         await user.presses("enter")
         await user.sees("Hello.")
