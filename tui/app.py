@@ -6,14 +6,17 @@ Owns Textual's App. Quitting belongs to `tui.jobs.monitor`; chats belong to `tui
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from collections.abc import Iterable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.events import DescendantFocus, Event, Paste
 from textual.screen import Screen
@@ -52,6 +55,10 @@ class LocalllmApp(App[None]):
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", "Copy", show=False, priority=True, id="interrupt"),
+        Binding("ctrl+z", "suspend_to_shell", "Suspend", show=False, priority=True, id="suspend"),
+    ]
 
     def __init__(
         self,
@@ -90,6 +97,7 @@ class LocalllmApp(App[None]):
             self.add_mode(feature.id, partial(_opened, feature, self.app_context))
 
     def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it
         if self.app_context.settings.theme:
             self._apply_theme()
         if self.app_context.settings.keys:
@@ -214,6 +222,43 @@ class LocalllmApp(App[None]):
 
     def _warn(self, text: str) -> None:
         self.notify(printable(text), severity="warning", timeout=_NOTICE_S, markup=False)
+
+    async def interrupt(self) -> None:
+        """Copy the selected text; else stop the answer; else say how to quit."""
+        screen = self.screen
+        text = getattr(screen.focused, "selected_text", "") or screen.get_selected_text()
+        if text:
+            self.copy_to_clipboard(text)
+            screen.clear_selection()  # the next Ctrl+C stops the answer
+            self.notify(f"Copied {len(text)} characters.", markup=False)
+        elif isinstance(screen, ChatScreen) and screen.is_answering:
+            await screen.stop_answer()
+        else:
+            self.notify("Ctrl+Q quits localllm.", markup=False)
+
+    async def action_interrupt(self) -> None:
+        """Do the same in a dialog."""
+        await self.interrupt()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them."""
+        if action in {"interrupt", "suspend_to_shell"}:
+            return self.screen.is_modal
+        return super().check_action(action, parameters)
+
+    def action_suspend_to_shell(self) -> None:
+        """Suspend the app in a dialog."""
+        self.suspend_to_shell()
+
+    def suspend_to_shell(self) -> None:
+        """Stop the process, like any program at Ctrl+Z, until the shell resumes it."""
+        if sys.platform == "win32" or self._driver is None or not self._driver.can_suspend:
+            return
+        if os.getpgrp() == os.getsid(0):  # the first program of its terminal: nothing could resume it
+            self.notify("There is no shell to go to: Ctrl+Q quits localllm.", markup=False)
+        else:
+            self._suspend_signal()
+            os.killpg(0, signal.SIGTSTP)  # the whole job: a program that started this one must stop too
 
     async def action_quit(self) -> None:
         """Quit; Textual binds Ctrl+Q to this before any screen's keys."""

@@ -6,6 +6,7 @@ every screen. A command is a method of its screen, or of the app.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
@@ -172,6 +173,12 @@ def unknown_command(word: str, commands: Iterable[Command], remedy: str) -> str:
     return f"Unknown command /{word}.{question} {remedy}"
 
 
+_SUSPENDING = (
+    ()
+    if sys.platform == "win32"
+    else (Command("suspend", "Suspend", "Go to the shell; fg comes back", "suspend_to_shell", keys="ctrl+z"),)
+)
+
 APP_COMMANDS = CommandTable(
     (
         *(
@@ -211,6 +218,15 @@ APP_COMMANDS = CommandTable(
             slash="help",
             also=("?",),
         ),
+        Command(
+            "interrupt",
+            "Copy or stop",
+            "Copy the selected text; else stop the answer; else say how to quit",
+            "interrupt",
+            keys="ctrl+c",
+            is_listed=False,
+        ),
+        *_SUSPENDING,
         Command(
             "quit",
             "Quit",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from tui.commands import Command, CommandTable
 
 __all__ = ["CHAT_COMMANDS", "EXAMPLES", "MESSAGE_COMMANDS"]
+
+_UNDO_KEYS = f"alt+u,ctrl+underscore{',ctrl+z' if sys.platform == 'win32' else ''}"  # elsewhere Ctrl+Z suspends
 
 EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?")
 
@@ -75,10 +79,17 @@ MESSAGE_COMMANDS = CommandTable(
             "Delete the selected message",
             "Delete the selected message and all that follow it",
             "delete",
-            keys="delete,backspace",
+            keys="delete",
             has_priority=False,
         ),
-        Command("undo", "Undo the deletion", "Restore the deleted messages", "undo", keys="ctrl+z", slash="undo"),
+        Command(
+            "undo",
+            "Undo",
+            "Restore the deleted messages; else undo the last change of the prompt",
+            "undo",
+            keys=_UNDO_KEYS,
+            slash="undo",
+        ),
         Command(
             "copy-message",
             "Copy the selected message",
@@ -219,14 +230,17 @@ CHAT_COMMANDS = CommandTable(
             "go_to_end",
             keys="ctrl+end",
         ),
-        Command(
-            "example-1", EXAMPLES[0], f"Ask “{EXAMPLES[0]}”", "ask", values=(EXAMPLES[0],), keys="f2", is_listed=False
-        ),
-        Command(
-            "example-2", EXAMPLES[1], f"Ask “{EXAMPLES[1]}”", "ask", values=(EXAMPLES[1],), keys="f3", is_listed=False
-        ),
-        Command(
-            "example-3", EXAMPLES[2], f"Ask “{EXAMPLES[2]}”", "ask", values=(EXAMPLES[2],), keys="f4", is_listed=False
+        *(
+            Command(
+                f"example-{number}",
+                question,
+                f"Ask “{question}” in an empty chat",
+                "ask_example",
+                values=(question,),
+                keys=f"f{number + 1}",
+                is_listed=False,
+            )
+            for number, question in enumerate(EXAMPLES, start=1)
         ),
     )
 )

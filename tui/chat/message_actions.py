@@ -11,13 +11,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from textual import work
+from textual import on, work
+from textual.events import Paste
 from textual.worker import Worker, WorkerCancelled
 
 from quantizer.errors import StorageError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.conversation import RemovedMessages, TranscriptEntry
+from tui.chat.message_view import MessageView
 from tui.chat.notices import StatusLine
 from tui.chat.session import ChatSession
 from tui.chat.transcript import Transcript
@@ -25,8 +27,6 @@ from tui.markdown.document import CodeBlock, code_blocks
 from tui.widgets.screens import AppContext, CommandScreen
 
 __all__ = ["ConversationScreen"]
-
-_UNDONE_FOR_S = 8.0
 
 
 class ConversationScreen(CommandScreen):
@@ -41,7 +41,7 @@ class ConversationScreen(CommandScreen):
         self._answering: Worker[Any] | None = None
         self._titling: Worker[Any] | None = None
         self._is_open = asyncio.Event()
-        self._removed: RemovedMessages | None = None
+        self._removed: list[RemovedMessages] = []  # of the open chat, the last deletion last
         self._edited_id: int | None = None  # the question that the prompt's text will replace
 
     @property
@@ -71,6 +71,7 @@ class ConversationScreen(CommandScreen):
                 await self._answering.wait()
         else:
             self._end_edit()
+            self.transcript.mark(None)
             self.set_focus(self.prompt)  # at once: the next key may be queued already
 
     async def _show_all(self, at: int | None = None) -> None:
@@ -119,6 +120,7 @@ class ConversationScreen(CommandScreen):
     async def select_step(self, n_steps: int) -> None:
         """Select the message `n_steps` below the selected one (above if negative); the prompt is below the last one."""
         if not await self.transcript.select_step(n_steps):
+            self.transcript.mark(None)
             self.set_focus(self.prompt)  # at once: the next key may be queued already
 
     async def step_to_version(self, n_steps: int) -> None:
@@ -140,6 +142,7 @@ class ConversationScreen(CommandScreen):
             self.inform("There is no question to edit yet.")
             return
         self._edited_id = question.id
+        self.prompt.push_recall(self.prompt.text)  # what was typed is not lost
         self.prompt.border_title = "Editing the question: Enter sends it, Esc cancels"
         self.composer.put(question.content, question.attachments)
         self.set_focus(self.prompt)  # at once: the next key edits the question
@@ -154,27 +157,39 @@ class ConversationScreen(CommandScreen):
             self._answer(lambda: self._session.continue_answer(answer, self.transcript))
 
     async def delete(self) -> None:
-        """Delete the selected message and its descendants; undo stays possible for a while."""
+        """Delete the selected message and its descendants; undo stays possible while the chat is open."""
         if (selected := self._editable_selection()) is None:
             return
         with self.inform_on_error(StorageError):
-            self._removed = await self._session.remove(selected.message.id)
-            n_removed = len(self._removed.messages)
-            self.inform(f"Deleted {n_removed} message{'s' if n_removed > 1 else ''}. Ctrl+Z undoes it.", _UNDONE_FOR_S)
-            self.set_timer(_UNDONE_FOR_S, partial(self._forget, self._removed))
-        await self._show_all()
+            self._removed.append(await self._session.remove(selected.message.id))
+            self.set_focus(self.prompt)  # Textual would select the next message
+            await self._show_all()
+            await self.transcript.add_deletion(len(self._removed[-1].messages))
 
     async def undo(self) -> None:
-        """Restore the deleted messages."""
-        removed, self._removed = self._removed, None
-        if removed is not None:
+        """Restore the messages of the last deletion; without one, undo the last change of the prompt."""
+        if not self._removed:
+            self.prompt.action_undo()
+        elif self.is_answering:
+            self.inform("An answer is running: Esc stops it.")
+        else:
+            removed = self._removed.pop()
             with self.inform_on_error(StorageError):
                 await self._session.restore(removed)
+                await self.transcript.remove_last_deletion()
             await self._show_all(at=removed.messages[0].id)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave Ctrl+Z to the prompt while there is no deletion to undo."""
-        return self._removed is not None if parameters == ("undo",) else super().check_action(action, parameters)
+    @on(MessageView.Clicked)
+    def _clicked(self, event: MessageView.Clicked) -> None:
+        """Leave the keys to the prompt: a click gives letters no other meaning."""
+        event.stop()
+        self.set_focus(self.prompt)
+
+    @on(MessageView.Typed)
+    def _typed_elsewhere(self, event: MessageView.Typed) -> None:
+        event.stop()
+        self.set_focus(self.prompt)
+        self.prompt.post_message(Paste(event.text))
 
     def toggle_thoughts(self) -> None:
         """Expand or collapse the reasoning of the selected answer, or of the last one."""
@@ -234,10 +249,6 @@ class ConversationScreen(CommandScreen):
     async def _answer_again(self, message_id: int | None) -> None:
         if not await self._session.answer_again(self.transcript, message_id):
             self._connection.start()
-
-    def _forget(self, removed: RemovedMessages) -> None:
-        if self._removed is removed:
-            self._removed = None
 
     def _copy(self, text: str) -> None:
         self.app.copy_to_clipboard(text)

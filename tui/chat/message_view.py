@@ -8,8 +8,9 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key, Paste
 from textual.message import Message
-from textual.widget import Widget
+from textual.reactive import reactive
 from textual.widgets import Static
 
 from app.chat.conversation import Attachment, Role
@@ -176,9 +177,9 @@ class MessageBar(Static):
         self.display = bool(parts)
 
     def on_click(self) -> None:
-        """Select the message before the clicked action applies to the selection."""
-        if isinstance(self.parent, Widget):
-            self.screen.set_focus(self.parent, scroll_visible=False)
+        """Mark the message before the clicked action applies to the selection."""
+        if isinstance(self.parent, MessageView):
+            self.parent.mark_alone()
 
 
 def _versions(entry: TranscriptEntry) -> str:
@@ -191,10 +192,23 @@ def _link(command: str, words: str) -> str:
 
 
 class MessageView(Vertical, can_focus=True):
-    """One entry. It is selected while it has the focus; letters are commands then."""
+    """One entry. It is selected while it has the focus, and letters are commands then, or while it is marked."""
 
     FOCUS_ON_CLICK = False  # not on mouse down: text below the pointer may be selected and must not move
     BINDINGS = MESSAGE_COMMANDS.bindings_at_once()
+
+    is_marked: reactive[bool] = reactive(default=False, init=False, toggle_class="-marked")
+    """Whether a click or a search selected it: its actions are shown, but keys go to the prompt."""
+
+    @dataclass
+    class Typed(Message):
+        """The user typed or pasted what is no command of a message."""
+
+        text: str
+
+    @dataclass
+    class Clicked(Message):
+        """The user clicked on the message, which marked it."""
 
     @dataclass
     class KeysShown(Message):
@@ -223,10 +237,31 @@ class MessageView(Vertical, can_focus=True):
         super().watch_has_focus(has_focus)
         self._show_bar()
 
+    def mark_alone(self) -> None:
+        """Mark this message and no other one, at once: a clicked action applies to it."""
+        for view in self.screen.query(MessageView):
+            view.is_marked = view is self
+
+    def watch_is_marked(self) -> None:
+        """Show or hide the actions."""
+        self._show_bar()
+
     def on_click(self) -> None:
-        """Select the message, unless text in it was selected."""
+        """Mark the message, unless text in it was selected."""
         if not self.screen.get_selected_text():
-            self.screen.set_focus(self, scroll_visible=False)
+            self.mark_alone()
+            self.post_message(self.Clicked())
+
+    def on_key(self, event: Key) -> None:
+        """Give a character that is no command to the prompt."""
+        if event.is_printable and event.character:
+            event.stop()
+            self.post_message(self.Typed(event.character))
+
+    def on_paste(self, event: Paste) -> None:
+        """Give a pasted text to the prompt."""
+        event.stop()
+        self.post_message(self.Typed(event.text))
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
         """Append `text` to the answer; the message is now `entry`."""
@@ -255,6 +290,7 @@ class MessageView(Vertical, can_focus=True):
         is_end_in_view = self.region.bottom <= self.container_viewport.bottom
         for bar in self.query(MessageBar):
             was_shown = bar.display
-            bar.show(self.entry, is_selected=self.has_focus)
-            if self.has_focus and is_end_in_view and bar.display and not was_shown:
+            is_selected = self.has_focus or self.is_marked
+            bar.show(self.entry, is_selected=is_selected)
+            if is_selected and is_end_in_view and bar.display and not was_shown:
                 self.post_message(self.KeysShown(bar))

@@ -11,7 +11,7 @@ from tui.chat.commands import EXAMPLES
 from tui.chat.format import Status
 from tui.commands import FEATURES
 
-__all__ = ["ErrorPanel", "Greeting", "Notice", "StatusLine"]
+__all__ = ["DeletionNotice", "ErrorPanel", "Greeting", "Notice", "StatusLine"]
 
 _KEYS: dict[type[UserError], str] = {
     ContextOverflowError: "Ctrl+N starts a new chat.",
@@ -30,6 +30,19 @@ class Notice(Static):
     def set_text(self, text: str) -> None:
         """Replace the text."""
         self.update(f"· {printable(text)}")
+
+
+class DeletionNotice(Notice):
+    """How many messages were deleted, and the way to bring them back."""
+
+    def __init__(self, n_messages: int) -> None:
+        super().__init__("")
+        self.update(
+            Content.from_markup(
+                f"· Deleted {n_messages} message{'s' if n_messages > 1 else ''}: "
+                "[@click=screen.command('undo')]Undo[/], [bold]Alt+U[/bold] or /undo"
+            )
+        )
 
 
 class ErrorPanel(Static):

@@ -121,10 +121,19 @@ class ChatScreen(ConversationScreen):
         content = MessageContent(role="user", content=question, attachments=attachments)
         edited_id = self._edited_id
         self._end_edit()
+        self.transcript.mark(None)
         if edited_id is None:
             self._answer(lambda: self._session.ask(content, self.transcript))
         else:
             self._answer(lambda: self._session.ask_instead(edited_id, content, self.transcript))
+
+    async def ask_example(self, question: str) -> None:
+        """Ask one of the questions of an empty chat; never in another one. The prompt keeps what is typed."""
+        await self._is_open.wait()
+        if self.transcript.is_greeting and not self.is_answering:
+            self.ask(question)
+        else:
+            self.inform("The examples are for an empty chat: Ctrl+N.")
 
     async def new_chat(self) -> None:
         """Start an empty chat."""
@@ -132,6 +141,7 @@ class ChatScreen(ConversationScreen):
         await self.stop_answer()
         await self._leave_draft()
         self._session.new_chat()
+        self._removed.clear()
         await self.transcript.clear()
         await self._open_draft()
 
@@ -197,11 +207,12 @@ class ChatScreen(ConversationScreen):
         await self._is_open.wait()
         await self.stop_answer()
         await self._leave_draft()
+        self._removed.clear()
         await self.transcript.clear()
         await self._open_stored(chat_id, message_id)
         self.set_focus(self.prompt)
         if message_id in self._session.conversation.messages:
-            await self.transcript.select(message_id)
+            await self.transcript.show(self._session.conversation.entries(), at=message_id)
         await self._open_draft()
 
     async def _open_last(self) -> None:

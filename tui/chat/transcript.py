@@ -21,7 +21,7 @@ from quantizer.errors import UserError
 from tui.chat.answer_stream import StreamChunk
 from tui.chat.conversation import TranscriptEntry
 from tui.chat.message_view import MessageView
-from tui.chat.notices import ErrorPanel, Greeting, Notice
+from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
 
 __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
 
@@ -157,10 +157,12 @@ class Transcript(SteadyScroll):
     # Display
 
     async def show(self, entries: Sequence[TranscriptEntry], at: int | None = None) -> None:
-        """Show exactly these messages, scrolled to new ones at the end or to the one with the id `at`."""
+        """Show exactly these messages, scrolled to new ones at the end or to the one with the id `at`. That one is
+        selected; it gets the focus if a message had it."""
         async with self._one_at_a_time:
             if not self.is_attached:
                 return
+            has_focus = any(view is self.screen.focused for view in self._views)
             n_same = _n_same(self._entries, entries)
             n_new = len(entries) - n_same
             self._entries = tuple(entries)
@@ -168,7 +170,8 @@ class Transcript(SteadyScroll):
             await self._update_views()
             await self._update_greeting()
             if at is not None:
-                await self._go_to(next(n for n, entry in enumerate(entries) if entry.message.id == at))
+                position = next(n for n, entry in enumerate(entries) if entry.message.id == at)
+                await self._go_to(position, has_focus=has_focus)
             elif n_new:
                 is_near = self._window.last == n_same and n_new <= STEP
                 await self._move_to(self._window.later(len(entries)) if is_near else MessageWindow.at_end(len(entries)))
@@ -195,6 +198,20 @@ class Transcript(SteadyScroll):
         """Append a notice."""
         await self.mount(Notice(text))
 
+    async def add_deletion(self, n_messages: int) -> None:
+        """Append the notice of a deletion, which undoes it."""
+        await self.mount(DeletionNotice(n_messages))
+
+    async def remove_last_deletion(self) -> None:
+        """Remove the notice of the deletion that was undone."""
+        for notice in list(self.query(DeletionNotice))[-1:]:
+            await notice.remove()
+
+    @property
+    def is_greeting(self) -> bool:
+        """Whether the chat is empty, so that the greeting with its examples is shown."""
+        return bool(self.query(Greeting))
+
     async def add_error(self, error: UserError) -> None:
         """Append an error without a question, replacing an earlier one."""
         await self.query("Transcript > ErrorPanel").remove()
@@ -212,8 +229,14 @@ class Transcript(SteadyScroll):
 
     @property
     def selected(self) -> MessageView | None:
-        """The focused message, also within the handling of the key that focused it."""
-        return next((view for view in self._views if view is self.screen.focused), None)
+        """The focused message, also within the handling of the key that focused it; else the marked one."""
+        focused = next((view for view in self._views if view is self.screen.focused), None)
+        return focused or next((view for view in self._views if view.is_marked), None)
+
+    def mark(self, selected: MessageView | None) -> None:
+        """Select a message for its actions and for commands, but leave the keys to the prompt; None selects none."""
+        for view in self._views:
+            view.is_marked = view is selected
 
     async def select_step(self, n_steps: int) -> bool:
         """Move the selection `n_steps` down (up if negative), starting below the last message if none is selected;
@@ -224,13 +247,9 @@ class Transcript(SteadyScroll):
         if position >= len(self._entries):
             return False
         async with self._one_at_a_time:
-            await self._go_to(position)
+            await self._go_to(position, has_focus=True)
         self.call_after_refresh(self._fill_window)
         return True
-
-    async def select(self, message_id: int) -> None:
-        """Select a shown message."""
-        await self.show(self._entries, at=message_id)
 
     async def go_to_start(self) -> None:
         """Scroll to the first message."""
@@ -292,7 +311,7 @@ class Transcript(SteadyScroll):
             last -= 1
         return MessageWindow(first, last)
 
-    async def _go_to(self, position: int) -> None:
+    async def _go_to(self, position: int, *, has_focus: bool) -> None:
         if position not in self._window:
             is_near = position in self._window.earlier() or position in self._window.later(len(self._entries))
             near = MessageWindow(min(self._window.first, position), max(self._window.last, position + 1))
@@ -303,8 +322,13 @@ class Transcript(SteadyScroll):
             self.hold(view, 0)  # it has no position to scroll to yet
         self.release_anchor()
         ends_here = view.size.height >= self.size.height and view.region.bottom <= self.region.bottom
-        # A message taller than the screen keeps its position. At once: the next key may be queued already.
-        self.screen.set_focus(view, scroll_visible=is_laid_out and not ends_here)
+        # A message taller than the screen keeps its position.
+        must_scroll = is_laid_out and not ends_here
+        self.mark(None if has_focus else view)
+        if has_focus:
+            self.screen.set_focus(view, scroll_visible=must_scroll)  # at once: the next key may be queued already
+        elif must_scroll:
+            self.reveal(view)
 
     async def _move_to(self, window: MessageWindow) -> None:
         """Mount and unmount views to match `window`."""

@@ -15,7 +15,8 @@ from tui.commands import APP_COMMANDS, FEATURES, Command
 
 __all__ = ["check_keys", "ids_with_keys", "keys_of"]
 
-_FIXED = {"ctrl+q": "quit", "ctrl+c": "quit", "ctrl+p": ""}  # Textual's own precede all others
+_FIXED = {"ctrl+q": "quit", "ctrl+p": ""}  # Textual's own precede all others
+_YIELDING = {"interrupt", "suspend"}  # any command may take their keys, as quit and undo do
 _KNOWN = {key.value for key in Keys}
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 
@@ -79,6 +80,8 @@ def _check_apart(title: str, table: tuple[Command, ...], keys: Mapping[str, str]
     owners: dict[str, str] = {}
     for command in table:
         for name in filter(None, keys_of(command, keys).split(",")):
+            if command.id in _YIELDING and command.id not in keys:
+                continue
             other = owners.setdefault(name, command.id)
             if other != command.id:
                 raise UsageError(

@@ -24,7 +24,14 @@ from tui.widgets.screens import CommandScreen
 
 __all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "TableDialog"]
 
-_KEY_NAMES = {"escape": "Esc", "pageup": "Page Up", "pagedown": "Page Down", "delete": "Del", "slash": "/"}
+_KEY_NAMES = {
+    "escape": "Esc",
+    "pageup": "Page Up",
+    "pagedown": "Page Down",
+    "delete": "Del",
+    "slash": "/",
+    "underscore": "_",
+}
 _NUMBERS = frozenset("123456789")
 
 

@@ -119,29 +119,30 @@ async def test_a_cut_answer_of_another_day_is_written_on(open_app, tmp_path):
         await user.no_longer_sees("token limit reached")
 
 
-async def test_a_deletion_is_undone_with_ctrl_z(open_app, tmp_path):
+async def test_a_deletion_is_undone_with_alt_u(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         for question in ("first", "second"):
             await user.asks(question)
             await user.sees(question, "Hello.", "ready")
         await user.presses("ctrl+up", "ctrl+up", "delete")
-        await user.sees("Deleted 2 messages")
+        await user.sees("Deleted 2 messages: Undo, Alt+U or /undo")
         await user.no_longer_sees("second")
         with ChatStore(tmp_path) as store:
             chat = store.chats.latest()
             assert [message.content for message in store.messages.of(chat.id)] == ["first", "Hello."]
-        await user.presses("ctrl+z")
+        await user.presses("alt+u")
         await user.sees("second")
+        await user.no_longer_sees("Deleted")
         with ChatStore(tmp_path) as store:
             transcript = store.transcripts.read(chat.id)
             assert [message.content for message in transcript.branch] == ["first", "Hello.", "second", "Hello."]
 
 
-async def test_ctrl_z_is_the_prompts_own_while_nothing_was_deleted(open_app):
+async def test_undo_is_the_prompts_own_while_nothing_was_deleted(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.pastes("draft")
         await user.sees("draft")
-        await user.presses("ctrl+z")
+        await user.presses("alt+u")
         await user.no_longer_sees("draft")
 
 

@@ -18,6 +18,7 @@ REFUSED = {
     "a key with a name that types": {"help": "question_mark"},
     "a key of Textual's": {"help": "ctrl+q"},
     "a key of another command": {"help": "f5"},
+    "a key that was given to another command": {"interrupt": "ctrl+c", "quit": "ctrl+c"},
     "the same key twice": {"go-chats": "f11", "go-models": "f11"},
 }
 
@@ -37,6 +38,9 @@ def test_keys_that_cannot_be_are_refused(why: str) -> None:
         {"go-chats": "f6", "go-models": "f5"},
         {"settings-change": "c", "chats-rename": "question_mark"},
         {"quit": "ctrl+q,alt+x"},
+        {"quit": "ctrl+c"},
+        {"undo": "ctrl+z"},
+        {"new": "ctrl+c", "interrupt": "ctrl+x"},
     ],
 )
 def test_keys_that_are_free_or_change_places_are_taken(keys: dict[str, str]) -> None:
