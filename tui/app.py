@@ -29,6 +29,7 @@ from quantizer.errors import UserError
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
 from tui.chat.screen import ChatScreen
+from tui.chat.session import ChatSession
 from tui.commands import FEATURES, HOME, Feature
 from tui.connection import ServiceConnection
 from tui.jobs.format import ending, is_long
@@ -76,11 +77,13 @@ class LocalllmApp(App[None]):
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
         settings = settings or Settings()
+        repository = repository or InMemoryChatRepository()
         self.app_context = AppContext(
             connection=connection,
             downloads=Downloads(connection),
             jobs=JobMonitor(connection),
-            repository=repository or InMemoryChatRepository(),
+            repository=repository,
+            session=ChatSession(connection, repository, clock),
             settings=settings,
             settings_controller=settings_controller or SettingsController(settings),
             clock=clock,

@@ -87,6 +87,7 @@ class ServiceConnection:
 
     def __init__(self, opener: Opener, model: str, when_unfit: str = "") -> None:
         self.state = ConnectionState(model=model)
+        self.default_model = model
         self._opener = opener
         self._requested_model = model
         self._when_unfit = when_unfit
@@ -96,6 +97,7 @@ class ServiceConnection:
         self._must_reload = asyncio.Event()
         self._change_callbacks: list[Callable[[], None]] = []
         self._disconnect_callbacks: list[Callable[[], None]] = []
+        self._is_model_known = asyncio.Event()
         self._is_reached = asyncio.Event()  # the service is open, or it could not be opened
 
     async def __aenter__(self) -> ServiceConnection:
@@ -112,8 +114,15 @@ class ServiceConnection:
         """Call `callback` when the connection to a ready service is lost; it is being reopened then."""
         self._disconnect_callbacks.append(callback)
 
+    def connect(self) -> None:
+        """Connect in the background, and load no model before `start` or `use_model`; does nothing once connected."""
+        if self._task is None:
+            self._begin()
+
     def start(self) -> None:
-        """Connect in the background, or retry after a failure; does nothing while connected or connecting."""
+        """Connect and load the model in the background, or retry after a failure; does nothing while this is done or
+        going on."""
+        self._is_model_known.set()
         if self._task is None or self._task.done():
             self._begin()
         elif self.state.phase == "failed":
@@ -121,12 +130,20 @@ class ServiceConnection:
 
     async def use_model(self, name: str) -> None:
         """Switch to the model `name`; it begins to load."""
+        is_loading = self._is_reached.is_set() and self._is_model_known.is_set()
         self._requested_model = name
+        self._is_model_known.set()
         self.state = replace(self.state, model=name)
         if self._task is None or self._task.done():
             self.start()
-        else:
+        elif is_loading:
             self._reload()
+        else:
+            self._set_state(self.state)
+
+    def is_using(self, name: str) -> bool:
+        """Return whether `name` is the model in use, or the name that it was requested by."""
+        return name in {self.state.model, self._requested_model}
 
     def accept_unfit(self) -> None:
         """Load the model even if it fits only partly, or not at all."""
@@ -188,6 +205,8 @@ class ServiceConnection:
             async with self._opener() as backend:
                 self._backend = backend
                 self._is_reached.set()
+                await self._is_model_known.wait()
+                self._must_reload.clear()
                 while True:
                     await self._load_until_reload(backend)
                     self._must_reload.clear()

@@ -23,7 +23,8 @@ class ChatOptions:
     """The options of a chat in the scrollback. What `chat` sets precedes the settings of a saved chat.
 
     A chat that `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only
-    that is answered, without a dialog.
+    that is answered, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the
+    settings.
     """
 
     settings: Settings
@@ -31,6 +32,7 @@ class ChatOptions:
     is_saved: bool = False
     chat_id: int | None = None
     is_new: bool = False
+    keeps_model: bool = False
     shows_stats: bool = False
     prompt: str = ""
 

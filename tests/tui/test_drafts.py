@@ -11,7 +11,7 @@ from app.chat.conversation import Attachment, Draft, MessageContent
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
 from quantizer.errors import StorageError
-from tui.chat.repository import SqliteChatRepository
+from tui.chat.repository import SqliteChat, SqliteChatRepository
 
 
 def _draft(data_dir: Path, chat_id: int | None = None) -> str:
@@ -127,13 +127,13 @@ async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_re
     with ChatStore(tmp_path) as store:
         store.drafts.save(None, Draft("from yesterday", (Attachment("notes.md", "Buy milk."),)))
     async with SqliteChatRepository(tmp_path) as repository:
-        read, has_typed = repository.draft, asyncio.Event()
+        read, has_typed = SqliteChat.draft, asyncio.Event()
 
-        async def read_late() -> Draft:
+        async def read_late(chat: SqliteChat) -> Draft:
             await has_typed.wait()
-            return await read()
+            return await read(chat)
 
-        monkeypatch.setattr(repository, "draft", read_late)
+        monkeypatch.setattr(SqliteChat, "draft", read_late)
         async with open_app(ScriptedClient(), repository=repository) as user:
             user.app.screen.prompt.put("new")
             has_typed.set()
@@ -147,7 +147,7 @@ async def test_unreadable_drafts_are_reported(open_app, tmp_path, monkeypatch):
     async def broken(self) -> str:
         raise StorageError("The disk is gone.", "Bring it back.")
 
-    monkeypatch.setattr(SqliteChatRepository, "draft", broken)
+    monkeypatch.setattr(SqliteChat, "draft", broken)
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.sees("The disk is gone.")
         await user.asks("Anyway?")

@@ -40,16 +40,20 @@ class StreamChunk:
 
 
 async def stream_answer(
-    connection: ServiceConnection, turns: Sequence[Message], sampler: Mapping[str, Any] = _NO_OPTIONS
+    connection: ServiceConnection,
+    turns: Sequence[Message],
+    sampler: Mapping[str, Any] = _NO_OPTIONS,
+    other_model: Callable[[], str] = lambda: "",
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
-    answer, continues it. `sampler` holds options by name, see `app.chat.sampling_options`.
+    answer, continues it. `sampler` holds options by name, see `app.chat.sampling_options`. Where `other_model` names
+    one, that answers instead of the connection's; the service loads it.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
-    client = await connection.client()
+    client = await (connection.service() if other_model() else connection.client())
     options = GenerationOptions(continue_final_message=True if turns[-1].role == "assistant" else None, **sampler)
-    stream = client.chat(turns, model=connection.state.model, options=options)
+    stream = client.chat(turns, model=other_model() or connection.state.model, options=options)
     queue: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, queue))
     try:

@@ -141,7 +141,7 @@ CHAT_COMMANDS = CommandTable(
         Command(
             "new",
             "New chat",
-            "Start a new chat; this one stays in the history",
+            "Start a new chat; this one stays in the history, and its answer goes on",
             "new_chat",
             keys="ctrl+n",
             slash="new",
@@ -173,6 +173,13 @@ CHAT_COMMANDS = CommandTable(
             keys="ctrl+o",
             slash="editor",
             argument="TEXT",
+        ),
+        Command(
+            "take-back",
+            "Take a question back",
+            "Put the last question that waits for the running answer back into the prompt",
+            "take_back",
+            slash="unqueue",
         ),
         Command(
             "system",

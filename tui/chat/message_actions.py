@@ -1,27 +1,27 @@
-"""The base of the chat screen: actions on messages, and the worker of the running answer.
+"""The base of the chat screen: actions on messages and on waiting questions.
 
-Owns which message an action applies to. `tui.chat.session` carries the actions out.
+Owns which message an action applies to. `tui.chat.open_chat` carries the actions out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
 from textual import on, work
 from textual.events import Paste
-from textual.worker import Worker, WorkerCancelled
+from textual.worker import Worker
 
+from app.chat.conversation import Draft
 from quantizer.errors import StorageError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.conversation import RemovedMessages, TranscriptEntry
 from tui.chat.message_view import MessageView
-from tui.chat.notices import StatusLine
-from tui.chat.session import ChatSession
+from tui.chat.notices import StatusLine, WaitingQuestions
+from tui.chat.open_chat import OpenChat, joined
 from tui.chat.transcript import Transcript
 from tui.markdown.document import CodeBlock, code_blocks
 from tui.widgets.screens import AppContext, CommandScreen
@@ -30,16 +30,12 @@ __all__ = ["ConversationScreen"]
 
 
 class ConversationScreen(CommandScreen):
-    """A transcript, a composer and the commands for messages. Runs one answer at a time, once the last chat is open."""
+    """A transcript, a composer and the commands for messages. Answers begin once the last chat is open."""
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._connection = app_context.connection
-        self._session = ChatSession(
-            app_context.connection, app_context.repository, app_context.clock, self._show_status
-        )
-        self._answering: Worker[Any] | None = None
-        self._titling: Worker[Any] | None = None
+        self._session = app_context.session
         self._is_open = asyncio.Event()
         self._removed: list[RemovedMessages] = []  # of the open chat, the last deletion last
         self._edited_id: int | None = None  # the question that the prompt's text will replace
@@ -59,16 +55,14 @@ class ConversationScreen(CommandScreen):
     @property
     def is_answering(self) -> bool:
         """Whether a question is waiting for its answer or the answer is running."""
-        return self._answering is not None and not self._answering.is_finished
+        return self._session.chat.is_answering
 
     async def stop_answer(self) -> None:
         """Hide the completions; else stop the answer and keep its text, or focus the prompt."""
         if self.composer.dismiss():
             return
-        if self._answering is not None and self.is_answering:
-            self._answering.cancel()
-            with suppress(WorkerCancelled):
-                await self._answering.wait()
+        if self.is_answering:
+            await self._session.chat.stop()
         else:
             self._end_edit()
             self.transcript.mark(None)
@@ -77,15 +71,19 @@ class ConversationScreen(CommandScreen):
     async def _show_all(self, at: int | None = None) -> None:
         await self.transcript.show(self._session.conversation.entries(), at)
 
-    def _answer(self, answering: Callable[[], Awaitable[None]]) -> None:
-        async def answer() -> None:
-            await self._is_open.wait()
-            await answering()
-            self._titling = self.run_worker(self._session.update_title, group="title")
+    def _answer(self, begin: Callable[[OpenChat], object]) -> None:
+        """Call `begin` with the open chat, once that is open, and report what breaks its answer unexpectedly."""
+        if self._is_open.is_set():
+            begin(self._session.chat)
+            waiting: Callable[[], Coroutine[Any, Any, None]] = self._session.chat.wait
+        else:
+            waiting = partial(self._answer_when_open, begin)
+        _: Worker[None] = self.run_worker(waiting, group="answer")
 
-        if self._titling is not None:
-            self._titling.cancel()  # a title can wait, the user cannot
-        self._answering = self.run_worker(answer, group="answer")
+    async def _answer_when_open(self, begin: Callable[[OpenChat], object]) -> None:
+        await self._is_open.wait()
+        begin(self._session.chat)
+        await self._session.chat.wait()
 
     def _editable_selection(self) -> TranscriptEntry | None:
         """Return the selected message if it may change now; otherwise notify why not."""
@@ -108,13 +106,35 @@ class ConversationScreen(CommandScreen):
         for line in self.query(StatusLine):  # none is left while the app closes
             line.show(self._session.status)
 
+    def _chat_changed(self) -> None:
+        """Show the status and the waiting questions; if the answer was stopped or failed, these go back to the
+        prompt."""
+        self._show_status()
+        chat = self._session.chat
+        for waiting in self.query(WaitingQuestions):
+            waiting.show([question.content for question in chat.queue])
+            if not chat.is_answering and self._is_open.is_set():
+                self._put_back(chat.take_back_all())
+
+    def take_back(self) -> None:
+        """Put the last waiting question back into the prompt."""
+        if not self._put_back(self._session.chat.take_back()):
+            self.inform("No question is waiting.")
+
+    def _put_back(self, draft: Draft | None) -> bool:
+        if draft is None:
+            return False
+        whole = joined(draft, self.composer.draft)
+        self.composer.put(whole.text, whole.attachments)
+        return True
+
     # Commands
 
     async def answer_again(self) -> None:
         """Answer the selected question, or the last one, again; without one, reconnect."""
         await self._is_open.wait()
         selected = self.transcript.selected
-        await self.stop_answer()
+        await self._session.chat.stop()
         self._answer(partial(self._answer_again, selected.entry.message.id if selected else None))
 
     async def select_step(self, n_steps: int) -> None:
@@ -128,7 +148,7 @@ class ConversationScreen(CommandScreen):
         if (selected := self._editable_selection()) is None:
             return
         with self.inform_on_error(StorageError):
-            version_id = await self._session.step_to_version(selected.message.id, n_steps)
+            version_id = await self._session.chat.step_to_version(selected.message.id, n_steps)
             if version_id is not None:
                 await self.transcript.show(self._session.conversation.entries(), at=version_id)
 
@@ -150,18 +170,18 @@ class ConversationScreen(CommandScreen):
     async def continue_answer(self) -> None:
         """Continue the last answer if it was stopped or cut off."""
         await self._is_open.wait()
-        answer = None if self.is_answering else self._session.unfinished_answer()
+        answer = None if self.is_answering else self._session.chat.unfinished_answer()
         if answer is None:
             self.inform("There is no unfinished answer.")
         else:
-            self._answer(lambda: self._session.continue_answer(answer, self.transcript))
+            self._answer(lambda chat: chat.continue_answer(answer))
 
     async def delete(self) -> None:
         """Delete the selected message and its descendants; undo stays possible while the chat is open."""
         if (selected := self._editable_selection()) is None:
             return
         with self.inform_on_error(StorageError):
-            self._removed.append(await self._session.remove(selected.message.id))
+            self._removed.append(await self._session.chat.remove(selected.message.id))
             self.set_focus(self.prompt)  # Textual would select the next message
             await self._show_all()
             await self.transcript.add_deletion(len(self._removed[-1].messages))
@@ -175,7 +195,7 @@ class ConversationScreen(CommandScreen):
         else:
             removed = self._removed.pop()
             with self.inform_on_error(StorageError):
-                await self._session.restore(removed)
+                await self._session.chat.restore(removed)
                 await self.transcript.remove_last_deletion()
             await self._show_all(at=removed.messages[0].id)
 
@@ -246,8 +266,8 @@ class ConversationScreen(CommandScreen):
         """Show the last message and follow new text."""
         await self.transcript.go_to_end()
 
-    async def _answer_again(self, message_id: int | None) -> None:
-        if not await self._session.answer_again(self.transcript, message_id):
+    def _answer_again(self, message_id: int | None, chat: OpenChat) -> None:
+        if not chat.answer_again(message_id):
             self._connection.start()
 
     def _copy(self, text: str) -> None:

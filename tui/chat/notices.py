@@ -5,13 +5,13 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from app.terminal import printable
+from app.terminal import printable, printable_line
 from quantizer.errors import ContextOverflowError, ModelFileError, UnfitError, UserError
 from tui.chat.commands import EXAMPLES
 from tui.chat.format import Status
 from tui.commands import FEATURES
 
-__all__ = ["DeletionNotice", "ErrorPanel", "Greeting", "Notice", "StatusLine"]
+__all__ = ["DeletionNotice", "ErrorPanel", "Greeting", "Notice", "StatusLine", "WaitingQuestions"]
 
 _KEYS: dict[type[UserError], str] = {
     ContextOverflowError: "Ctrl+N starts a new chat.",
@@ -19,6 +19,8 @@ _KEYS: dict[type[UserError], str] = {
     UnfitError: "F6 lists other models; Ctrl+R retries.",
 }
 _OTHER_KEYS = "Ctrl+R retries."
+_MAX_WAITING = 3  # lines
+_WAITING_HINT = "sent after this answer; Up in the empty prompt takes the last one back"
 
 
 class Notice(Static):
@@ -76,6 +78,31 @@ class Greeting(Static):
                 f"  {features}"
             )
         )
+
+
+class WaitingQuestions(Static):
+    """The questions that wait for the running answer, one per line; a click takes the last one back."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.display = False
+        self._questions: list[str] = []
+
+    def show(self, questions: list[str]) -> None:
+        """Show `questions`, the first one next to be sent."""
+        if questions == self._questions:
+            return
+        self._questions = questions
+        n_more = len(questions) - _MAX_WAITING
+        lines = [f"waiting: {printable_line(question)}" for question in questions[:_MAX_WAITING]]
+        if n_more > 0:
+            lines.append(f"and {n_more} more")
+        self.update("\n".join([*lines, _WAITING_HINT] if lines else []))
+        self.display = bool(lines)
+
+    async def on_click(self) -> None:
+        """Take the last question back."""
+        await self.run_action("screen.command('take-back')")
 
 
 class StatusLine(Static):

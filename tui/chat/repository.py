@@ -1,13 +1,13 @@
-"""Where the chat on the screen is stored: in chats.db, or in memory only.
+"""Where open chats are stored: in chats.db, or in memory only.
 
-Owns which chat is open, and when unsent text is saved: a kill loses at most its last second. The tables of chats.db
-belong to `app.chat`.
+Owns the places of the open chats, and when unsent text is saved: a kill loses at most its last second. The tables of
+chats.db belong to `app.chat`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -29,8 +29,12 @@ __all__ = [
     "AnswerWriter",
     "ChatRepository",
     "DraftAutosave",
+    "InMemoryChat",
     "InMemoryChatRepository",
+    "OpenedChat",
+    "SqliteChat",
     "SqliteChatRepository",
+    "StoredChat",
 ]
 
 SAVE_AFTER_S = 0.4  # plus the disk's delay: under a second in total
@@ -55,11 +59,12 @@ class AnswerWriter(Protocol):
         """Replace the answer so far. Never waits."""
 
 
-class ChatRepository(Protocol):
-    """Stores one open chat at a time. Methods that wait for a disk raise StorageError."""
+class StoredChat(Protocol):
+    """The place of one open chat. Methods that wait for a disk raise StorageError."""
 
-    async def open(self, chat_id: int | None = None) -> Conversation:
-        """Open a chat; without an id the one with the latest message, or an empty one. Raises UnknownChatError."""
+    @property
+    def id(self) -> int | None:
+        """The id in the store; None before the first question, and always in memory."""
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         """Create the chat unless it exists, and store its model and settings."""
@@ -74,35 +79,66 @@ class ChatRepository(Protocol):
         """Store which branch is shown."""
 
     async def remove(self, message_id: int, leaf_id: int | None) -> None:
-        """Remove a message with its descendants, and show the branch that ends with `leaf_id`."""
+        """Delete a message with its descendants, and show the branch to `leaf_id`."""
 
     async def restore(self, removed: RemovedMessages) -> None:
-        """Undo a removal."""
+        """Restore removed messages and the branch shown before."""
 
-    def title_setter(self, question: str) -> Callable[[str], Awaitable[None]]:
-        """Return a function that sets the open chat's title if it still has the provisional title of `question`."""
-
-    def close(self) -> None:
-        """Close the chat: the next question creates one."""
+    async def set_title(self, question: str, title: str) -> None:
+        """Store a generated title, unless the title is no longer the one that `question` gave."""
 
     async def draft(self) -> Draft:
-        """Return the unsent text of the open chat."""
+        """Return the unsent text of this chat."""
 
     async def save_draft(self, draft: Draft) -> None:
-        """Replace the unsent text of the open chat."""
+        """Store the unsent text of this chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChat:
+    """A chat just opened: its place, its messages, and the model that answered last ("" for none)."""
+
+    stored: StoredChat
+    conversation: Conversation
+    model: str = ""
+
+
+class ChatRepository(Protocol):
+    """Opens chats. Methods that wait for a disk raise StorageError."""
+
+    async def open(self, chat_id: int | None = None) -> OpenedChat:
+        """Open a chat; without an id the one with the latest message, or an empty one. Raises UnknownChatError."""
+
+    def new(self) -> StoredChat:
+        """Return the place of a new chat, which is created by its first question."""
 
     async def recent_questions(self) -> Sequence[str]:
         """Return the latest questions of all chats, the newest last."""
 
 
 class InMemoryChatRepository:
-    """A repository without a disk, for a chat that leaves no trace."""
+    """A repository without a disk, for chats that leave no trace."""
 
     def __init__(self) -> None:
         self._ids = count(UNSAVED_ID + 1)
 
-    async def open(self, chat_id: int | None = None) -> Conversation:  # noqa: ARG002
-        return Conversation()
+    async def open(self, chat_id: int | None = None) -> OpenedChat:  # noqa: ARG002
+        return OpenedChat(self.new(), Conversation())
+
+    def new(self) -> InMemoryChat:
+        return InMemoryChat(self._ids)
+
+    async def recent_questions(self) -> Sequence[str]:
+        return ()
+
+
+class InMemoryChat:
+    """The place of a chat without a disk; `ids` yields the ids of its messages."""
+
+    id = None
+
+    def __init__(self, ids: Iterator[int] | None = None) -> None:
+        self._ids = ids or count(UNSAVED_ID + 1)
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None: ...
 
@@ -121,21 +157,12 @@ class InMemoryChatRepository:
 
     async def restore(self, removed: RemovedMessages) -> None: ...
 
-    def title_setter(self, question: str) -> Callable[[str], Awaitable[None]]:  # noqa: ARG002
-        return _discard_title
-
-    def close(self) -> None: ...
+    async def set_title(self, question: str, title: str) -> None: ...
 
     async def draft(self) -> Draft:
         return Draft()
 
     async def save_draft(self, draft: Draft) -> None: ...
-
-    async def recent_questions(self) -> Sequence[str]:
-        return ()
-
-
-async def _discard_title(title: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -152,90 +179,118 @@ class SqliteChatRepository:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._opened: StoreThread | None = None
-        self._chat_id: int | None = None
-        self._write_lock = asyncio.Lock()
+        self._n_writers = 0
+        self._is_written = asyncio.Event()
+        self._is_written.set()
         self._prepare_lock = asyncio.Lock()  # no draft may be stored under "no chat" while a chat is created
 
     async def __aenter__(self) -> SqliteChatRepository:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        async with self._write_lock:
-            if self._opened is not None:
-                await self._opened.close()
+        await self._is_written.wait()
+        if self._opened is not None:
+            await self._opened.close()
 
-    async def open(self, chat_id: int | None = None) -> Conversation:
+    async def open(self, chat_id: int | None = None) -> OpenedChat:
         """Open a chat; without an id the one with the latest message. Raises UnknownChatError."""
-        transcript = await self._thread.do(partial(_read, chat_id))
-        self._chat_id = transcript.chat.id if transcript else None
+        transcript = await self.thread.do(partial(_read, chat_id))
         if transcript is None:
-            return Conversation()
+            return OpenedChat(self.new(), Conversation())
         chat, messages = transcript.chat, {message.id: message for message in transcript.messages}
-        return Conversation(chat.settings, messages, chat.leaf_id)
+        return OpenedChat(SqliteChat(self, chat.id), Conversation(chat.settings, messages, chat.leaf_id), chat.model)
+
+    def new(self) -> SqliteChat:
+        return SqliteChat(self)
+
+    async def recent_questions(self) -> Sequence[str]:
+        return await self.thread.do(lambda store: store.messages.recent_prompts(_N_RECENT_QUESTIONS))
+
+    @asynccontextmanager
+    async def being_written(self) -> AsyncIterator[None]:
+        """Keep the database open for the block, which writes an answer."""
+        self._n_writers += 1
+        self._is_written.clear()
+        try:
+            yield
+        finally:
+            self._n_writers -= 1
+            if not self._n_writers:
+                self._is_written.set()
+
+    @property
+    def prepare_lock(self) -> asyncio.Lock:
+        """The lock for creating a chat and saving a draft: the draft of "no chat" becomes the first question."""
+        return self._prepare_lock
+
+    @property
+    def thread(self) -> StoreThread:
+        """The thread of the database, opened on first use."""
+        from app.chat.store import StoreThread
+
+        self._opened = self._opened or StoreThread(self._data_dir)
+        return self._opened
+
+
+class SqliteChat:
+    """The place of a chat in chats.db."""
+
+    def __init__(self, repository: SqliteChatRepository, chat_id: int | None = None) -> None:
+        self._repository = repository
+        self._id = chat_id
+
+    @property
+    def id(self) -> int | None:
+        return self._id
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
-        async with self._prepare_lock:
-            self._chat_id = await self._thread.do(partial(_prepare, self._chat_id, question, model, settings))
+        async with self._repository.prepare_lock:
+            self._id = await self._thread.do(partial(_prepare, self._id, question, model, settings))
 
     async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
-        chat_id = self._open_chat_id
+        chat_id = self._prepared_id
         return await self._thread.do(lambda store: store.messages.add(chat_id, parent_id, question))
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
         from app.chat.store import AnswerRecorder
 
-        async with (
-            self._write_lock,
-            AnswerRecorder(
-                self._thread, self._open_chat_id, target.parent_id, target.model, target.continued
-            ) as recorder,
-        ):
+        recorder = AnswerRecorder(self._thread, self._prepared_id, target.parent_id, target.model, target.continued)
+        async with self._repository.being_written(), recorder:
             yield recorder
 
     async def show(self, leaf_id: int | None) -> None:
-        chat_id = self._open_chat_id
+        chat_id = self._prepared_id
         await self._thread.do(lambda store: store.messages.show(chat_id, leaf_id))
 
     async def remove(self, message_id: int, leaf_id: int | None) -> None:
-        await self._thread.do(partial(_remove, self._open_chat_id, message_id, leaf_id))
+        await self._thread.do(partial(_remove, self._prepared_id, message_id, leaf_id))
 
     async def restore(self, removed: RemovedMessages) -> None:
-        chat_id = self._open_chat_id
+        chat_id = self._prepared_id
         await self._thread.do(lambda store: store.messages.restore(chat_id, removed.messages, removed.leaf_id))
 
-    def title_setter(self, question: str) -> Callable[[str], Awaitable[None]]:
-        return partial(self._set_title, self._open_chat_id, provisional_title(question))
-
-    async def _set_title(self, chat_id: int, former: str, title: str) -> None:
+    async def set_title(self, question: str, title: str) -> None:
+        chat_id, former = self._prepared_id, provisional_title(question)
         await self._thread.do(lambda store: store.chats.set_title(chat_id, title, former=former))
 
-    def close(self) -> None:
-        self._chat_id = None
-
     async def draft(self) -> Draft:
-        chat_id = self._chat_id
+        chat_id = self._id
         return await self._thread.do(lambda store: store.drafts.get(chat_id))
 
     async def save_draft(self, draft: Draft) -> None:
-        async with self._prepare_lock:
-            chat_id = self._chat_id
+        async with self._repository.prepare_lock:
+            chat_id = self._id
             await self._thread.do(lambda store: store.drafts.save(chat_id, draft))
 
-    async def recent_questions(self) -> Sequence[str]:
-        return await self._thread.do(lambda store: store.messages.recent_prompts(_N_RECENT_QUESTIONS))
-
     @property
-    def _open_chat_id(self) -> int:
-        assert self._chat_id is not None, "a chat is prepared before anything is stored in it"
-        return self._chat_id
+    def _prepared_id(self) -> int:
+        assert self._id is not None, "a chat is prepared before anything is stored in it"
+        return self._id
 
     @property
     def _thread(self) -> StoreThread:
-        from app.chat.store import StoreThread
-
-        self._opened = self._opened or StoreThread(self._data_dir)
-        return self._opened
+        return self._repository.thread
 
 
 def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
@@ -263,19 +318,20 @@ def _remove(chat_id: int, message_id: int, leaf_id: int | None, store: ChatStore
 
 
 class DraftAutosave:
-    """The draft of the open chat. `on_error` receives the first error of a series of failed saves."""
+    """The draft of the chat on the screen. `on_error` receives the first error of a series of failed saves."""
 
-    def __init__(self, repository: ChatRepository, on_error: Callable[[StorageError], None]) -> None:
-        self._repository = repository
+    def __init__(self, on_error: Callable[[StorageError], None]) -> None:
+        self._stored: StoredChat | None = None
         self._on_error = on_error
         self._draft = Draft()
         self._saved: Draft | None = None  # None while no chat is open: nothing may take the place of an unread draft
         self._saving: asyncio.Task[None] | None = None
         self._has_failed = False
 
-    async def open(self) -> Draft:
+    async def open(self, stored: StoredChat) -> Draft:
         """Return the stored draft of the chat just opened. Raises StorageError."""
-        self._saved = await self._repository.draft()
+        self._stored = stored
+        self._saved = await stored.draft()
         return self._saved
 
     def write(self, draft: Draft) -> None:
@@ -298,11 +354,11 @@ class DraftAutosave:
             await self._save()
 
     async def _save(self) -> None:
-        draft = self._draft
-        if self._saved is None or draft == self._saved:
+        draft, stored = self._draft, self._stored
+        if stored is None or self._saved is None or draft == self._saved:
             return
         try:
-            await self._repository.save_draft(draft)
+            await stored.save_draft(draft)
         except StorageError as error:  # retried with the next change
             if not self._has_failed:
                 self._on_error(error)

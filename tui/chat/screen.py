@@ -26,7 +26,8 @@ from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.format import advice
 from tui.chat.message_actions import ConversationScreen
-from tui.chat.notices import StatusLine
+from tui.chat.notices import StatusLine, WaitingQuestions
+from tui.chat.open_chat import OpenChat
 from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.transcript import Transcript
@@ -54,23 +55,27 @@ class ChatScreen(ConversationScreen):
         super().__init__(app_context)
         self._repository = app_context.repository
         self._settings_editor = SettingsEditor(self._session, Presets(app_context.settings.data_dir))
-        self._drafts = DraftAutosave(app_context.repository, lambda error: self.inform(str(error)))
+        self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
         self._shown_notices: set[str] = set()
 
     def compose(self) -> ComposeResult:
         yield Transcript()
+        yield WaitingQuestions()
         yield Composer(self._slash_words)
         yield StatusLine()
 
     def on_mount(self) -> None:
         self.prompt.focus()
+        self._session.attach(self.transcript, self._chat_changed)
+        self._session.watch(self._answers_changed)
         self._show_status()
         self._connection.watch(self._post_connection_changed)
-        self.call_after_refresh(self._connection.start)
+        self.call_after_refresh(self._connection.connect)
         self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
 
     async def on_unmount(self) -> None:
         await self._drafts.close()
+        await self._session.close()
 
     # From keys and words to commands
 
@@ -88,7 +93,25 @@ class ChatScreen(ConversationScreen):
     @on(TextArea.Changed)
     @on(AttachmentBar.Changed)
     def _typed(self) -> None:
-        self._drafts.write(self.composer.draft)
+        chat = self._session.chat
+        chat.unsent = self.composer.draft
+        self._drafts.write(chat.draft)
+
+    @on(Composer.TakenBack)
+    def _taken_back(self) -> None:
+        self.take_back()
+
+    def _chat_changed(self) -> None:
+        super()._chat_changed()
+        chat = self._session.chat
+        for composer in self.query(Composer):
+            composer.has_waiting = bool(chat.queue)
+        self._drafts.write(chat.draft)
+
+    def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
+        """Notify of answers that ended while another chat was shown."""
+        for chat in ended:
+            self.inform(f"“{printable_line(chat.title)}” has its answer: F5 opens it.")
 
     @on(Composer.Attached)
     def _attached(self, event: Composer.Attached) -> None:
@@ -113,19 +136,20 @@ class ChatScreen(ConversationScreen):
     # Command handlers
 
     def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        """Send `question` with its attachments; while an answer is running, put it back into the composer."""
-        if self.is_answering:
+        """Send `question` with its attachments. While an answer is running it waits; an edited one goes back into the
+        composer."""
+        content = MessageContent(role="user", content=question, attachments=attachments)
+        edited_id = self._edited_id
+        if edited_id is not None and self.is_answering:
             self.composer.put(question, attachments)
             self.inform("An answer is running: Esc stops it.")
             return
-        content = MessageContent(role="user", content=question, attachments=attachments)
-        edited_id = self._edited_id
         self._end_edit()
         self.transcript.mark(None)
         if edited_id is None:
-            self._answer(lambda: self._session.ask(content, self.transcript))
+            self._answer(lambda chat: chat.ask(content))
         else:
-            self._answer(lambda: self._session.ask_instead(edited_id, content, self.transcript))
+            self._answer(lambda chat: chat.ask_instead(edited_id, content))
 
     async def ask_example(self, question: str) -> None:
         """Ask one of the questions of an empty chat; never in another one. The prompt keeps what is typed."""
@@ -136,13 +160,11 @@ class ChatScreen(ConversationScreen):
             self.inform("The examples are for an empty chat: Ctrl+N.")
 
     async def new_chat(self) -> None:
-        """Start an empty chat."""
+        """Start an empty chat; the answer of this one goes on."""
         await self._is_open.wait()
-        await self.stop_answer()
         await self._leave_draft()
         self._session.new_chat()
-        self._removed.clear()
-        await self.transcript.clear()
+        await self._clear()
         await self._open_draft()
 
     def open_attachment(self, name: str = "") -> None:
@@ -203,12 +225,9 @@ class ChatScreen(ConversationScreen):
     # Events of the store, the service and the model
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
-        """Open a stored chat, at one of its messages or at its end."""
+        """Open a stored chat, at one of its messages or at its end; the answer of the present one goes on."""
         await self._is_open.wait()
-        await self.stop_answer()
         await self._leave_draft()
-        self._removed.clear()
-        await self.transcript.clear()
         await self._open_stored(chat_id, message_id)
         self.set_focus(self.prompt)
         if message_id in self._session.conversation.messages:
@@ -218,33 +237,50 @@ class ChatScreen(ConversationScreen):
     async def _open_last(self) -> None:
         """Open the latest chat and load the recent questions."""
         try:
-            await self._open_stored()
+            await self._open_stored(keeps_model=self.app_context.settings_controller.is_flag("model"))
             with self.inform_on_error(StorageError):
                 self.prompt.remember(await self._repository.recent_questions())
             await self._open_draft()
         finally:
             self._is_open.set()
+            if self._connection.state.phase != "failed":
+                self._connection.start()  # with the model of the chat
 
     async def _open_draft(self) -> None:
         """Restore the unsent text of the open chat; if the user is typing already, make it recallable."""
+        chat = self._session.chat
         with self.inform_on_error(StorageError):
-            draft = await self._drafts.open()
+            stored = await self._drafts.open(chat.stored)
+            draft = chat.left_unsent if chat.queue else stored  # with questions that wait
             if self.prompt.text:
                 self.prompt.push_recall(draft.text)
                 self.composer.add(draft.attachments)
             else:
                 self.composer.put(draft.text, (*draft.attachments, *self.composer.attachments))
-        self._drafts.write(self.composer.draft)
+        self._typed()
 
     async def _leave_draft(self) -> None:
+        self._end_edit()
+        self._typed()
+        self._session.chat.left_unsent = self.composer.draft
         await self._drafts.close()
-        self.composer.put("")
 
-    async def _open_stored(self, chat_id: int | None = None, message_id: int | None = None) -> None:
+    async def _clear(self) -> None:
+        """Empty prompt and transcript after another chat was opened."""
+        self._removed.clear()
+        self.composer.put("")
+        await self.transcript.clear()
+
+    async def _open_stored(
+        self, chat_id: int | None = None, message_id: int | None = None, *, keeps_model: bool = False
+    ) -> None:
         """Open a stored chat, without an id the latest one."""
         try:
-            await self._session.open(chat_id, message_id)
+            await self._session.open(chat_id, message_id, keeps_model=keeps_model)
+            if chat_id is not None:
+                await self._clear()
             await self._show_all()
+            self._chat_changed()
         except StorageError as error:
             await self.transcript.add_error(error)
 
@@ -253,6 +289,8 @@ class ChatScreen(ConversationScreen):
 
     @on(ConnectionChanged)
     async def _connection_changed(self) -> None:
+        if text := await self._session.replace_missing_model():
+            await self.transcript.add_notice(text)
         self._show_status()
         state = self._connection.state
         if state.error is not None and not self.is_answering:

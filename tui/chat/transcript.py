@@ -181,8 +181,8 @@ class Transcript(SteadyScroll):
     async def write(self, message: Message, chunk: StreamChunk) -> None:
         """Append to the last message, whether it is mounted or not."""
         async with self._one_at_a_time:
-            if not self._entries or not self.is_attached:
-                return
+            if not self.is_attached or not self._entries or self._entries[-1].message.id != message.id:
+                return  # of a chat that is no longer shown
             *others, last = self._entries
             entry = replace(last, message=message)
             self._entries = (*others, entry)

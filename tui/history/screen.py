@@ -5,7 +5,8 @@ Owns its calls to the store. The list's content is decided in `tui.history.query
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -20,9 +21,10 @@ from app.chat.files import ImportResult, export_of, export_to, import_file
 from app.chat.store import ChatStore, StoreThread
 from app.terminal import printable_line
 from quantizer.errors import UserError
+from tui.chat.open_chat import OpenChat
 from tui.commands import Command, CommandTable, list_command
 from tui.history.chat_list import ChatList
-from tui.history.query import ChatFilters, ChatQuery, SearchInput, fetch_rows
+from tui.history.query import ChatFilters, ChatQuery, HistoryRow, SearchInput, fetch_rows
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 
@@ -92,6 +94,7 @@ class HistoryScreen(FeatureScreen):
 
     def on_mount(self) -> None:
         self.chat_list.focus()
+        self.app_context.session.watch(self._answers_changed)
 
     async def on_unmount(self) -> None:
         await self._thread.close()
@@ -127,7 +130,7 @@ class HistoryScreen(FeatureScreen):
         n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_shown)
         with self.warn_on_error():
             self.filters.offer(await self._thread.do(lambda store: store.chats.models()))
-            rows = await fetch_rows(self._thread, chat_query, n_rows)
+            rows = self._marked(await fetch_rows(self._thread, chat_query, n_rows))
             self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
             self._show_count(chat_query)
 
@@ -136,9 +139,18 @@ class HistoryScreen(FeatureScreen):
     async def _read_more(self) -> None:
         chat_query, n_rows = self.filters.chat_query, self.chat_list.n_wanted
         with self.warn_on_error():
-            rows = await fetch_rows(self._thread, chat_query, n_rows, tuple(self.chat_list.rows))
+            rows = self._marked(await fetch_rows(self._thread, chat_query, n_rows, tuple(self.chat_list.rows)))
             self.chat_list.add(rows, is_complete=len(rows) < n_rows)
             self._show_count(chat_query)
+
+    def _answers_changed(self, _: Sequence[OpenChat]) -> None:
+        if self.is_current:
+            self._reload()
+
+    def _marked(self, rows: Sequence[HistoryRow]) -> list[HistoryRow]:
+        """Return `rows` with those that are being answered marked."""
+        answering_ids = self.app_context.session.answering_ids
+        return [replace(row, is_answering=row.chat.id in answering_ids) for row in rows]
 
     def _show_count(self, chat_query: ChatQuery) -> None:
         n_rows = len(self.chat_list.rows)
@@ -194,6 +206,7 @@ class HistoryScreen(FeatureScreen):
     async def delete_chat(self) -> None:
         """Delete the chat; U restores it."""
         if chat := self._chosen():
+            await self.app_context.session.stop_chat(chat.id)
             await self._change(lambda store: store.chats.delete(chat.id))
             self._deleted.append(chat)
             self.inform(f"{_quoted(chat)} is deleted. U restores it.")

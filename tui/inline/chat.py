@@ -7,8 +7,9 @@ Owns which commands of the app it has, by their slash words, and the aliases fro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ class InlineChat:
         self._is_saved = is_saved
         self._shows_stats = shows_stats
         self._mention_reader = MentionReader(folder or Path.cwd())
-        self._titling: asyncio.Task[None] | None = None
+        session.attach(scrollback)
 
     @property
     def error(self) -> UserError | None:
@@ -130,11 +131,13 @@ class InlineChat:
         """The shown messages."""
         return self._session.conversation.branch
 
-    async def open(self, chat_id: int | None, *, is_new: bool, answered: ChatSettings) -> None:
+    async def open(
+        self, chat_id: int | None, *, is_new: bool, answered: ChatSettings, keeps_model: bool = False
+    ) -> None:
         """Open a stored chat, as `ChatSession.open`, or start one if `is_new`; override its settings by `answered`.
         Raises StorageError, UnknownChatError."""
         if not is_new:
-            await self._session.open(chat_id)
+            await self._session.open(chat_id, keeps_model=keeps_model)
         conversation = self._session.conversation
         conversation.settings = ChatSettings(
             system=answered.system or conversation.settings.system,
@@ -167,9 +170,9 @@ class InlineChat:
         content = MessageContent(role="user", content=question, attachments=attachments)
         edited, self.edited = self.edited, None
         if edited is None:
-            await self._answer(self._session.ask(content, self._scrollback))
+            await self._answer(partial(self._session.chat.ask, content))
         else:
-            await self._answer(self._session.ask_instead(edited.id, content, self._scrollback))
+            await self._answer(partial(self._session.chat.ask_instead, edited.id, content))
 
     @property
     def begun(self) -> str:
@@ -189,11 +192,16 @@ class InlineChat:
             showing.cancel()
             self._scrollback.busy.clear()
 
+    async def replace_missing_model(self) -> bool:
+        """If the model of the opened chat cannot be loaded, print that the default one answers; return whether."""
+        text = await self._session.replace_missing_model()
+        if text:
+            self._scrollback.print_line(text)
+        return bool(text)
+
     async def close(self) -> None:
-        """Stop generating a title."""
-        if self._titling is not None:
-            self._titling.cancel()
-            await asyncio.wait({self._titling})
+        """Stop the answer and generating a title."""
+        await self._session.close()
 
     # Commands, see `COMMANDS`
 
@@ -202,15 +210,15 @@ class InlineChat:
         if self._session.conversation.leaf_id is None:
             self._scrollback.print_line("There is no question yet.")
         else:
-            await self._answer(self._session.answer_again(self._scrollback))
+            await self._answer(self._session.chat.answer_again)
 
     async def continue_answer(self) -> None:
         """Continue the last answer if it was stopped or cut off."""
-        answer = self._session.unfinished_answer()
+        answer = self._session.chat.unfinished_answer()
         if answer is None:
             self._scrollback.print_line("There is no unfinished answer.")
         else:
-            await self._answer(self._session.continue_answer(answer, self._scrollback))
+            await self._answer(partial(self._session.chat.continue_answer, answer))
 
     def edit(self) -> None:
         """Edit the last question."""
@@ -320,11 +328,11 @@ class InlineChat:
             named = {*names_in(self.edited.content), *read}
             yield from (each for each in self.edited.attachments if each.name not in named)
 
-    async def _answer(self, answering: Coroutine[Any, Any, object]) -> None:
-        await self.close()  # a title can wait, the user cannot
+    async def _answer(self, begin: Callable[[], object]) -> None:
         self._scrollback.begin()
+        begin()
         try:
-            await self.wait_for(answering)
+            await self.wait_for(self._session.chat.wait())
         except asyncio.CancelledError:
             self._scrollback.end(_ENDINGS[Ending.STOPPED])
             raise
@@ -336,12 +344,10 @@ class InlineChat:
             self._scrollback.print_line(f"Error: {entry.error}")
 
     def _note_answer(self) -> None:
-        """Print the cost of the answer, and generate a title for the chat in the background."""
+        """Print the cost of the answer."""
         cost = self._session.status.last
         if self._shows_stats and cost is not None:
             self._scrollback.print_line(stats_line(cost))
-        if self._is_saved:
-            self._titling = asyncio.create_task(self._session.update_title())
 
     async def _show_progress(self) -> None:
         await asyncio.sleep(_SHOWN_AFTER_S)

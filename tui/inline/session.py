@@ -18,7 +18,7 @@ from app.chat.presets import Presets
 from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.user_interface import ChatOptions
-from quantizer.errors import UnfitError
+from quantizer.errors import UnfitError, UserError
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service
@@ -67,7 +67,11 @@ class InlineSession:
     def run(self) -> None:
         """Open the chat, load the model, and answer."""
         options = self._options
-        self._loop.run(self._chat.open(options.chat_id, is_new=options.is_new, answered=options.chat))
+        self._loop.run(
+            self._chat.open(
+                options.chat_id, is_new=options.is_new, answered=options.chat, keeps_model=options.keeps_model
+            )
+        )
         self._load()
         try:
             if options.prompt:
@@ -85,6 +89,10 @@ class InlineSession:
             if not confirm_load(error):
                 raise
             self._connection.accept_unfit()
+            self._wait_for_model()
+        except UserError:
+            if not self._loop.run(self._chat.replace_missing_model()):
+                raise
             self._wait_for_model()
         self._notices.print(self._connection.state.notices)
         self._warn_about_context()

@@ -80,6 +80,10 @@ class SettingsController:
         """Custom keys by command id."""
         return self._in_force.keys
 
+    def is_flag(self, name: str) -> bool:
+        """Return whether the command line sets this setting."""
+        return bool(self._flags.get(name))
+
     def on_change(self, name: str, callback: Callable[[], None]) -> None:
         """Call `callback` when this setting changes, one that applies at once."""
         self._on_change[name] = callback

@@ -24,6 +24,7 @@ from app.terminal import printable
 from quantizer.errors import UserError
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository
+from tui.chat.session import ChatSession
 from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature
 from tui.connection import ServiceConnection
 from tui.jobs.monitor import Downloads, JobMonitor
@@ -38,13 +39,14 @@ _WARNING_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """Connection, downloads, jobs, repository, settings and clock. The creator of the app closes the connection and the
-    repository. `clock` counts seconds, `settings_controller` changes settings."""
+    """Connection, downloads, jobs, repository, open chats, settings and clock. The creator of the app closes the
+    connection and the repository. `clock` counts seconds, `settings_controller` changes settings."""
 
     connection: ServiceConnection
     downloads: Downloads
     jobs: JobMonitor
     repository: ChatRepository
+    session: ChatSession
     settings: Settings
     settings_controller: SettingsController
     clock: Clock

@@ -93,6 +93,7 @@ def chat(
             is_saved=True,
             chat_id=chat_id,
             is_new=is_new,
+            keeps_model=model is not None,
             shows_stats=stats,
             prompt=prompt,
         )

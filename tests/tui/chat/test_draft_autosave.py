@@ -6,13 +6,13 @@ import asyncio
 
 from app.chat.conversation import Draft
 from quantizer.errors import StorageError
-from tui.chat.repository import SAVE_AFTER_S, DraftAutosave, InMemoryChatRepository
+from tui.chat.repository import SAVE_AFTER_S, DraftAutosave, InMemoryChat
 
 NOTHING = Draft()
 DISK_FULL = StorageError("The disk is full.", "Make room.")
 
 
-class Shelf(InMemoryChatRepository):
+class Shelf(InMemoryChat):
     """Keeps one draft in memory; the first `n_failures` attempts find the disk full."""
 
     def __init__(self, kept: Draft = NOTHING, n_failures: int = 0) -> None:
@@ -41,8 +41,8 @@ async def _typed(pad: DraftAutosave, text: str) -> None:
 
 async def test_a_draft_is_saved_within_a_second_and_once_for_many_letters():
     shelf = Shelf()
-    pad = DraftAutosave(shelf, lambda error: None)
-    await pad.open()
+    pad = DraftAutosave(lambda error: None)
+    await pad.open(shelf)
     await _typed(pad, "many letters")
     async with asyncio.timeout(60.0):
         await shelf.is_saved.wait()
@@ -52,8 +52,8 @@ async def test_a_draft_is_saved_within_a_second_and_once_for_many_letters():
 
 async def test_leaving_a_chat_keeps_its_draft_at_once_and_what_is_typed_then_belongs_to_the_next():
     shelf = Shelf()
-    pad = DraftAutosave(shelf, lambda error: None)
-    await pad.open()
+    pad = DraftAutosave(lambda error: None)
+    await pad.open(shelf)
     await _typed(pad, "first")
     await pad.close()
     assert shelf.kept == Draft("first")
@@ -64,7 +64,7 @@ async def test_leaving_a_chat_keeps_its_draft_at_once_and_what_is_typed_then_bel
 
 async def test_a_draft_that_was_not_read_yet_is_not_overwritten():
     shelf = Shelf(Draft("from yesterday"))
-    pad = DraftAutosave(shelf, lambda error: None)
+    pad = DraftAutosave(lambda error: None)
     await _typed(pad, "impatient")
     await pad.close()
     assert shelf.kept == Draft("from yesterday")
@@ -73,8 +73,8 @@ async def test_a_draft_that_was_not_read_yet_is_not_overwritten():
 async def test_a_full_disk_is_reported_once_and_the_draft_is_saved_when_there_is_space():
     compose_prompt: list[StorageError] = []
     shelf = Shelf(n_failures=2)
-    pad = DraftAutosave(shelf, compose_prompt.append)
-    await pad.open()
+    pad = DraftAutosave(compose_prompt.append)
+    await pad.open(shelf)
     pad.write(Draft("kept in the end"))
     async with asyncio.timeout(60.0):
         await shelf.is_saved.wait()

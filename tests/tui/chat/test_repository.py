@@ -130,7 +130,7 @@ async def test_the_system_prompt_comes_back_with_the_chat(open_app, tmp_path):
         await user.asks("hi")
         await user.sees("Hello.")
     async with SqliteChatRepository(tmp_path) as repository:
-        assert (await repository.open()).settings.system == "Be kind."
+        assert (await repository.open()).conversation.settings.system == "Be kind."
 
 
 async def test_an_unusable_store_is_reported_and_no_question_is_lost(open_app, tmp_path):
@@ -166,10 +166,11 @@ async def test_an_imported_chat_can_be_continued(tmp_path):
         chat = store.chats.create(title="imported")
         store.messages.add(chat.id, None, MessageContent(role="assistant", content="How can I help?"))
     async with SqliteChatRepository(tmp_path) as repository:
-        conversation = await repository.open()
+        opened = await repository.open()
+        conversation, stored = opened.conversation, opened.stored
         assert conversation.last_answer == "How can I help?"
-        question = await repository.add_question(conversation.leaf_id, MessageContent(role="user", content="like this"))
-        async with repository.writing(AnswerTarget(question.id, "guide")) as writer:
+        question = await stored.add_question(conversation.leaf_id, MessageContent(role="user", content="like this"))
+        async with stored.writing(AnswerTarget(question.id, "guide")) as writer:
             writer.update(replace(writer.message, content="Fine."))
     assert [content for _, content in _shown(tmp_path)] == ["How can I help?", "like this", "Fine."]
 

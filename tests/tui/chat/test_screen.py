@@ -122,18 +122,6 @@ async def test_question_that_waits_for_loading_can_be_stopped(open_app):
     assert client.requests == []
 
 
-async def test_question_sent_during_an_answer_goes_back_to_the_prompt(open_app):
-    client = ScriptedClient(ScriptedReply(deltas=("slow",), pause_after=1))
-    async with open_app(client) as user:
-        await user.asks("first")
-        await user.sees("slow")
-        await user.asks("second")
-        await user.sees("An answer is running", "second")
-        client.resume()
-        await user.sees("ready")
-    assert len(client.requests) == 1
-
-
 async def test_service_that_dies_mid_answer_is_reported_and_found_again(open_app):
     gone = ServiceError("No localllm service answers.", "Start it again.")
     client = ScriptedClient(ScriptedReply(deltas=("Half ",), ending=gone), ScriptedReply(deltas=("Whole.",)))
@@ -311,17 +299,6 @@ async def test_unknown_command_is_refused_and_stays_in_the_prompt(open_app):
         await user.asks("/nosuch thing")
         await user.sees("Unknown command /nosuch", "/nosuch thing")
     assert client.requests == []
-
-
-async def test_new_chat_during_an_answer_stops_it(open_app):
-    client = ScriptedClient(ScriptedReply(deltas=("Going on",), pause_after=1))
-    async with open_app(client) as user:
-        await user.asks("go")
-        await user.sees("Going on")
-        await user.asks("/new")
-        await user.sees(EXAMPLES[0])
-        await user.no_longer_sees("Going on")
-    assert client.n_aborted == 1
 
 
 async def test_quit_during_an_answer_aborts_it_and_closes_the_service(open_app):

@@ -70,6 +70,10 @@ class Composer(Vertical):
         attachment: Attachment
 
     @dataclass
+    class TakenBack(Message):
+        """The user wants the last waiting question back."""
+
+    @dataclass
     class Refused(Message):
         """A file cannot be attached."""
 
@@ -81,6 +85,7 @@ class Composer(Vertical):
         self._folder = folder or Path.cwd()
         self._mention_reader = MentionReader(self._folder)
         self._files: Sequence[str] = ()
+        self.has_waiting = False  # whether a question waits for the running answer
         self._is_naming_file = False
         self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # typed text, and its completions
 
@@ -167,6 +172,12 @@ class Composer(Vertical):
             return False
         self.query_one(AttachmentBar).remove_attachment(self.attachments[-1].name)
         return True
+
+    def take_back(self) -> bool:
+        """Ask for the last waiting question; return False if none waits."""
+        if self.has_waiting:
+            self.post_message(self.TakenBack())
+        return self.has_waiting
 
     @on(PromptInput.Submitted)
     def _submitted(self, event: PromptInput.Submitted) -> None:

@@ -27,6 +27,8 @@ class PromptDelegate(Protocol):
 
     def drop_last(self) -> bool: ...
 
+    def take_back(self) -> bool: ...
+
 
 class PromptInput(TextArea):
     """A text field of one to eight rows that recalls sent questions."""
@@ -136,7 +138,7 @@ class PromptInput(TextArea):
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Move up: in the completions, else on an empty field or during a recall to an earlier question."""
-        if self._neighbours.move(-1):
+        if self._neighbours.move(-1) or (not self.text and self._neighbours.take_back()):
             return
         if self._is_recalling and self._n_back < len(self._sent):
             self._recall(self._n_back + 1)

@@ -1,0 +1,406 @@
+"""One open chat: its messages, the running answer with its figures, the questions that wait for it, and its title.
+
+An answer belongs to its chat: it goes on while another chat is shown. Owns an answer from question to end and edits of
+the branches. Sees widgets only as a `ChatView`, and only while it is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
+from app.chat.sampling_options import valid_options
+from app.protocol.chat import GenerationOptions, TextDelta
+from app.protocol.chat import Message as ChatMessage
+from app.terminal import printable_line
+from quantizer.errors import ServiceError, StorageError, UserError
+from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
+from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
+from tui.chat.repository import AnswerTarget, AnswerWriter, OpenedChat
+from tui.connection import ChatBackend, ServiceConnection
+
+if TYPE_CHECKING:
+    from app.protocol.status import ModelStatus
+
+__all__ = ["ChatView", "OpenChat", "generate_title", "is_idle", "joined", "needs_title", "parse_title"]
+
+_REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
+_MAX_TOKENS = 32
+_GUIDE = "guide"  # only answers questions about localllm
+_TRIMMED = " \t#*_`\"'“”‘’«»."
+
+
+class ChatView(Protocol):
+    """The display of a chat."""
+
+    async def show(self, entries: Sequence[TranscriptEntry]) -> None:
+        """Show exactly these messages."""
+
+    async def write(self, message: Message, chunk: StreamChunk) -> None:
+        """Append `chunk` to the last message, which is running and now equals `message`."""
+
+
+class OpenChat:
+    """Answers one question at a time; later ones wait in `queue`. Calls `on_change` when its figures, its queue or
+    `is_answering` change.
+
+    `view` is its display while it is shown. `pinned_model` answers instead of the connection's model; it is set while
+    another chat is shown. `unsent` is the text in its prompt, `left_unsent` that when another chat was shown.
+    """
+
+    def __init__(
+        self, opened: OpenedChat, connection: ServiceConnection, clock: Clock, on_change: Callable[[OpenChat], None]
+    ) -> None:
+        self.stored = opened.stored
+        self.conversation = opened.conversation
+        self.model_of_last_answer = opened.model
+        self.view: ChatView | None = None
+        self.pinned_model = ""
+        self.unsent = self.left_unsent = Draft()
+        self.queue: tuple[MessageContent, ...] = ()
+        self._connection = connection
+        self._clock = clock
+        self._on_change = on_change
+        self._running: asyncio.Task[None] | None = None
+        self._titling: asyncio.Task[None] | None = None
+        self._is_streaming = False
+        self._n_context_before = 0  # with the question of the running answer
+        size = self.conversation.context_size(self.conversation.leaf_id)
+        self._figures = AnswerFigures(
+            model=opened.model or self.model, n_context_tokens=size.n_tokens, is_context_estimated=size.is_estimated
+        )
+
+    @property
+    def model(self) -> str:
+        """The model that answers the next question."""
+        return self.pinned_model or self._connection.state.model
+
+    @property
+    def figures(self) -> AnswerFigures:
+        """The figures of the last answer, which may be running."""
+        return self._figures
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether an answer was begun and has not ended."""
+        return self._is_streaming
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a question is waiting for its answer or the answer is running."""
+        return self._running is not None and not self._running.done()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the chat is answering or generating its title, or has questions or errors that are not stored."""
+        is_titling = self._titling is not None and not self._titling.done()
+        return self.is_answering or is_titling or bool(self.queue or self.conversation.errors)
+
+    @property
+    def title(self) -> str:
+        """The first question, shortened."""
+        questions = (message.content for message in self.conversation.branch if message.role == "user")
+        return provisional_title(next(questions, ""))
+
+    # Answers. Each method returns at once; `wait` returns at the end, and cancelling it stops the answer.
+
+    def ask(self, question: MessageContent) -> None:
+        """Ask `question` after the shown branch, or let it wait while an answer is running. A question that cannot be
+        stored is not sent."""
+        question = MessageContent(role="user", content=question.content, attachments=question.attachments)
+        if self.is_answering:
+            self.queue = (*self.queue, question)
+            self._on_change(self)
+        else:
+            self._start(partial(self._ask_at_leaf, question))
+
+    def ask_instead(self, message_id: int, question: MessageContent) -> None:
+        """Ask `question` in place of another one, which stays as a version."""
+        self._start(partial(self._ask, question, self.conversation.messages[message_id].parent_id))
+
+    def answer_again(self, message_id: int | None = None) -> bool:
+        """Answer the question of a message again, without an id the last question; the former answer stays as a
+        version. Return False if there is no question."""
+        conversation = self.conversation
+        leaf_id = message_id or conversation.leaf_id
+        question = None if leaf_id is None else conversation.question_of(leaf_id)
+        if question is None:
+            return False
+        if conversation.leaf_id == UNSAVED_ID:
+            self._start(partial(self._ask_at_leaf, conversation.messages[UNSAVED_ID]))
+        else:
+            self._start(partial(self._answer_again, question))
+        return True
+
+    def unfinished_answer(self) -> Message | None:
+        """Return the last answer if it was stopped or cut off and has text."""
+        entries = self.conversation.entries()
+        last = entries[-1] if entries else None
+        if last is None or last.message.role != "assistant" or last.ending is Ending.COMPLETE:
+            return None
+        return last.message if last.message.content else None
+
+    def continue_answer(self, answer: Message) -> None:
+        """Continue an unfinished answer."""
+        self._start(partial(self._answer, AnswerTarget(answer.parent_id, answer.model or self.model, answer)))
+
+    def take_back(self) -> Draft | None:
+        """Remove the last waiting question and return it; None if none waits."""
+        if not self.queue:
+            return None
+        *others, last = self.queue
+        self.queue = tuple(others)
+        self._on_change(self)
+        return Draft(last.content, last.attachments)
+
+    def take_back_all(self) -> Draft | None:
+        """Remove all waiting questions and return them as one text; None if none waits."""
+        if not self.queue:
+            return None
+        questions, self.queue = self.queue, ()
+        self._on_change(self)
+        return joined(*(Draft(question.content, question.attachments) for question in questions))
+
+    @property
+    def draft(self) -> Draft:
+        """Everything in this chat that is not sent yet: waiting questions, then the text in the prompt."""
+        return joined(*(Draft(question.content, question.attachments) for question in self.queue), self.unsent)
+
+    async def wait(self) -> None:
+        """Wait until no answer runs and no question waits."""
+        if self._running is not None:
+            await self._running
+
+    async def stop(self) -> None:
+        """Stop the answer and keep its text."""
+        running = self._running
+        if running is not None:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def close(self) -> None:
+        """Stop the answer and the generation of a title."""
+        await self.stop()
+        if self._titling is not None:
+            self._titling.cancel()
+            await asyncio.wait({self._titling})
+
+    # Branches. Each raises StorageError.
+
+    async def step_to_version(self, message_id: int, n_steps: int) -> int | None:
+        """Show the version `n_steps` to the right of a message; return its id, or None if there is none."""
+        version_id = self.conversation.step_to_version(message_id, n_steps)
+        if version_id is not None:
+            await self.stored.show(self.conversation.leaf_id)
+        return version_id
+
+    async def remove(self, message_id: int) -> RemovedMessages:
+        """Remove a message with its descendants."""
+        removed = self.conversation.remove(message_id)
+        if message_id != UNSAVED_ID:
+            await self.stored.remove(message_id, self.conversation.leaf_id)
+        return removed
+
+    async def restore(self, removed: RemovedMessages) -> None:
+        """Undo a removal."""
+        self.conversation.restore(removed)
+        await self.stored.restore(removed)
+
+    # From one answer to the next
+
+    def _start(self, answering: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._titling is not None:
+            self._titling.cancel()  # a title can wait, the user cannot
+        self._running = asyncio.create_task(self._answer_all(answering))
+        self._running.add_done_callback(lambda _: self._on_change(self))
+        self._on_change(self)
+
+    async def _answer_all(self, answering: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Answer, and then the waiting questions; after an answer that was stopped or failed they wait on."""
+        await answering()
+        while self.queue and self._is_complete:
+            question, *others = self.queue
+            self.queue = tuple(others)
+            self._on_change(self)
+            if self.view is None:
+                with suppress(StorageError):  # saving the question reports it
+                    await self.stored.save_draft(self.draft)
+            await self._ask_at_leaf(question)
+        self._titling = asyncio.create_task(self._update_title())
+        self._titling.add_done_callback(lambda _: self._on_change(self))
+
+    @property
+    def _is_complete(self) -> bool:
+        entries = self.conversation.entries()
+        return bool(entries) and entries[-1].ending in {Ending.COMPLETE, Ending.CUT}
+
+    async def _update_title(self) -> None:
+        """Generate a title after the first answer; if that fails, the question stays the title."""
+        branch = self.conversation.branch
+        if self.stored.id is None or not needs_title(branch):
+            return
+        with suppress(UserError):  # the next question reports it
+            client = await self._connection.client()
+            turns = self.conversation.turns(branch[1].id)
+            if title := await generate_title(client, self.model, turns):
+                await self.stored.set_title(branch[0].content, title)
+
+    # One exchange
+
+    async def _ask_at_leaf(self, question: MessageContent) -> None:
+        if self.conversation.leaf_id == UNSAVED_ID:
+            await self.remove(UNSAVED_ID)
+        await self._ask(question, self.conversation.leaf_id)
+
+    async def _ask(self, question: MessageContent, parent_id: int | None) -> None:
+        conversation, model = self.conversation, self.model
+        question = MessageContent(role="user", content=question.content, attachments=question.attachments)
+        try:
+            await self.stored.prepare(question.content, model, conversation.settings)
+            message = await self.stored.add_question(parent_id, question)
+        except StorageError as error:
+            conversation.add(
+                Message(
+                    id=UNSAVED_ID,
+                    parent_id=parent_id,
+                    role="user",
+                    content=question.content,
+                    attachments=question.attachments,
+                )
+            )
+            await self._fail(UNSAVED_ID, error)
+            return
+        conversation.add(message)
+        await self._answer(AnswerTarget(message.id, model))
+
+    async def _answer_again(self, question: Message) -> None:
+        try:
+            await self._remove_blank_answers(question.id)
+        except StorageError as error:
+            await self._fail(question.id, error)
+        else:
+            await self._answer(AnswerTarget(question.id, self.model))
+
+    async def _answer(self, target: AnswerTarget) -> None:
+        conversation = self.conversation
+        try:
+            await self.stored.prepare("", target.model, conversation.settings)
+            async with self.stored.writing(target) as writer:
+                await self._run(writer, target)
+        except StorageError as error:
+            await self._fail(conversation.leaf_id, error)
+
+    async def _run(self, writer: AnswerWriter, target: AnswerTarget) -> None:
+        """Stream the answer into `writer` and the view. Whatever ends it, the text so far is kept."""
+        conversation = self.conversation
+        timer = AnswerTimer(self._clock, writer.message.stats)
+        self._is_streaming = True
+        writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats))
+        conversation.begin(writer.message)
+        self._n_context_before = conversation.context_size(writer.message.id).n_tokens
+        self._measure(timer)
+        try:
+            await self._show()
+            turns = conversation.turns(writer.message.id if target.continued else target.parent_id)
+            await self._stream(turns, timer, writer)
+        except UserError as error:
+            conversation.errors[writer.message.id] = error
+            if not self.pinned_model or isinstance(error, ServiceError):  # another model is none of the connection's
+                await self._connection.report_failure(error)
+        finally:
+            self._is_streaming = False
+            if writer.message.state is MessageState.PARTIAL:
+                writer.update(replace(writer.message, stats=timer.final_stats))
+            conversation.end(writer.message)
+            self._on_change(self)
+            await self._show()
+
+    async def _stream(self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter) -> None:
+        sampler = valid_options(self.conversation.settings.options)
+        events = stream_answer(self._connection, turns, sampler, lambda: self.pinned_model)
+        async with aclosing(events):
+            async for event in events:
+                message = writer.message
+                if not isinstance(event, StreamChunk):
+                    self._figures = AnswerFigures.of_cost(self.model, event)
+                    writer.update(replace(message, state=MessageState.FINISHED, stats={**timer.stats, **asdict(event)}))
+                    return
+                timer.observe(event)
+                content, reasoning = message.content + event.text, message.reasoning + event.reasoning
+                writer.update(replace(message, content=content, reasoning=reasoning, stats=timer.stats))
+                self.conversation.messages[message.id] = writer.message
+                self._measure(timer)
+                if self.view is not None:
+                    await self.view.write(writer.message, event)
+
+    def _measure(self, timer: AnswerTimer) -> None:
+        """Update the figures of the running answer."""
+        self._figures = AnswerFigures(
+            model=self.model,
+            tokens_per_s=timer.tokens_per_s,
+            time_to_first_token_s=timer.time_to_first_token_s,
+            n_context_tokens=self._n_context_before + timer.n_tokens,
+            is_context_estimated=True,
+        )
+        self._on_change(self)
+
+    async def _fail(self, message_id: int | None, error: StorageError) -> None:
+        assert message_id is not None
+        self.conversation.errors[message_id] = error
+        await self._show()
+
+    async def _show(self) -> None:
+        if self.view is not None:
+            await self.view.show(self.conversation.entries())
+
+    async def _remove_blank_answers(self, question_id: int) -> None:
+        """Remove answers without text or reasoning: each would only be an empty version."""
+        for message in list(self.conversation.messages.values()):
+            is_blank = not message.content and not message.reasoning
+            if message.parent_id == question_id and message.role == "assistant" and is_blank:
+                await self.remove(message.id)
+
+
+def joined(*drafts: Draft) -> Draft:
+    """Return several unsent texts as one."""
+    texts = (draft.text for draft in drafts)
+    return Draft("\n\n".join(filter(None, texts)), tuple(each for draft in drafts for each in draft.attachments))
+
+
+def needs_title(branch: Sequence[Message]) -> bool:
+    """Return whether the chat has exactly one question and its finished answer."""
+    if [message.role for message in branch] != ["user", "assistant"]:
+        return False
+    return branch[1].state is MessageState.FINISHED and bool(branch[1].content)
+
+
+def is_idle(model: ModelStatus | None) -> bool:
+    """Return whether `model` can generate titles and has no other requests."""
+    if model is None or model.id == _GUIDE or model.occupancy is None:
+        return False
+    return model.occupancy.n_running == model.occupancy.n_waiting == 0
+
+
+async def generate_title(client: ChatBackend, model: str, turns: Sequence[ChatMessage]) -> str:
+    """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError."""
+    if not is_idle((await client.status()).model(model)):
+        return ""
+    messages = [*turns, ChatMessage("user", _REQUEST)]
+    options = GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS)
+    async with aclosing(client.chat(messages, model=model, options=options)) as events:
+        parts = [event.text async for event in events if isinstance(event, TextDelta)]
+    return parse_title("".join(parts))
+
+
+def parse_title(answer: str) -> str:
+    """Return the title in a model's response: its first line of words without quotes or markup, shortened."""
+    lines = (printable_line(line).strip(_TRIMMED) for line in answer.splitlines())
+    line = next(filter(None, lines), "")
+    label, colon, rest = line.partition(":")
+    title = rest if colon and label.strip(_TRIMMED).casefold() == "title" else line
+    return provisional_title(title.strip(_TRIMMED))
