@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
@@ -47,6 +47,9 @@ class ChatBackend(Protocol):
     ) -> AsyncGenerator[TextDelta | Completed, None]: ...
 
 
+_CHECK_S = 10.0
+_OPEN: frozenset[str] = frozenset({"ready", "unloaded"})
+
 Opener = Callable[[], AbstractAsyncContextManager[ChatBackend]]
 
 
@@ -67,10 +70,11 @@ def local_service(settings: Settings) -> Opener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionState:
-    """The phase of the connection. `progress` runs from 0 to 1 while loading; `error` is set in the phase "failed".
-    `plan` is the plan the model was loaded with, None until known."""
+    """The phase of the connection. `progress` runs from 0 to 1 while loading; `error` is set in the phase "failed". A
+    model that was "unloaded" after idle time is loaded again for the next answer. `plan` is the plan the model was
+    loaded with, None until known."""
 
-    phase: Literal["idle", "starting", "loading", "ready", "failed"] = "idle"
+    phase: Literal["idle", "starting", "loading", "ready", "unloaded", "failed"] = "idle"
     model: str
     progress: float = 0.0
     n_ctx: int = 0
@@ -82,15 +86,17 @@ class ConnectionState:
 class ServiceConnection:
     """One service, one model. An async context manager: leaving it closes the client.
 
-    `when_unfit` is the policy for a model that fits only partly; see `ServiceClient.load`.
+    `when_unfit` is the policy for a model that fits only partly; see `ServiceClient.load`. Every `check_s` seconds it
+    looks whether the model is still loaded.
     """
 
-    def __init__(self, opener: Opener, model: str, when_unfit: str = "") -> None:
+    def __init__(self, opener: Opener, model: str, when_unfit: str = "", check_s: float = _CHECK_S) -> None:
         self.state = ConnectionState(model=model)
         self.default_model = model
         self._opener = opener
         self._requested_model = model
         self._when_unfit = when_unfit
+        self._check_s = check_s
         self._backend: ChatBackend | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_settled = asyncio.Event()
@@ -159,15 +165,32 @@ class ServiceConnection:
         return self._backend
 
     async def client(self) -> ChatBackend:
-        """Return the client once the model is ready, connecting if needed. Raises the UserError that prevented it."""
+        """Return the client once the model is ready, connecting if needed: a service that is gone is opened again, and
+        a model that was unloaded is loaded again. Raises the UserError that prevented it."""
         self.start()
         await self._is_settled.wait()
+        if self.state.phase in _OPEN:
+            await self._restore()
+            await self._is_settled.wait()
         if self.state.error is not None:
             raise self.state.error
         if self._task is not None and self._task.done():
             self._task.result()
         assert self._backend is not None
         return self._backend
+
+    async def _restore(self) -> None:
+        """Open a lost service, and load an unloaded model, before a question fails or waits for it unseen."""
+        backend = self._backend
+        if backend is None or not is_localllm(backend):
+            return  # another engine's models are always ready
+        try:
+            model = (await backend.status()).model(self.state.model)
+        except ServiceError as lost:
+            await self.report_failure(lost)
+        else:
+            if self.state.phase in _OPEN and (model is None or model.state != "ready"):
+                self._reload()
 
     async def report_failure(self, error: UserError) -> None:
         """Handle an error of an answer or of a subscription: EngineError reloads the model, ServiceError reconnects. A
@@ -176,7 +199,7 @@ class ServiceConnection:
             return  # connecting failed and reported it, or the loss is known
         if isinstance(error, EngineError):
             self._reload()
-        elif isinstance(error, ServiceError) and self.state.phase == "ready":
+        elif isinstance(error, ServiceError) and self.state.phase in _OPEN:
             self._begin()
             for callback in self._disconnect_callbacks:
                 callback()
@@ -223,7 +246,7 @@ class ServiceConnection:
             await asyncio.wait({loading, reloading}, return_when=asyncio.FIRST_COMPLETED)
             if not reloading.done():
                 await self._record_failure(loading)
-                await reloading
+                await self._watch_model(backend, reloading)
         finally:
             loading.cancel()
             reloading.cancel()
@@ -238,6 +261,15 @@ class ServiceConnection:
         except UserError as error:
             self._set_state(replace(self.state, phase="failed", error=error))
 
+    async def _watch_model(self, backend: ChatBackend, reloading: asyncio.Task[Literal[True]]) -> None:
+        """Note until `reloading` is done when the service unloads the model, or loads it for another client."""
+        while not (await asyncio.wait({reloading}, timeout=self._check_s))[0]:
+            if self.state.phase in _OPEN and is_localllm(backend):
+                with suppress(ServiceError):  # the next question, or the subscription to jobs, reports it
+                    model = (await backend.status()).model(self.state.model)
+                    if model is not None and model.state != self.state.phase and model.state in _OPEN:
+                        self._note(model)
+
     async def _load(self, backend: ChatBackend) -> None:
         from app.client.launcher import load_model
 
@@ -245,8 +277,7 @@ class ServiceConnection:
         await load_model(client, self._requested_model, self._note, when_unfit=self._when_unfit)
 
     def _note(self, model: ModelStatus) -> None:
-        # a failure is raised and recorded by the caller; an unloaded model is loading by now
-        if model.state != "failed" and model.state != "unloaded":
+        if model.state != "failed":  # a failure is raised and recorded by the caller
             self._set_state(
                 ConnectionState(
                     phase=model.state,
@@ -260,7 +291,7 @@ class ServiceConnection:
 
     def _set_state(self, state: ConnectionState) -> None:
         self.state = state
-        if state.phase in {"ready", "failed"}:
+        if state.phase in {*_OPEN, "failed"}:
             self._is_settled.set()
         else:
             self._is_settled.clear()

@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,7 @@ from app.library.local.resolve import portable
 from app.protocol.status import ModelStatus
 from app.settings.settings import Settings, environment_variable, format_setting
 from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
+from quantizer.files import try_lock
 from quantizer.process import OwnedProcess, python_command
 
 __all__ = ["connect", "load_model", "open_engine", "open_service"]
@@ -39,25 +41,25 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
     """Return a client of the service at `settings.url`, starting one where none responds.
 
     A service of our own starts to load `model` (or the settings' model) at once and ends with this context, or with
-    this process however that ends, unless the client called `stay_until_jobs_end`. A service that already runs is left
-    running, and does not end during this context. Raises ServiceError when none can be started, and the service's own
-    error for invalid settings; an invalid model is an error of `load_model`.
+    this process however that ends, unless the client called `stay_until_jobs_end` or another one found the service and
+    still uses it. A service that already runs is left running, and does not end during this context. Raises
+    ServiceError when none can be started, and the service's own error for invalid settings; an invalid model is an
+    error of `load_model`.
     """
     wanted = replace(settings, model=portable(model or settings.model))
-    if await _answers(settings.url, own_key(settings)):
-        async with ServiceClient(settings.url, own_key(settings)) as client, _present(client):
+    started = await _start_unless_running(wanted)
+    if started is None:
+        async with ServiceClient(settings.url, own_key(settings)) as client, _attending(client):
             yield client
         return
-    with _open_log(settings.cache_dir) as log:
-        process = await OwnedProcess.start(_COMMAND, _variables(wanted), log)
+    process, url = started
     is_staying = False
     try:
-        url = await _ready_url(process, Path(log.name))
         async with ServiceClient(url, own_key(settings)) as client:
             try:
                 yield client
             finally:
-                is_staying = client.is_staying
+                is_staying = client.is_staying or await _is_attended(client)
     finally:
         if is_staying:
             process.release()
@@ -84,7 +86,7 @@ async def connect(url: str, api_key: str) -> AsyncIterator[ServiceClient | Remot
         if not await _answers(base_url, api_key):
             yield engine
             return
-    async with ServiceClient(base_url, api_key) as client:
+    async with ServiceClient(base_url, api_key) as client, _attending(client):
         yield client
 
 
@@ -96,7 +98,7 @@ async def load_model(
     when_unfit: str = "",
     confirm_load: Callable[[UnfitError], bool] = lambda _: False,
 ) -> ModelStatus:
-    """Load `model` (empty: the service's default), report progress to `on_status`, and return when it is ready.
+    """Load `model` (empty: the service's default), report progress to `on_status`, and return when it was loaded.
 
     `confirm_load` decides about a model that is loaded only with a yes; see `ServiceClient.load` for `when_unfit`.
     Raises the error that made loading fail.
@@ -114,7 +116,7 @@ async def load_model(
             if not (isinstance(error, UnfitError) and confirm_load(error)):
                 raise error
             await client.load(name, "load")
-        if status.state == "ready":
+        if status.state in ("ready", "unloaded"):  # a loaded model may be unloaded again for another one
             return status
         await asyncio.sleep(_POLL_INTERVAL_S)
 
@@ -130,21 +132,79 @@ async def _answers(url: str, api_key: str) -> bool:
         return True
 
 
+async def _start_unless_running(settings: Settings) -> tuple[OwnedProcess, str] | None:
+    """Start a service and return it with its URL once it responds; None where one runs. Of several processes that look
+    for one at the same time, the first starts it."""
+    if await _answers(settings.url, own_key(settings)):
+        return None
+    async with _sole_starter(settings):
+        if await _answers(settings.url, own_key(settings)):
+            return None
+        with _open_log(settings.cache_dir) as log:
+            process = await OwnedProcess.start(_COMMAND, _variables(settings), log)
+        try:
+            return process, await _ready_url(process, Path(log.name))
+        except BaseException:
+            await process.end(_FINISH_TIMEOUT_S)
+            raise
+
+
 @asynccontextmanager
-async def _present(client: ServiceClient) -> AsyncIterator[None]:
-    """Watch the jobs of a service during this context: one that stays only for its jobs does not end meanwhile."""
-
-    async def watch() -> None:
-        with contextlib.suppress(UserError):
-            async for _ in client.watch_jobs():
-                pass
-
-    watching = asyncio.create_task(watch())
+async def _sole_starter(settings: Settings) -> AsyncIterator[None]:
+    """Wait while another process starts a service for the same port; not for one that takes any port."""
+    if settings.port == 0:
+        yield
+        return
+    await asyncio.to_thread(import_module, "filelock")
+    path = settings.cache_dir / f"service-{settings.port}.lock"
+    deadline_s = asyncio.get_running_loop().time() + _START_TIMEOUT_S
+    lock = None
+    with contextlib.suppress(OSError):  # a folder that cannot be written is reported with the log
+        settings.cache_dir.mkdir(parents=True, exist_ok=True)
+        while (lock := try_lock(path)) is None and asyncio.get_running_loop().time() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_INTERVAL_S)
     try:
         yield
     finally:
-        watching.cancel()
-        await asyncio.wait({watching})
+        if lock is not None:
+            lock.release()
+
+
+@asynccontextmanager
+async def _attending(client: ServiceClient) -> AsyncIterator[None]:
+    """Attend a service during this context: it does not end with the process that started it."""
+    is_attended = asyncio.Event()
+
+    async def attend() -> None:
+        """Attend it again after it was lost: another process may have started the next one."""
+        while True:
+            try:
+                async for _ in client.attend():
+                    is_attended.set()
+            except ServiceError:
+                await asyncio.sleep(_POLL_INTERVAL_S)
+            except UserError:  # it does not let us
+                break
+        is_attended.set()
+
+    attending = asyncio.create_task(attend())
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                await is_attended.wait()
+        yield
+    finally:
+        attending.cancel()
+        await asyncio.wait({attending})
+
+
+async def _is_attended(client: ServiceClient) -> bool:
+    """Return whether other clients use our service, which then outlives us."""
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            return (await client.status()).n_attending > 0
+    except (UserError, TimeoutError):
+        return False
 
 
 async def _ready_url(process: OwnedProcess, log: Path) -> str:

@@ -205,6 +205,14 @@ class ServiceClient(Connection):
         """Delete an ended job, with its log. Raises RequestError for one that has not ended."""
         await self.call("DELETE", f"{_JOBS}/{job_id}")
 
+    async def attend(self) -> AsyncGenerator[None, None]:
+        """Keep the service running until this is closed, though its owner ends; yield once that is certain.
+
+        Ends with the service, by a ServiceError where it died.
+        """
+        async for _ in self.events("GET", f"{_ROOT}/attend"):
+            yield
+
     async def stay_until_jobs_end(self) -> None:
         """Keep the service running until its last job has ended and no client watches."""
         await self.call("POST", f"{_ROOT}/stay", {"until": "jobs-end"})

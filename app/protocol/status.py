@@ -88,12 +88,14 @@ class ServiceStatus:
     """The service and its models. `default_model` answers requests that name none.
 
     `stays_until` is "jobs-end" where it outlives the user interface that started it until its last job has ended.
+    `n_attending` is the number of other clients for which it outlives that one.
     """
 
     version: str
     default_model: str
     models: tuple[ModelStatus, ...]
     stays_until: Literal["", "jobs-end"] = ""
+    n_attending: int = 0
 
     def model(self, model_id: str) -> ModelStatus | None:
         """Return the model with this id, None where there is none."""

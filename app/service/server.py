@@ -82,6 +82,8 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
             jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.end_if_due)
             shutdown_policy.is_idle = lambda: jobs.is_idle
             model = models.add(ref, file, attached)
+            if operator is not None:
+                model.keep_alive.set_idle_limit(None)  # `localllm serve` was started for it
             model.load()
 
             def application() -> ASGIApp:
@@ -90,7 +92,12 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
                 return create_app(models, jobs, shutdown_policy, policy, _log if settings.access_log else None)
 
             app = await asyncio.to_thread(application)  # FastAPI takes a second to import; the worker loads meanwhile
-            server = _Server(_config(app), lambda: announce(url, model.ref.id, tuple(others)), jobs.close_subscriptions)
+            server = _Server(
+                _config(app),
+                lambda: announce(url, model.ref.id, tuple(others)),
+                jobs.close_subscriptions,
+                shutdown_policy.close,
+            )
             shutdown_policy.end = server.end
             sockets = [listener, *others.values()]
             if operator is None:

@@ -1,11 +1,12 @@
-"""When a service ends that a user interface started: with that process, or with its last job.
+"""When a service ends that a user interface started: with that process, its other clients, or its last job.
 
-Owns that decision. Independent of signals and sockets.
+Owns that decision, and which clients attend. Independent of signals and sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from typing import Literal
 
 __all__ = ["ShutdownPolicy"]
@@ -14,31 +15,49 @@ __all__ = ["ShutdownPolicy"]
 class ShutdownPolicy:
     """`is_owned` is False for a service in the foreground, which ends when its user ends it.
 
-    `end`, set later, ends the service; `is_idle` says whether its jobs have ended and nobody is subscribed to them.
+    `end`, set later, ends the service; `is_idle` says whether its jobs have ended and nobody is subscribed to them. A
+    service whose owner is gone goes on for the clients that attend it: each of them is an owner then.
     """
 
     def __init__(self, *, is_owned: bool) -> None:
         self.end: Callable[[], None] = lambda: None
         self.is_idle: Callable[[], bool] = lambda: True
+        self.n_attending = 0
         self._is_owned = is_owned
         self._stays = False
         self._has_owner = True
+        self._closed = asyncio.Event()
 
     @property
     def stays_until(self) -> Literal["", "jobs-end"]:
-        """What the service outlives its owner for, empty for nothing."""
+        """What the service outlives its owners for, empty for nothing."""
         return "jobs-end" if self._stays else ""
 
     def stay(self) -> None:
-        """Outlive the owner until the last job has ended."""
+        """Outlive the owners until the last job has ended."""
         self._stays = self._is_owned
 
+    async def attend(self) -> AsyncGenerator[int, None]:
+        """Count a client until it closes this generator or the service ends; yield the number of clients once."""
+        self.n_attending += 1
+        try:
+            yield self.n_attending
+            await self._closed.wait()
+        finally:
+            self.n_attending -= 1
+            self.end_if_due()
+
+    def close(self) -> None:
+        """Let go of the clients: the service ends."""
+        self._closed.set()
+
     def lose_owner(self) -> None:
-        """End now, or after the last job."""
+        """End now, or with the last client that attends, or after the last job."""
         self._has_owner = False
         self.end_if_due()
 
     def end_if_due(self) -> None:
         """End the service if it has nothing to stay for."""
-        if self._is_owned and not self._has_owner and (not self._stays or self.is_idle()):
+        is_left = not (self._has_owner or self.n_attending)
+        if self._is_owned and is_left and (not self._stays or self.is_idle()):
             self.end()

@@ -10,7 +10,7 @@ import threading
 from app.engine.fake import fake_loader
 from app.engine.worker import Worker
 from app.service.pool.worker_process import StartWorker, WorkerProcess
-from quantizer.errors import EngineError
+from quantizer.process import StderrTail
 
 __all__ = ["thread_worker"]
 
@@ -33,6 +33,7 @@ class _Threads:
     def __init__(self, step_s: float, load_s: float, is_unfit: bool) -> None:
         self.pid = next(_NO_PIDS)
         self.stdout = asyncio.StreamReader()
+        self.stderr = StderrTail()
         self._loop = asyncio.get_running_loop()
         read_fd, self._write_fd = os.pipe()
         self._messages = os.fdopen(read_fd, "rb")
@@ -50,9 +51,6 @@ class _Threads:
             await asyncio.to_thread(thread.join, _JOIN_TIMEOUT_S)
         self._messages.close()
         return 0
-
-    def exit_error(self, name: str, status: int, remedy: str) -> EngineError:
-        return EngineError(f"The {name} died (exit status {status}).", remedy)
 
     def _run(self) -> None:
         try:

@@ -32,7 +32,8 @@ from tests.bench.served import Served, serve
 __all__ = ["Tried"]
 
 N_CTX = 160  # an answer ends with it at the latest; the guide's template alone takes 100
-_ENDLESS = {"GET /api/localllm/jobs/events"}  # a stream that only its watcher ends: an answer never comes whole
+# Streams that only their client ends: an answer never comes whole.
+_ENDLESS = {"GET /api/localllm/jobs/events", "GET /api/localllm/attend"}
 _GUIDE = Path(__file__).parents[2] / "assets" / "guide" / "guide-Q8_0.gguf"
 _COMMAND = "uv tool run --from schemathesis==4.32.5 schemathesis"
 _CONFIG = '[checks.not_a_server_error]\nexpected-statuses = ["2xx", "4xx", "501"]\n'

@@ -176,3 +176,36 @@ async def test_the_state_contains_the_plan_of_the_model():
     async with ServiceConnection(client.opened, "guide") as connection:
         await connection.client()
         assert connection.state.plan == brief
+
+
+async def test_a_model_that_was_unloaded_is_noted_and_loaded_again_for_the_next_answer():
+    client, phases = ScriptedClient(), []
+    async with ServiceConnection(client.opened, "guide", check_s=0.0) as connection:
+        connection.watch(lambda: phases.append(connection.state.phase))
+        await connection.client()
+        client.model = replace(READY, state="unloaded")
+        await _comes_to("unloaded", connection)
+
+        async def load(model, when_unfit):
+            client.model = READY
+            return "guide"
+
+        client.load = load
+        assert await connection.client() is client
+    assert phases == ["starting", "ready", "unloaded", "loading", "ready"]
+
+
+async def test_a_service_that_is_gone_is_opened_again_before_a_question_is_sent_to_it():
+    client, losses = ScriptedClient(), []
+    answering = client.status
+
+    async def gone():
+        client.status = answering
+        raise ServiceError("gone")
+
+    async with ServiceConnection(client.opened, "guide") as connection:
+        connection.on_disconnect(lambda: losses.append("lost"))
+        await connection.client()
+        client.status = gone
+        assert await connection.client() is client
+        assert (client.n_opened, connection.state.phase, losses) == (2, "ready", ["lost"])

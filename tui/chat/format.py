@@ -28,6 +28,7 @@ _LABELS = {
     "starting": "starting the service",
     "loading": "loading",
     "ready": "ready",
+    "unloaded": "unloaded when idle, loads with the next question",
     "reading": "processing the prompt",
     "answering": "answering",
     "failed": "not available",

@@ -17,6 +17,8 @@ from textual.widgets import Input, OptionList
 from textual.worker import Worker
 
 from app.protocol.job import Job
+from app.settings.parsing import parse_duration
+from app.settings.settings import Settings
 from tui.commands import HOME, CommandTable, list_command
 from tui.connection import localllm_service
 from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelsScreen"]
 
 _LOOK_S = 1.0  # between two looks at the models folder
-_IDLE = "10m"
 _FOR_GOOD = "-1"
 _KEEP, _REMOVE = "keep", "remove"
 _REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # the harmless choice first
@@ -58,7 +59,7 @@ MODEL_COMMANDS = CommandTable(
             "keep",
             "Keep",
             "k",
-            "Keep the model loaded, or unload it after ten idle minutes",
+            "Keep the model loaded, or unload it after idle time (setting keep_alive)",
             "toggle_keep_alive",
             is_shown=False,
         ),
@@ -260,8 +261,9 @@ class ModelsScreen(FeatureScreen):
         if row is None or not row.is_loaded:
             self.inform("Only a loaded model can be kept.")
             return
-        await (await self._library()).keep_alive(row.loaded_as, _IDLE if row.is_staying else _FOR_GOOD)
-        self.inform(f"{row.name} unloads after ten idle minutes." if row.is_staying else f"{row.name} stays loaded.")
+        idle = self._idle_time()
+        await (await self._library()).keep_alive(row.loaded_as, idle if row.is_staying else _FOR_GOOD)
+        self.inform(f"{row.name} unloads when idle for {idle}." if row.is_staying else f"{row.name} stays loaded.")
         self.rescan()
 
     async def cancel(self) -> None:
@@ -274,6 +276,11 @@ class ModelsScreen(FeatureScreen):
         self.inform("Stopped. Partial data is kept: Enter resumes.")
 
     # Helpers
+
+    def _idle_time(self) -> str:
+        """Return the setting keep_alive; its default where the setting is forever, which needs no key."""
+        chosen = self.app_context.settings_controller.settings.keep_alive
+        return Settings().keep_alive if parse_duration(chosen) is None else chosen
 
     def _local_row(self) -> ModelRow | None:
         """Return the row if its model is on this disk; otherwise notify."""

@@ -89,10 +89,10 @@ class ServedModel:
             yield self.engine
 
     def load(self, when_unfit: UnfitPolicy | None = None) -> None:
-        """Begin to load without a request. The user wants it, so it stays until its memory is needed."""
-        self.keep_alive.set_idle_limit(None)
+        """Begin to load without a request, which counts as a use: the idle time begins anew."""
         self.keep_alive.hold()
         self.engine.start(when_unfit)
+        self.keep_alive.restart_timer()
 
     def reload(self, change: Callable[[EngineConfig], EngineConfig]) -> None:
         """Begin to load again with a changed config; running requests fail."""

@@ -14,6 +14,8 @@ from app.service.pool.engine_client import EngineClient
 
 __all__ = ["KeepAlive"]
 
+_FIRST_USE_S = 60.0  # from loading to the first use: who loads a model beforehand is about to ask it
+
 
 class KeepAlive:
     """Holds `engine` from a use on until it was idle for `idle_s`; None holds it until another model needs the memory.
@@ -34,6 +36,7 @@ class KeepAlive:
         self._on_release = on_release
         self._n_uses = 0
         self._is_held = False
+        self._awaits_use = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -50,13 +53,14 @@ class KeepAlive:
         """The time since 1970 at which the hold ends without another request; None for no end."""
         if self._idle_s is None:
             return None
-        left_s = self._timer.when() - self._clock.time() if self._timer is not None else self._idle_s
+        left_s = self._timer.when() - self._clock.time() if self._timer is not None else self._idle_time_s
         return time.time() + left_s
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Hold the engine inside the context, and for the idle time after it."""
         self._n_uses += 1
+        self._awaits_use = False
         self._stop_timer()
         try:
             yield
@@ -66,19 +70,20 @@ class KeepAlive:
             self.restart_timer()
 
     def hold(self) -> None:
-        """Hold the engine before its first use; the timer starts when it is idle next."""
-        self._is_held = True
+        """Hold the engine for its first use, at least a minute; the timer starts when it is idle next."""
+        self._is_held = self._awaits_use = True
 
     def set_idle_limit(self, idle_s: float | None) -> None:
         """Hold for that many idle seconds from the next idle time on; None holds until the memory is needed."""
         self._idle_s = idle_s
+        self._awaits_use = False
 
     def restart_timer(self) -> None:
         """Count idle seconds from now on, if the engine is held and not in use."""
         self._stop_timer()
         is_idle = self._is_held and not self._n_uses and self._engine.status.state == "ready"
         if self._idle_s is not None and is_idle:
-            self._timer = self._clock.call_later(self._idle_s, self.release)
+            self._timer = self._clock.call_later(self._idle_time_s, self.release)
 
     def ensure_timer(self) -> None:
         """Count idle seconds unless they are being counted: the engine is idle."""
@@ -94,6 +99,11 @@ class KeepAlive:
         """Note that the engine was unloaded; a use that waits for it goes on waiting."""
         self._stop_timer()
         self._is_held = False
+
+    @property
+    def _idle_time_s(self) -> float:
+        assert self._idle_s is not None
+        return max(self._idle_s, _FIRST_USE_S) if self._awaits_use else self._idle_s
 
     @property
     def _clock(self) -> asyncio.AbstractEventLoop:

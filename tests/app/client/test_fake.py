@@ -13,7 +13,7 @@ from app.protocol.chat import TextDelta
 from app.protocol.job import Job
 from quantizer.errors import EngineError, RequestError
 
-_NOT_SCRIPTED = {"count_tokens"}
+_NOT_SCRIPTED = {"count_tokens", "attend"}
 
 
 @pytest.mark.parametrize("name", sorted({name for name in vars(ServiceClient) if name[0] != "_"} - _NOT_SCRIPTED))

@@ -5,8 +5,9 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from app.client import launcher
 from app.client.launcher import connect, load_model, open_service
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
-from app.protocol.chat import Completed, Message, TextDelta
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.protocol.status import ModelStatus
+from app.service.server import listen
 from app.settings.settings import Settings, load_settings
 from quantizer.errors import ModelFileError, UnfitError, UsageError
 from quantizer.process import OwnedProcess
@@ -164,10 +166,59 @@ async def main():
         await load_model(client, "")
         status = await client.call("GET", "/api/localllm/status")
         print(client.base_url, status["models"][0]["worker_pid"], flush=True)
-        await asyncio.sleep(60)
+        await asyncio.to_thread(sys.stdin.readline)
 
 asyncio.run(main())
 """
+_LONG = GenerationOptions(max_tokens=400)
+
+
+@asynccontextmanager
+async def _owner(environment: Mapping[str, str]) -> AsyncIterator[tuple[Process, str]]:
+    """Run another process that owns a service, and yield it with the URL."""
+    face = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", FACE),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert face.stdout is not None
+        yield face, (await face.stdout.readline()).decode().split()[0]
+    finally:
+        with suppress(ProcessLookupError):
+            face.kill()
+        await face.wait()
+
+
+@pytest.mark.parametrize("end", [Process.kill, lambda owner: owner.stdin.write(b"quit\n")])
+async def test_when_the_owner_ends_the_answer_of_another_client_goes_on_and_that_client_owns_the_service(
+    environment: Mapping[str, str], settings: Settings, end: Callable[[Process], object]
+) -> None:
+    async with _owner(environment) as (owner, url):
+        async with open_service(replace(settings, port=int(url.rpartition(":")[2]))) as client:
+            answer = client.chat([Message("user", "hello")], options=_LONG)
+            await anext(answer)
+            end(owner)
+            async with asyncio.timeout(30):
+                await owner.wait()
+            *_, last = [event async for event in answer]
+            assert isinstance(last, Completed)
+            assert last.n_output_tokens > 100
+            assert [event async for event in client.chat([Message("user", "again")])]
+        async with asyncio.timeout(30):
+            while await _listens(url):  # noqa: ASYNC110 - other processes send no events
+                await asyncio.sleep(0.05)
+
+
+async def test_of_clients_that_look_for_a_service_at_once_one_starts_it(settings: Settings) -> None:
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    own = replace(settings, port=port)
+    async with AsyncExitStack() as stack:
+        clients = await asyncio.gather(*(stack.enter_async_context(open_service(own)) for _ in range(3)))
+        assert {client.base_url for client in clients} == {own.url}
+        assert (await clients[0].status()).n_attending == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")

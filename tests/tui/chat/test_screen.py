@@ -10,7 +10,9 @@ from textual.widgets import Input, TextArea
 
 from app.client.fake import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
 from quantizer.errors import ContextOverflowError, EngineError, ErrorInfo, ModelFileError, ServiceError
+from tui.app import LocalllmApp
 from tui.chat.commands import EXAMPLES
+from tui.connection import ServiceConnection
 
 
 async def test_question_is_answered_and_its_figures_shown(open_app):
@@ -373,3 +375,24 @@ async def test_palette_runs_a_command(open_app):
         await user.sees("Set the system prompt")
         await user.presses("enter")
         await user.sees("No system prompt is set.")
+
+
+async def test_a_model_that_the_service_unloaded_is_said_to_be_and_loads_with_the_next_question(user_of):
+    client = ScriptedClient(ScriptedReply(deltas=("Here again.",)))
+    async with ServiceConnection(client.opened, "guide", check_s=0.0) as connection:
+        app = LocalllmApp(connection)
+        async with app.run_test(size=(80, 24)) as pilot:
+            user = user_of(pilot)
+            await user.sees("guide · ready")
+            client.model = replace(READY, state="unloaded")
+            await user.sees("guide · unloaded when idle, loads with the next question")
+
+            async def load(_model, _when_unfit):
+                client.model = replace(LOADING, progress=0.5)
+                return "guide"
+
+            client.load = load
+            await user.asks("Are you there?")
+            await user.sees("guide · loading █████")
+            client.model = READY
+            await user.sees("Here again.", "guide · ready")

@@ -182,7 +182,7 @@ async def test_a_loaded_model_stays_for_a_while_and_is_unloaded(open_app):
         await user.presses("f6")
         await user.sees("● guide")
         await user.presses("k")
-        await user.sees("after ten idle minutes")
+        await user.sees("guide unloads when idle for 10m.")
         await user.presses("u")
         await user.sees("guide is unloaded")
         await user.no_longer_sees("● guide")

@@ -1,4 +1,4 @@
-"""Routes of the service itself: /api/localllm/status, load and stay.
+"""Routes of the service itself: /api/localllm/status, load, attend and stay.
 
 Only our own routes have paths of this machine in their errors: the caller gave them.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 from typing import Literal
 
@@ -22,7 +24,7 @@ from app.service.api.fields import Body
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
-from app.service.http.streaming import JsonResponse
+from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import resident_bytes
@@ -59,6 +61,12 @@ class StaysUntil(TypedDict):
     stays_until: Literal["", "jobs-end"]
 
 
+class Attendance(TypedDict):
+    """The number of clients that attend the service."""
+
+    n_attending: int
+
+
 @router.get("/status")
 async def status(request: Request) -> JsonResponse[ServiceStatus]:
     """The service's version and its models, each with the occupancy and the counters of its engine.
@@ -71,6 +79,7 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
             version=__version__,
             default_model=models.default.ref.id,
             stays_until=app_state(request).shutdown_policy.stays_until,
+            n_attending=app_state(request).shutdown_policy.n_attending,
             models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.opened))),
         )
     )
@@ -81,6 +90,18 @@ async def load(request: Request, body: LoadBody) -> JsonResponse[ModelId]:
     """Begin to load a model; /status reports the progress."""
     model = await app_state(request).models.load(body.model, body.when_unfit)
     return JsonResponse({"id": model.ref.id})
+
+
+@router.get("/attend")
+async def attend(request: Request) -> EventStream[Attendance]:
+    """Keep a service that the TUI or CLI started alive until this stream is closed, also without that program."""
+
+    async def events() -> AsyncGenerator[Attendance, None]:
+        async with aclosing(app_state(request).shutdown_policy.attend()) as counts:
+            async for n_attending in counts:
+                yield {"n_attending": n_attending}
+
+    return EventStream(events(), error_body, DONE_EVENTS)
 
 
 @router.post("/stay")

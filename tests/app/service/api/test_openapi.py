@@ -125,6 +125,7 @@ ANSWERED: Answered = {
 }
 ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?external=1"}
 NO_ANSWER = {"POST /api/push", "POST /rerank", "POST /v1/rerank"}  # refused, and what the fake engine cannot
+ENDLESS = {"GET /api/localllm/jobs/events", "GET /api/localllm/attend"}  # streams that only the client ends
 DOCUMENT = create_document()
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
 
@@ -227,7 +228,7 @@ def test_no_answer_is_left_open() -> None:
             )
 
 
-@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - NO_ANSWER - {"GET /api/localllm/jobs/events"}))
+@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - NO_ANSWER - ENDLESS))
 @pytest.mark.usefixtures("gone")
 def test_each_answer_matches_the_document(own: RunningService, operation: str, coder: Path) -> None:
     method, path = operation.split()
@@ -248,12 +249,12 @@ def test_ranks_match_the_document(returns_documents: bool) -> None:
     _check(_ranking(Reranked("call", (0.5, 1.5), 7), body, "coder"), described)
 
 
-def test_job_events_match_the_document(own: RunningService) -> None:
+@pytest.mark.parametrize("operation", sorted(ENDLESS))
+def test_the_first_event_of_an_endless_stream_matches_the_document(own: RunningService, operation: str) -> None:
     failed_job_id(own)
-    described = DOCUMENT["paths"]["/api/localllm/jobs/events"]["get"]["responses"]["200"]["content"][
-        "text/event-stream"
-    ]
-    with own.http.stream("GET", "/api/localllm/jobs/events") as response:
+    method, path = operation.split()
+    described = DOCUMENT["paths"][path][method.lower()]["responses"]["200"]["content"]["text/event-stream"]
+    with own.http.stream(method, path) as response:
         first = next(line for line in response.iter_lines() if line.startswith("data: "))
     _check(json.loads(first.removeprefix("data: ")), described["x-item-schema"])
 

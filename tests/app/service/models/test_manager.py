@@ -88,7 +88,6 @@ async def test_a_model_loaded_by_a_request_is_unloaded_when_idle(settings: Setti
         kept = (await models.named("second")).keep_alive
         assert kept.expires_s is not None
         assert not running["expires_at"].startswith("9999")
-        assert models.default.keep_alive.expires_s is None, "the user loaded it"
         kept.set_idle_limit(0)
         await http.post("/v1/completions", json={"model": "second", **WORDS})
         while _states(models)["second"] != "unloaded":  # noqa: ASYNC110 - the clock itself is waited for
@@ -96,13 +95,27 @@ async def test_a_model_loaded_by_a_request_is_unloaded_when_idle(settings: Setti
         assert _states(models)["first"] == "ready"
 
 
-async def test_a_model_loaded_by_the_user_stays(settings: Settings) -> None:
+async def test_a_model_chosen_in_the_app_is_unloaded_when_idle_and_loads_with_the_next_question(
+    settings: Settings,
+) -> None:
+    async with _managing(settings) as models, _calling(models) as http:
+        chosen = await models.load("second")
+        await chosen.ready()
+        running = {model["name"]: model for model in (await http.get("/api/ps")).json()["models"]}
+        assert not running["second"]["expires_at"].startswith("9999")
+        chosen.keep_alive.set_idle_limit(0)
+        chosen.keep_alive.restart_timer()
+        while _states(models)["second"] != "unloaded":  # noqa: ASYNC110 - the clock itself is waited for
+            await asyncio.sleep(0)
+        assert (await http.post("/v1/completions", json={"model": "second", **WORDS})).status_code == 200
+
+
+async def test_a_model_that_the_user_keeps_stays_when_it_is_chosen_again(settings: Settings) -> None:
     async with _managing(settings) as models:
-        await (await models.named("second")).n_tokens("hello", add_special=False)
-        assert (await models.named("second")).keep_alive.expires_s is not None
-        await models.load("second")
-        await (await models.named("second")).n_tokens("hello", add_special=False)
-        assert (await models.named("second")).keep_alive.expires_s is None
+        chosen = await models.load("second")
+        chosen.keep_alive.set_idle_limit(None)
+        await (await models.load("second")).ready()
+        assert chosen.keep_alive.expires_s is None
 
 
 async def test_while_a_model_loads_its_clients_get_keep_alives(

@@ -130,12 +130,24 @@ def test_the_idle_limit_counts_from_the_next_idle_time_on() -> None:
 
 
 def test_another_names_idleness_does_not_restart_the_timer() -> None:
-    name = Name(idle_s=10)
+    name = Name(idle_s=100)
     name.hold.hold()
     name.hold.ensure_timer()
-    name.clock.advance(6)
+    name.clock.advance(60)
     name.hold.ensure_timer()
-    name.clock.advance(4)
+    name.clock.advance(40)
+    assert name.n_released == 1
+
+
+def test_a_model_that_is_loaded_beforehand_waits_a_minute_for_its_first_use_and_then_its_idle_time() -> None:
+    name = Name(idle_s=0)
+    name.hold.hold()
+    name.hold.ensure_timer()
+    name.clock.advance(59)
+    assert name.n_released == 0
+    with name.hold.in_use():
+        pass
+    name.clock.advance(0)
     assert name.n_released == 1
 
 

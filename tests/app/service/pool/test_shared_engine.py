@@ -45,6 +45,7 @@ async def test_the_end_of_one_names_hold_is_not_the_end_of_the_others(service: S
 
 async def test_each_name_has_a_timer_of_its_own(tmp_path: Path, tiny_model: Path) -> None:
     async with serving(tmp_path, tiny_model) as service:
+        await service.call("keep-alive", model=BASE, keep_alive="-1")
         await service.make(MADE, system="Be short.")
         await service.ask(MADE)
         running = {entry["name"]: entry for entry in (await service.http.get("/api/ps")).json()["models"]}
