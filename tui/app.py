@@ -18,7 +18,7 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
-from textual.events import DescendantFocus, Event, Paste
+from textual.events import DescendantFocus, Event, Key, Paste
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
@@ -119,9 +119,13 @@ class LocalllmApp(App[None]):
                     yield SystemCommand(command.title, command.tooltip, partial(screen.run_command, command.id))
 
     async def on_event(self, event: Event) -> None:
-        """Remove control sequences from pasted text, whichever field receives it."""
+        """Remove control sequences from pasted text, whichever field receives it. What is typed over the welcome is for
+        the prompt."""
         if isinstance(event, Paste):
             event.text = printable_paste(event.text)
+        is_text = isinstance(event, Paste) or (isinstance(event, Key) and event.is_printable)
+        if is_text and isinstance(self.screen, WelcomeScreen):
+            self.screen.dismiss(False)  # at once: this key and those behind it are for the prompt
         await super().on_event(event)
 
     @on(DescendantFocus)
@@ -285,11 +289,22 @@ class LocalllmApp(App[None]):
             self.bell()
 
     def _welcome(self) -> None:
-        """Show the machine and the models that suit it, on the first run."""
+        """Show the welcome on the first run, unless the user has begun to do something else."""
+        chat = self.screen
+        if isinstance(chat, ChatScreen) and not chat.prompt.text and not chat.is_answering:
+            self.show_welcome()
+        else:
+            self.notify("/welcome shows models that suit this machine.", markup=False)
+
+    def show_welcome(self) -> None:
+        """Show the machine and the models that suit it."""
         self.push_screen(
-            WelcomeScreen(self.app_context.connection, self.app_context.downloads),
-            lambda _: mark_welcome_seen(self.app_context.settings),
+            WelcomeScreen(self.app_context.connection, self.app_context.downloads), self._mark_welcome_seen
         )
+
+    def _mark_welcome_seen(self, has_looked: bool | None) -> None:
+        if has_looked:
+            mark_welcome_seen(self.app_context.settings)
 
     def _notify_download(self, job: Job) -> None:
         """Notify that a download ended."""

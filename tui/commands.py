@@ -208,6 +208,13 @@ APP_COMMANDS = CommandTable(
             slash="model",
             argument="NAME",
         ),
+        Command(
+            "welcome",
+            "Models for this machine",
+            "Show this machine and download a model that suits it",
+            "show_welcome",
+            slash="welcome",
+        ),
         Command("theme", "Theme", "Change the colour theme", "change_theme", slash="theme"),
         Command(
             "help",

@@ -56,6 +56,7 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
             assert isinstance(service, ServiceClient)
             await service.library.recommend()  # however long a busy machine takes to look at itself
             await user.sees(" · chat ")
+            await presses("down")
             await presses("enter")
             await user.sees("Downloading", "guide · ready")  # the guide is available meanwhile
             (job,) = await service.jobs()

@@ -36,7 +36,7 @@ __all__ = [
     "ModelInfoScreen",
     "QuantizeScreen",
     "WelcomeScreen",
-    "first_choice",
+    "default_first",
     "is_first_run",
     "mark_welcome_seen",
     "offer_line",
@@ -150,13 +150,17 @@ def _mark(settings: Settings) -> Path:
     return settings.data_dir / _SEEN
 
 
-class WelcomeScreen(ModalScreen[None]):
+class WelcomeScreen(ModalScreen[bool]):
     """This machine, and models that suit it, to download while chatting with the guide; closes with the first choice.
-    Fetches its content in the background."""
+    Fetches its content in the background.
+
+    It opens by itself, so what is typed may be meant for the prompt: Enter alone downloads nothing, and the app closes
+    this screen for a character (the result is then False: the user did not look at it).
+    """
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Chat with the guide", id="welcome-close", tooltip="Chat with the guide"),
+        Binding("escape", "dismiss(True)", "Chat with the guide", id="welcome-close", tooltip="Chat with the guide"),
     ]
 
     def __init__(self, connection: ServiceConnection, downloads: Downloads) -> None:
@@ -168,9 +172,10 @@ class WelcomeScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="panel") as panel:
             panel.border_title = "Welcome"
-            panel.border_subtitle = "Enter downloads, Esc starts a chat with the guide"
+            panel.border_subtitle = "Select with Down, Enter downloads · just type to chat"
             yield Static(_HELLO, markup=False)
-            yield OptionList(Option("Selecting models for this machine …", id="waiting", disabled=True), markup=False)
+            waiting = Option("Selecting models for this machine …", id="waiting", disabled=True)
+            yield OptionList(_not_now(), waiting, markup=False)
             yield Static("Scanning this machine …", id="machine", markup=False)
 
     def on_mount(self) -> None:
@@ -184,7 +189,7 @@ class WelcomeScreen(ModalScreen[None]):
     @on(OptionList.OptionSelected)
     async def _chosen(self, event: OptionList.OptionSelected) -> None:
         offer = self._offers.get(event.option_id or "")
-        self.dismiss(None)
+        self.dismiss(True)
         if offer is None:
             return
         try:
@@ -210,11 +215,12 @@ class WelcomeScreen(ModalScreen[None]):
             self._show_offers(offered(found), "No model of the catalogue fits this machine: F6 searches for more.")
 
     def _show_offers(self, offers: tuple[Recommended, ...], without: str) -> None:
+        offers = default_first(offers)
         self._offers = {offer.reference: offer for offer in offers}
         options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
         options = options or [Option(Content(without), id="none", disabled=True)]
-        self.choices.set_options([*options, Option("Not now: chat with the guide", id=_GUIDE)])
-        self.choices.highlighted = first_choice(offers) if offers else 1
+        self.choices.set_options([_not_now(), *options])
+        self.choices.highlighted = 0  # Enter may be meant for the prompt
 
     async def _show_machine(self) -> None:
         try:
@@ -231,10 +237,17 @@ def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
     return tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
 
 
-def first_choice(offers: tuple[Recommended, ...]) -> int:
-    """Return the index of the default: the first that is fast enough, else the fastest."""
-    quick = (index for index, offer in enumerate(offers) if offer.keeps_pace)
-    return next(quick, max(range(len(offers)), key=lambda index: offers[index].quant.fit.decode_tps or 0.0))
+def default_first(offers: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
+    """Return the offers with the default at the start: the first that is fast enough, else the fastest."""
+    if not offers:
+        return ()
+    quick = (offer for offer in offers if offer.keeps_pace)
+    default = next(quick, max(offers, key=lambda offer: offer.quant.fit.decode_tps or 0.0))
+    return (default, *(offer for offer in offers if offer is not default))
+
+
+def _not_now() -> Option:
+    return Option("Not now: chat with the guide", id=_GUIDE)
 
 
 def offer_line(offer: Recommended) -> str:

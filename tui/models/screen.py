@@ -196,6 +196,8 @@ class ModelsScreen(FeatureScreen):
             return
         with self.inform_on_error():
             choices = await (await self._library()).types(row.model)
+            if not self.is_current:
+                return  # the user has gone on: keys typed elsewhere must not start a job
             chosen = await self.app.push_screen_wait(QuantizeScreen(row.name, row.n_bytes, choices))
             if chosen is not None:
                 service = await localllm_service(self._connection)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from textual.events import Key
 
 from app.protocol.library import MachineProblem, MachineReport
 from app.settings.settings import Settings
@@ -65,7 +66,7 @@ async def test_enter_fetches_what_answers_fast_enough_here_if_anything_does(arri
     )
     async with arrival(client) as user:
         await user.sees("Qwen3 4B Instruct ·")
-        await user.presses("enter")
+        await user.presses("down", "enter")
         await user.sees(f"Downloading {fetched}")
 
 
@@ -73,7 +74,7 @@ async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arriv
     client = client_with_models()
     async with arrival(client) as user:
         await user.sees("Qwen3 4B Instruct ·")
-        await user.presses("enter")
+        await user.presses("down", "enter")
         await user.sees("Downloading Qwen3 4B Instruct", "guide · ready")
         job = (await client.jobs())[0]
         client.change(replace(job, state="failed"))
@@ -90,6 +91,50 @@ async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
         await user.presses("escape")
         await user.sees("Type a question", "guide · ready")
     assert client.started == []
+
+
+async def test_enter_alone_fetches_nothing_for_it_may_be_meant_for_the_prompt(arrival):
+    client = client_with_models()
+    async with arrival(client) as user:
+        await user.sees("Qwen3 4B Instruct ·")
+        await user.presses("enter")
+        await user.sees("Type a question", "guide · ready")
+    assert client.started == []
+
+
+async def test_what_is_typed_over_the_welcome_is_for_the_prompt_and_the_welcome_comes_again(arrival, settings):
+    client = client_with_models()
+    async with arrival(client) as user:
+        await user.sees("Qwen3 4B Instruct ·")
+        for key in (*"hello", "enter"):  # in one burst
+            user.app.post_message(Key(key, key if len(key) == 1 else None))
+        await user.sees("▌ hello", "Hello.")
+        assert "Welcome" not in user.screen_text
+    assert client.started == []
+    assert is_first_run(settings)
+
+
+async def test_a_paste_over_the_welcome_is_for_the_prompt(arrival):
+    async with arrival(client_with_models()) as user:
+        await user.sees("Qwen3 4B Instruct ·")
+        await user.pastes("a question")
+        await user.sees("│ a question")
+        assert "Welcome" not in user.screen_text
+
+
+async def test_the_welcome_does_not_open_over_what_was_begun_and_a_command_shows_it(settings, user_of):
+    client = client_with_models()
+    async with ServiceConnection(client.opened, "guide") as connection:
+        app = LocalllmApp(connection, settings=settings, clock=lambda: 0.0)
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
+            user = user_of(pilot)
+            await user.types("draft")
+            await user.sees("│ draft")
+            app._welcome()
+            await user.sees("/welcome shows")
+            await user.presses(*["backspace"] * 5)
+            await user.asks("/welcome")
+            await user.sees("Qwen3 4B Instruct ·")
 
 
 async def test_a_machine_that_cannot_be_scanned_still_shows_the_welcome(arrival):
