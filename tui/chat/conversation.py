@@ -14,7 +14,15 @@ from app.protocol.chat import Message as ChatMessage
 from quantizer.errors import UserError
 from tui.chat.composer.attachments import compose_prompt
 
-__all__ = ["UNSAVED_ID", "ContextSize", "Conversation", "Ending", "RemovedMessages", "TranscriptEntry"]
+__all__ = [
+    "UNSAVED_ID",
+    "ContextSize",
+    "Conversation",
+    "Ending",
+    "RemovedMessages",
+    "TranscriptEntry",
+    "estimated_tokens",
+]
 
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
@@ -161,14 +169,14 @@ class Conversation:
     def context_size(self, leaf_id: int | None) -> ContextSize:
         """Return the context used up to a message: as the last finished answer counted it, with an estimate of the
         rest."""
-        size = ContextSize(_estimated(self.settings.system), bool(self.settings.system))
+        size = ContextSize(estimated_tokens(self.settings.system), bool(self.settings.system))
         for message in self._tree.path(leaf_id):
             n_prompt, n_output = (message.stats.get(name) for name in ("n_prompt_tokens", "n_output_tokens"))
             if isinstance(n_prompt, int) and isinstance(n_output, int):
                 size = ContextSize(n_prompt + n_output)
             else:
                 text = compose_prompt(message.content, message.attachments)
-                n_tokens = n_output if isinstance(n_output, int) else _estimated(text)
+                n_tokens = n_output if isinstance(n_output, int) else estimated_tokens(text)
                 size = ContextSize(size.n_tokens + n_tokens, is_estimated=size.is_estimated or n_tokens > 0)
         return size
 
@@ -186,6 +194,6 @@ class Conversation:
         return MessageTree(self.messages.values())
 
 
-def _estimated(text: str) -> int:
+def estimated_tokens(text: str) -> int:
     """Return about how many tokens a text has."""
     return -(-len(text) // _CHARACTERS_PER_TOKEN)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from textual import on, work
 from textual.app import ComposeResult
 from textual.message import Message
+from textual.timer import Timer
 from textual.widgets import TextArea
 from textual.worker import Worker
 
@@ -23,6 +24,7 @@ from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.composer import Composer
+from tui.chat.composer.context_forecast import DraftCounter
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.format import advice
 from tui.chat.message_actions import ConversationScreen
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText
 
 __all__ = ["ChatScreen"]
+
+_PAUSE_S = 0.3
 
 
 class ChatScreen(ConversationScreen):
@@ -56,6 +60,8 @@ class ChatScreen(ConversationScreen):
         self._repository = app_context.repository
         self._settings_editor = SettingsEditor(self._session, Presets(app_context.settings.data_dir))
         self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
+        self._draft_counter = DraftCounter()
+        self._forecast_timer: Timer | None = None
         self._shown_notices: set[str] = set()
 
     def compose(self) -> ComposeResult:
@@ -96,6 +102,7 @@ class ChatScreen(ConversationScreen):
         chat = self._session.chat
         chat.unsent = self.composer.draft
         self._drafts.write(chat.draft)
+        self._forecast_later()
 
     @on(Composer.TakenBack)
     def _taken_back(self) -> None:
@@ -112,6 +119,34 @@ class ChatScreen(ConversationScreen):
         """Notify of answers that ended while another chat was shown."""
         for chat in ended:
             self.inform(f"“{printable_line(chat.title)}” has its answer: F5 opens it.")
+
+    @on(Worker.StateChanged)
+    def _worked(self, event: Worker.StateChanged) -> None:
+        if event.worker.group == "answer" and event.worker.is_finished and self.query(Composer):  # not while it closes
+            self._forecast_later()  # the context has an answer more
+
+    def _forecast_later(self) -> None:
+        """Say what sending the draft means for the context, once the user pauses."""
+        if self._forecast_timer is not None:
+            self._forecast_timer.stop()
+        draft = self.composer.draft
+        if not draft or slash_line(draft.text) is not None:
+            self.workers.cancel_group(self, "forecast")
+            self.prompt.show_forecast()
+        else:
+            self._forecast_timer = self.set_timer(_PAUSE_S, self._forecast)
+
+    @work(group="forecast", exclusive=True)
+    async def _forecast(self) -> None:
+        state, conversation = self._connection.state, self._session.conversation
+        if state.phase != "ready":
+            return
+        edited = conversation.messages.get(self._edited_id) if self._edited_id is not None else None
+        size = conversation.context_size(edited.parent_id if edited else conversation.leaf_id)
+        with suppress(UserError):  # the question reports it
+            draft, client = await self.composer.expected_draft(), await self._connection.client()
+            forecast = await self._draft_counter.forecast(draft, size.n_tokens, client, state)
+            self.prompt.show_forecast(forecast.text, is_warning=forecast.is_too_long)
 
     @on(Composer.Attached)
     def _attached(self, event: Composer.Attached) -> None:
@@ -292,6 +327,7 @@ class ChatScreen(ConversationScreen):
         if text := await self._session.replace_missing_model():
             await self.transcript.add_notice(text)
         self._show_status()
+        self._forecast_later()
         state = self._connection.state
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)

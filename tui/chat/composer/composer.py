@@ -44,7 +44,7 @@ from tui.chat.composer.completion import (
     file_completions,
     partial_word,
 )
-from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, without_mention
+from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, read_mentions, without_mention
 from tui.chat.composer.prompt_input import PromptInput
 from tui.commands import slash_line
 
@@ -107,6 +107,16 @@ class Composer(Vertical):
     def draft(self) -> Draft:
         """The unsent text and attachments."""
         return Draft(self.prompt.text, self.attachments)
+
+    async def expected_draft(self) -> Draft:
+        """Return the draft as it would be sent: with the files that it mentions."""
+        text, attachments = self.prompt.text, self.attachments
+        if not has_mention(text):
+            return Draft(text, attachments)
+        names = {attachment.name for attachment in attachments}
+        is_typed = self.prompt.is_typed
+        mentioned = await asyncio.to_thread(read_mentions, text, self._folder, names, is_typed=is_typed)
+        return Draft(text, (*attachments, *mentioned.attachments))
 
     def put(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Replace text and attachments."""

@@ -85,6 +85,16 @@ class PromptInput(TextArea):
             event.prevent_default()
 
     @property
+    def is_typed(self) -> bool:
+        """Whether nobody else wrote the text: it is one line, which the user sees, or nothing was pasted."""
+        return "\n" not in self.text.strip() or not self._has_paste
+
+    def show_forecast(self, text: str = "", *, is_warning: bool = False) -> None:
+        """Show at the lower border what sending the text means for the context."""
+        self.border_subtitle = text
+        self.set_class(is_warning, "-warning")
+
+    @property
     def before_cursor(self) -> str:
         """The text of the row up to the cursor."""
         row, column = self.cursor_location
@@ -125,7 +135,7 @@ class PromptInput(TextArea):
         if self._neighbours.accept(is_sending=True):
             return
         if text := self.text.strip():
-            is_typed = "\n" not in text or not self._has_paste
+            is_typed = self.is_typed
             self._sent.append(text)
             self._n_back = 0
             self.text = ""

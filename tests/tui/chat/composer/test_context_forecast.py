@@ -1,0 +1,81 @@
+"""What sending a draft means for the context, shown before it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.chat.conversation import Attachment, Draft
+from app.client.fake import ScriptedClient
+from quantizer.errors import RequestError
+from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
+from tui.connection import ConnectionState
+
+
+class CountingClient(ScriptedClient):
+    """Counts words, and remembers what it counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[str] = []
+
+    async def count_tokens(self, text: str, model: str = "") -> int:
+        self.counted.append(text)
+        return await super().count_tokens(text, model)
+
+
+class MuteClient(ScriptedClient):
+    """Has no way to count, as OpenAI's API."""
+
+    async def count_tokens(self, text: str, model: str = "") -> int:
+        raise RequestError("It does not count tokens.", "")
+
+
+STATE = ConnectionState(phase="ready", model="guide", n_ctx=100)
+BOOK = Attachment("book.txt", "word " * 50)
+
+
+async def test_draft_attachments_and_chat_are_added_up_and_an_attachment_is_counted_once():
+    client, counter = CountingClient(), DraftCounter()
+    first = await counter.forecast(Draft("Sum it", (BOOK,)), 20, client, STATE)
+    assert first == ContextForecast(20 + 50 + 5 + 8, 100)  # with its name and its fences, and the template
+    assert (first.text, first.is_too_long) == ("after sending: ≈83/100 tokens", False)
+    longer = await counter.forecast(Draft("word " * 20, (BOOK,)), 20, client, STATE)
+    assert (longer.text, longer.is_too_long) == ("too long: ≈101/100 tokens", True)
+    assert client.counted.count(BOOK.content) == 1
+    await counter.forecast(Draft("Sum it", (BOOK,)), 20, client, replace(STATE, model="other"))
+    assert client.counted.count(BOOK.content) == 2
+
+
+async def test_an_engine_that_counts_nothing_is_estimated_and_its_limit_may_be_unknown():
+    state = ConnectionState(phase="ready", model="far")
+    forecast = await DraftCounter().forecast(Draft("x" * 400), 0, MuteClient(), state)
+    assert (forecast.text, forecast.is_too_long) == ("after sending: ≈108 tokens", False)
+
+
+async def test_the_context_after_sending_is_said_before_it(open_app, tmp_path, monkeypatch):
+    (tmp_path / "notes.txt").write_text("word " * 30)
+    monkeypatch.chdir(tmp_path)
+    async with open_app(ScriptedClient()) as user:
+        await user.sees("· ready")
+        await user.types("one two three")
+        await user.sees("after sending: ≈11/2048 tokens")
+        await user.pastes("word\n" * 20)
+        await user.sees("after sending: ≈35/2048 tokens")
+        await user.presses("enter")
+        await user.sees("Hello.", "context 52/2048")
+        await user.no_longer_sees("after sending")
+        await user.types("and @notes.txt")
+        await user.sees("after sending: ≈95/2048 tokens")  # 52 before, 30 in the file
+        await user.presses("ctrl+u")
+        await user.no_longer_sees("after sending")
+        await user.types("/system Be brief")
+        await user.presses("enter")
+        await user.sees("System prompt")
+        assert "after sending" not in user.screen_text
+
+
+async def test_a_draft_that_does_not_fit_is_said_to_be_too_long(open_app):
+    async with open_app(ScriptedClient(), (60, 18)) as user:
+        await user.sees("· ready")
+        await user.pastes("word " * 3000)
+        await user.sees("too long: ≈3012/2048 tokens")
