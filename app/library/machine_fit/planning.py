@@ -74,11 +74,12 @@ def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
 
 
 def local_planning_context(settings: Settings, machine: Machine | None = None) -> PlanningContext:
-    """Return the context for this machine with measured speeds; without `machine` a survey takes about a second.
+    """Return the context for this machine with measured speeds, without GPUs where the settings use none.
 
-    Raises EngineError if that fails.
+    Without `machine` a survey takes about a second. Raises EngineError if that fails.
     """
     machine = machine or survey(parse_rpc_endpoints(settings.rpc)).machine
+    machine = machine if settings.gpu else Machine(machine.host)
     return PlanningContext(
         machine, fitted_rates(machine, settings.cache_dir, settings.threads), requested_config(settings, machine)
     )

@@ -8,6 +8,8 @@ from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
+from offload.placement.assessment import assess
+from offload.plan import best_assessment
 from offload.speed.cost_model import expected_rates
 from offload.speed.speed_by_depth import faster_quantization, predict
 from tests.offload.machines import MACHINES
@@ -46,3 +48,19 @@ def test_the_best_quantization_that_is_much_faster_is_named_with_its_gain() -> N
 def test_what_does_not_run_has_no_faster_form() -> None:
     small = Machine(replace(MACHINE.host, free_bytes=1 << 30))
     assert faster_quantization(MODEL, QUESTION, small, expected_rates(small)) is None
+
+
+def test_layers_that_the_user_placed_are_predicted_where_they_are() -> None:
+    card = next(machine for machine in MACHINES.values() if machine.gpus)
+    rates, name = expected_rates(card), card.gpus[0].name
+    on_host = replace(QUESTION, gpu_layers={name: 0})
+    placed, free = (predict(MODEL, requested, card, rates, (512,)) for requested in (on_host, QUESTION))
+    assert placed.decode_tps[512] < 0.5 * free.decode_tps[512]
+    run_config = best_assessment(MODEL, on_host, card, rates).profile.run_config
+    planned = assess(MODEL.profile(replace(run_config, depth=512)), card, rates, gpu_layers={name: 0})
+    assert planned.placement is not None
+    assert planned.placement.n_on_gpus == 0
+    assert placed.decode_tps[512] == planned.decode_tps
+    smaller, smaller_free = (faster_quantization(MODEL, requested, card, rates) for requested in (on_host, QUESTION))
+    assert smaller is not None
+    assert smaller != smaller_free

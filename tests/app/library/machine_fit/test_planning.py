@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.library.machine_fit.planning import planning_context
+from app.library.machine_fit.planning import local_planning_context, planning_context
 from app.settings.settings import Settings
+from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
 from offload.placement.assessment import FitLevel
 from quantizer.errors import UsageError
@@ -43,3 +44,9 @@ def test_settings_say_how_a_model_is_wanted() -> None:
     assert short.fit(candidate).total_bytes < long.fit(candidate).total_bytes
     with pytest.raises(UsageError):
         planning_context(Settings(kv_type="q4_9"), machine)
+
+
+def test_without_gpus_by_the_settings_plans_are_for_the_processor() -> None:
+    machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+    with_gpu, without = (local_planning_context(Settings(gpu=gpu), machine).machine for gpu in (True, False))
+    assert (with_gpu, without) == (machine, Machine(machine.host))
