@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bandwidth", "format_memory", "format_speed"]
+__all__ = ["format_bandwidth", "format_memory", "format_speed", "format_speed_range"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
+_NOTABLE_UNCERTAINTY, _MOST_UNCERTAINTY = 0.2, 0.95
 
 
 def format_memory(n_bytes: float) -> str:
@@ -15,6 +16,14 @@ def format_memory(n_bytes: float) -> str:
 def format_bandwidth(bytes_per_s: float) -> str:
     """Return bandwidth in decimal gigabytes, as makers count: 936."""
     return f"{bytes_per_s / 1e9:,.0f}"
+
+
+def format_speed_range(tps: float, uncertainty: float) -> str:
+    """Return tokens per second as `format_speed` does, or a range where they may be off by a share that matters."""
+    if uncertainty < _NOTABLE_UNCERTAINTY:
+        return format_speed(tps)
+    low, high = format_speed(tps * (1 - min(uncertainty, _MOST_UNCERTAINTY))), format_speed(tps * (1 + uncertainty))
+    return low if low == high else f"{low}–{high}"
 
 
 def format_speed(tps: float) -> str:

@@ -189,4 +189,4 @@ def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram
     endpoints = announced_rpc_endpoints(settings)
     if not vram and ram is None:
         return local_planning_context(settings)
-    return planning_context(settings, parse_machine(lambda: survey(endpoints).machine, vram, ram))
+    return planning_context(settings, parse_machine(lambda: survey(endpoints, settings.cache_dir).machine, vram, ram))

@@ -41,12 +41,13 @@ DeviceKindName: TypeAlias = Literal["cpu", "gpu", "integrated"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFit:
-    """The fit of a model on the service's machine. `decode_tps` (tokens a second) is None where unknown; `total_bytes`
-    are those of weights, cache and buffers."""
+    """The fit of a model on the service's machine. `decode_tps` (tokens a second) is None where unknown, and may be off
+    by `uncertainty`, a share of it; `total_bytes` are those of weights, cache and buffers."""
 
     verdict: VerdictName
     decode_tps: float | None
     total_bytes: int
+    uncertainty: float = 0.0
 
     @property
     def runs_well(self) -> bool:

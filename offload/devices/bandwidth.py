@@ -17,7 +17,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-__all__ = ["ReadBandwidth", "measure_disk_read", "measure_read_bandwidth"]
+from offload.devices.cpu_load import is_quiet, others_share, read_cpu_times
+
+__all__ = ["ReadBandwidth", "measure_disk_read", "measure_read_bandwidth", "settled_bandwidth"]
 
 _BUFFER_BYTES = 1 << 30  # larger than the caches of any processor
 _MEMORY_SHARE = 8  # an eighth of what is free at most
@@ -26,12 +28,16 @@ _N_PASSES = 6
 
 @dataclass(frozen=True, slots=True)
 class ReadBandwidth:
-    """Bytes a second that `n_threads` read together from a buffer of `n_bytes`, in the best of `n_passes`."""
+    """Bytes a second that `n_threads` read together from a buffer of `n_bytes`, in the best of `n_passes`.
+
+    `others_share` is the share of the processors that others took meanwhile, None where it is unknown.
+    """
 
     bytes_per_s: float
     n_threads: int
     n_bytes: int
     n_passes: int
+    others_share: float | None = None
 
 
 def measure_read_bandwidth(n_threads: int, n_bytes: int = 0) -> ReadBandwidth:
@@ -43,12 +49,25 @@ def measure_read_bandwidth(n_threads: int, n_bytes: int = 0) -> ReadBandwidth:
     n_bytes = n_bytes or min(_BUFFER_BYTES, psutil.virtual_memory().available // _MEMORY_SHARE)
     parts = np.array_split(np.ones(n_bytes // 4, dtype=np.float32), n_threads)
     times_s = []
+    before = read_cpu_times()
     with ThreadPoolExecutor(n_threads) as pool:
         for _ in range(_N_PASSES):
             begun_s = time.perf_counter()
             list(pool.map(np.max, parts))
             times_s.append(time.perf_counter() - begun_s)
-    return ReadBandwidth(n_bytes / min(times_s), n_threads, n_bytes, _N_PASSES)
+    share = others_share(before, read_cpu_times())
+    return ReadBandwidth(n_bytes / min(times_s), n_threads, n_bytes, _N_PASSES, share)
+
+
+def settled_bandwidth(measured: ReadBandwidth, quiet_bytes_per_s: float | None) -> tuple[float, bool]:
+    """Return the bytes a second that count, and whether they are those of a quiet machine.
+
+    What a busy machine reads is a lower bound; `quiet_bytes_per_s` is what it read when it was quiet, None if it never
+    was.
+    """
+    if is_quiet(measured.others_share):
+        return measured.bytes_per_s, True
+    return max(measured.bytes_per_s, quiet_bytes_per_s or 0.0), quiet_bytes_per_s is not None
 
 
 _N_BYTES, _BLOCK_BYTES = 64 << 20, 4 << 20

@@ -18,24 +18,35 @@ __all__ = ["Run", "fit_rates"]
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
-_BEST_UNCERTAINTY = 0.05
+_BEST_UNCERTAINTY, _MOST_UNCERTAINTY = 0.05, 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measured decode, or a prefill in micro-batches of `n_ubatch`: the work of a token, and tokens per second."""
+    """One measured decode, or a prefill in micro-batches of `n_ubatch`: the work of a token, and tokens per second.
+
+    `weight` is 1 for one of a quiet machine, and less where others may have slowed it; `spread` is the share by which
+    it differs from time to time.
+    """
 
     work: Work
     tokens_per_s: float
     n_ubatch: int = 1
+    weight: float = 1.0
+    spread: float = 0.0
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether nothing else slowed it."""
+        return self.weight >= 1.0
 
 
 def fit_rates(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) -> Rates:
     """Return `rates` fitted to the measured answers and, for operations, prompts.
 
     Seconds per byte of each device, those of attention and the fixed cost are least squares of relative errors, in
-    which each expected rate counts as a weak measurement: what no run touched stays as it was. Raises ValueError for a
-    run of no speed.
+    which each expected rate counts as a weak measurement: what no run touched stays as it was. Where no run is certain,
+    neither is what is predicted. Raises ValueError for a run of no speed.
     """
     if not all(speed > 0 for speed in (run.tokens_per_s for run in (*runs, *prompts))):
         raise ValueError("a run has no speed")
@@ -54,9 +65,12 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
     settled = replace(rates, seconds_per_byte=dict.fromkeys(names, 0.0), attention_seconds_per_byte=0.0, fixed_s=0.0)
     overhead_s = np.array([decode_s(run.work, settled) for run in runs])
     measured_s = np.array([1 / run.tokens_per_s for run in runs])
+    weights = np.array([run.weight for run in runs])
     # unknowns are factors on what was expected, equations are relative to what was measured
-    equations = np.vstack([rows * expected / measured_s[:, None], _PRIOR_WEIGHT * np.eye(len(expected))])
-    targets = np.concatenate([1 - overhead_s / measured_s, np.full(len(expected), _PRIOR_WEIGHT)])
+    equations = np.vstack(
+        [weights[:, None] * rows * expected / measured_s[:, None], _PRIOR_WEIGHT * np.eye(len(expected))]
+    )
+    targets = np.concatenate([weights * (1 - overhead_s / measured_s), np.full(len(expected), _PRIOR_WEIGHT)])
     found = np.maximum(np.linalg.lstsq(equations, targets, rcond=None)[0], _LEAST_SHARE) * expected
     fitted = replace(
         rates,
@@ -69,21 +83,42 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
 
 
 def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
-    """Return the worst error over the runs, but at least that of few runs: they explain themselves."""
-    worst: float = max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1) for run in runs)
-    return max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(runs)))
+    """Return the worst error or spread over the certain runs, but at least that of few runs: they explain themselves.
+
+    Without a certain one the others say how slow it may be, and nothing about how sure that is.
+    """
+    certain = [run for run in runs if run.is_certain]
+    worst: float = max(_error(run, fitted) for run in certain or runs)
+    return min(_MOST_UNCERTAINTY, max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(certain))))
+
+
+def _error(run: Run, fitted: Rates) -> float:
+    return max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1), run.spread if run.is_certain else 0.0)
 
 
 def _with_operations(rates: Rates, prompts: Iterable[Run]) -> Rates:
-    """Return `rates` with the seconds per operation of each device that computed whole prompts alone."""
-    measured: dict[str, list[float]] = {}
+    """Return `rates` with the seconds per operation of each device that computed whole prompts alone.
+
+    Prompts of a busy machine count where there are no others, as weakly as answers do.
+    """
+    measured: dict[str, list[tuple[float, float]]] = {}
     for prompt in prompts:
         name = _alone(rates, prompt.work)
         computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
         if name and computing_s > 0:
-            measured.setdefault(name, []).append(computing_s / prompt.work.operations[name])
-    found = {name: median(seconds) for name, seconds in measured.items()}
+            measured.setdefault(name, []).append((prompt.weight, computing_s / prompt.work.operations[name]))
+    found = {name: _pulled(rates.seconds_per_operation[name], seconds) for name, seconds in measured.items()}
     return replace(rates, seconds_per_operation={**rates.seconds_per_operation, **found})
+
+
+def _pulled(expected: float, measured: Sequence[tuple[float, float]]) -> float:
+    """Return the median of the heaviest of `measured`, pairs of weight and value, drawn to what was expected."""
+    weight = max(weight for weight, _ in measured)
+    value = median(value for each, value in measured if each == weight)
+    if weight >= 1.0:
+        return value
+    ratio = expected / value
+    return expected * (weight**2 * ratio + _PRIOR_WEIGHT**2) / (weight**2 * ratio**2 + _PRIOR_WEIGHT**2)
 
 
 def _alone(rates: Rates, work: Work) -> str:

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from app.cli.output.format import format_bytes
 from app.terminal import printable_line
-from offload.format import format_speed
+from offload.format import format_speed_range
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
@@ -52,8 +52,10 @@ def format_fit(fit: ModelFit | None) -> str:
 
 
 def format_rate(fit: ModelFit | None) -> str:
-    """Return the predicted speed, such as 32 tok/s."""
-    return "" if fit is None or fit.decode_tps is None else f"{format_speed(fit.decode_tps)} tok/s"
+    """Return the predicted speed, such as 32 tok/s, or 18–39 tok/s where it is uncertain."""
+    if fit is None or fit.decode_tps is None:
+        return ""
+    return f"{format_speed_range(fit.decode_tps, fit.uncertainty)} tok/s"
 
 
 def format_context(n_tokens: int) -> str:
@@ -191,14 +193,15 @@ class Columns:
     size: int = 8
     type: int = 8
     fit: int = 9
-    speed: int = 11
+    speed: int = 13
     context: int = 5
 
 
 def columns(width: int) -> Columns:
     """Return the columns for rows of `width` cells: the name takes the rest, the last columns are hidden first."""
     wide = Columns(0)
-    for kept in (wide, replace(wide, context=0), replace(wide, context=0, type=0)):
+    narrow = replace(wide, context=0, type=0)
+    for kept in (wide, replace(wide, context=0), narrow, replace(narrow, speed=11)):
         taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.speed, kept.context) if cells)
         if width - 2 - taken >= _MIN_NAME_CELLS:
             break

@@ -12,7 +12,7 @@ from app.engine.speculative.acceptance import DraftGain
 from app.protocol.library import ModelFit
 from offload.footprint.model import KvRow
 from offload.footprint.profile import DEFAULT_N_UBATCH
-from offload.format import format_memory, format_speed
+from offload.format import format_memory, format_speed, format_speed_range
 from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan
@@ -161,6 +161,6 @@ _VERDICT_NAMES = {
 
 
 def format_fit(fit: ModelFit) -> str:
-    """Return the fit level and the speed: fits, 32 tok/s."""
-    pace = "" if fit.decode_tps is None else f", {format_speed(fit.decode_tps)} tok/s"
+    """Return the fit level and the speed: fits, 32 tok/s, or a range where it is uncertain."""
+    pace = "" if fit.decode_tps is None else f", {format_speed_range(fit.decode_tps, fit.uncertainty)} tok/s"
     return _VERDICT_NAMES[FitLevel(fit.verdict)] + pace

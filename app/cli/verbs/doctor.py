@@ -38,7 +38,7 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     from app.engine.load.machine import survey
 
     settings = load_settings({"rpc": rpc})
-    findings = collect_findings(settings, survey(announced_rpc_endpoints(settings)), model)
+    findings = collect_findings(settings, survey(announced_rpc_endpoints(settings), settings.cache_dir), model)
     report = describe_machine(findings)
     diagnosis = _diagnose(model, settings, findings.machine) if model else None
     if wants_json:

@@ -6,16 +6,19 @@ driver that crashes ends only that process. Independent of models.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from offload.devices.bandwidth import measure_read_bandwidth
+from offload.devices.bandwidth import measure_read_bandwidth, settled_bandwidth
 from offload.devices.cpu import default_threads
+from offload.devices.cpu_load import is_quiet
 from offload.devices.gpu_table import known_bandwidth
 from offload.devices.gpus import ListedGpu, PciGpu, distinct_gpus, nvidia_gpus, pci_gpus
 from offload.devices.host_memory import HostMemory, host_memory
@@ -36,28 +39,55 @@ __all__ = [
 
 _LOOPBACK = ("localhost:", "127.")
 _CONNECT_TIMEOUT_S = 3.0
+_BUSY_AGE_S = 600.0  # of what a busy machine measured, before it is measured again
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The machine, its memory by the operating system, and the GPUs that this build of llama.cpp cannot use."""
+    """The machine, its memory by the operating system, and the GPUs that this build of llama.cpp cannot use.
+
+    Unless `is_certain`, the memory was only ever measured beside other programs, and may be faster.
+    """
 
     machine: Machine
     memory: HostMemory
     unusable: tuple[PciGpu, ...]
+    is_certain: bool = True
 
 
-def survey(rpc: Sequence[str] = ()) -> Survey:
+def survey(rpc: Sequence[str], cache_dir: Path) -> Survey:
     """Measure the processor's memory and list the GPUs, with those of `rpc` servers, in about a second.
 
-    Raises EngineError when that fails.
+    Memory counts as it was when the machine was last quiet, which is stored in `cache_dir`. Raises EngineError when
+    that fails.
     """
     check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
-    bandwidth = measure_read_bandwidth(default_threads())
+    bytes_per_s, is_certain = _host_bandwidth(cache_dir, is_fresh=True)
     gpus = distinct_gpus(list_gpus(rpc))
-    machine = _machine(memory, bandwidth.bytes_per_s, gpus, on_bus)
-    return Survey(machine, memory, unusable_gpus(on_bus, [gpu.address for gpu in gpus]))
+    machine = _machine(memory, bytes_per_s, gpus, on_bus)
+    return Survey(machine, memory, unusable_gpus(on_bus, [gpu.address for gpu in gpus]), is_certain)
+
+
+def _host_bandwidth(cache_dir: Path, *, is_fresh: bool) -> tuple[float, bool]:
+    """Return the bytes a second of the processor's memory, and whether the machine was quiet when it was measured.
+
+    Without `is_fresh` an earlier measurement is used: of a quiet machine, or of the last minutes.
+    """
+    file = MachineFile(cache_dir / "bandwidth.json", this_build())
+    stored, now_s = file.entry(HOST_NAME), time.time()
+    quiet, busy = stored.get("quiet_bytes_per_s"), stored.get("busy_bytes_per_s")
+    if not is_fresh and quiet is not None:
+        return quiet, True
+    if not is_fresh and busy is not None and 0 <= now_s - stored.get("busy_at_s", 0.0) < _BUSY_AGE_S:
+        return busy, False
+    measured = measure_read_bandwidth(default_threads())
+    found = settled_bandwidth(measured, quiet)
+    is_new = is_quiet(measured.others_share)
+    change = {"quiet_bytes_per_s": found[0]} if is_new else {"busy_bytes_per_s": found[0], "busy_at_s": now_s}
+    with contextlib.suppress(OSError):  # the disk is full or read-only: measured again next time
+        file.update(HOST_NAME, change)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +103,11 @@ def list_gpus(rpc: Sequence[str]) -> list[ListedGpu]:
 def detect_machine(gpus: Sequence[ListedGpu], cache_dir: Path) -> Machine:
     """Return this machine with the `gpus` that ggml listed.
 
-    The memory bandwidth of the processor is measured once and stored in `cache_dir`. Without a GPU it is not measured:
-    it would decide nothing.
+    The memory bandwidth of the processor is stored in `cache_dir` once the machine was quiet. Without a GPU it is not
+    measured: it would decide nothing.
     """
-    bandwidths = MachineFile(cache_dir / "bandwidth.json", this_build())
-    bytes_per_s = bandwidths.entry(HOST_NAME).get("bytes_per_s")
-    if gpus and bytes_per_s is None:
-        bytes_per_s = measure_read_bandwidth(default_threads()).bytes_per_s
-        bandwidths.update(HOST_NAME, {"bytes_per_s": bytes_per_s})
+    stored = MachineFile(cache_dir / "bandwidth.json", this_build()).entry(HOST_NAME)
+    bytes_per_s = _host_bandwidth(cache_dir, is_fresh=False)[0] if gpus else stored.get("quiet_bytes_per_s")
     return _machine(host_memory(), bytes_per_s, distinct_gpus(gpus), pci_gpus() if gpus else ())
 
 

@@ -9,24 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from statistics import median
 from typing import BinaryIO, Literal
 
 from app.protocol.codec import decode, encode
 from offload.devices.cpu import cpu_name, default_threads
-from offload.devices.machine import Machine
+from offload.devices.machine import HOST_NAME, Machine
 from offload.speed.cost_model import Rates, Work, expected_rates
 from offload.speed.rate_fitting import Run, fit_rates
+from offload.speed.run_selection import MeasuredSpeed, estimate_speed
 from quantizer.files import try_lock
 
 __all__ = ["RunHistory", "RunRecord", "fitted_rates", "machine_key", "measured_runs"]
 
 _MAX_BYTES = 1 << 18  # some 500 runs
 _LOCK_TIMEOUT_S = 0.2
-_N_NEWEST = 5  # of a model at a depth, whose median counts
+_LEAST_HOST_SHARE = 0.05  # of the bytes read; with less on the processors their load slows little
 _DEPTH_STEP = 256
 
 
@@ -35,7 +35,8 @@ class RunRecord:
     """One run on `machine` (a `machine_key`) with `n_threads`: the decode of an answer at `depth`, or a prefill.
 
     `model` is its fingerprint, `work` the work of the devices for a token; `n_ubatch` counts for prefill. `at_s` is its
-    end in seconds since 1970, `gpu_layers` the number of layers on GPUs; old records have 0 and None.
+    end in seconds since 1970, `gpu_layers` the number of layers on GPUs, `others_share` the share of the processors
+    that other programs and the hypervisor took meanwhile; old records have 0 and None.
     """
 
     machine: str
@@ -48,6 +49,7 @@ class RunRecord:
     n_ubatch: int = 0
     at_s: float = 0.0
     gpu_layers: int | None = None
+    others_share: float | None = None
 
 
 class RunHistory:
@@ -86,7 +88,7 @@ class RunHistory:
 def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[Run]]:
     """Return one decode run or prompt run for each model and depth with `n_threads`. Pure.
 
-    Each is the median of the newest: single runs vary with the load of the machine.
+    Each is that of a quiet machine, if it was ever quiet (see `offload.speed.run_selection`).
     """
     groups: dict[tuple[str, str, int], list[RunRecord]] = {}
     for record in records:
@@ -95,12 +97,20 @@ def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Ru
     runs: list[Run] = []
     prompts: list[Run] = []
     for (kind, _, _), group in groups.items():
-        newest, speed = group[-1], median(record.tokens_per_s for record in group[-_N_NEWEST:])
+        found = estimate_speed([MeasuredSpeed(record.tokens_per_s, _slowing_share(record)) for record in group])
+        run = Run(group[-1].work, found.tokens_per_s, weight=found.weight, spread=found.spread)
         if kind == "decode":
-            runs.append(Run(newest.work, speed))
+            runs.append(run)
         else:
-            prompts.append(Run(newest.work, speed, newest.n_ubatch))
+            prompts.append(replace(run, n_ubatch=group[-1].n_ubatch))
     return runs, prompts
+
+
+def _slowing_share(record: RunRecord) -> float | None:
+    """Return the share that others took of the processors, if those had a part of the work that counts."""
+    n_bytes = sum(record.work.read_bytes.values())
+    on_host = record.work.read_bytes.get(HOST_NAME, 0.0) + record.work.attention_bytes
+    return record.others_share if on_host > _LEAST_HOST_SHARE * n_bytes else 0.0
 
 
 def _append(file: BinaryIO, added: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Samples of how fast a loaded model runs, and their records in the run history of this machine.
 
-Owns which answers are samples (alone, without drafts, long enough) and the work of the devices for one token of them.
-Independent of what the records are used for.
+Owns which answers are samples (alone, without drafts, long enough), how busy the machine was, and the work of the
+devices for one token of them. Independent of what the records are used for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from app.engine.load.run_history import RunHistory, RunRecord, machine_key
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason, Request
+from offload.devices.cpu_load import CpuTimes, others_share, read_cpu_times
 from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
@@ -32,6 +33,7 @@ class SpeedSample:
     """The speeds of one sample. `depth` is its mean number of tokens during decode, `n_cells` the cells then in use.
 
     `prefill_tps` is None when too little of the prompt was computed; `prefill_depth` is the length of the prompt.
+    `others_share` is the share of the processors that others took meanwhile, None where too little time passed.
     """
 
     decode_tps: float
@@ -39,13 +41,23 @@ class SpeedSample:
     n_cells: int
     prefill_tps: float | None
     prefill_depth: int
+    others_share: float | None = None
 
 
 class SpeedSampler:
-    """A sampler over the requests of one engine; samples wait until `flush` passes them to `record`."""
+    """A sampler over the requests of one engine; samples wait until `flush` passes them to `record`.
 
-    def __init__(self, record: Callable[[SpeedSample], None] = lambda _sample: None) -> None:
+    `read_times` reads the load of the machine, at the begin and the end of an answer.
+    """
+
+    def __init__(
+        self,
+        record: Callable[[SpeedSample], None] = lambda _sample: None,
+        read_times: Callable[[], CpuTimes] = read_cpu_times,
+    ) -> None:
         self._record = record
+        self._read_times = read_times
+        self._begun = CpuTimes(0.0, 0.0, 0.0)
         self._alone: Request | None = None
         self._pending: deque[SpeedSample] = deque(maxlen=_MAX_PENDING)
 
@@ -53,6 +65,8 @@ class SpeedSampler:
         """Note a new `request`; only one that runs alone can become a sample."""
         is_plain = not request.sampling.grammar and request.n_logprobs is None  # then only the model takes time
         self._alone = request if is_alone and is_plain else None
+        if self._alone is not None:
+            self._begun = self._read_times()
 
     def disturb(self) -> None:
         """Note that something else is computed too."""
@@ -86,6 +100,7 @@ class SpeedSampler:
             n_cells=max(usage.n_prompt_tokens + half, n_cells_used - half),
             prefill_tps=n_computed / timings.prefill_s if has_prefill else None,
             prefill_depth=n_computed,
+            others_share=others_share(self._begun, self._read_times()),
         )
         self._pending.append(sample)
 
@@ -122,6 +137,7 @@ class RunRecorder:
             work=decode_work(shares, self.placement),
             at_s=self.now_s(),
             gpu_layers=self.placement.n_on_gpus,
+            others_share=sample.others_share,
         )
         records = [decode]
         if sample.prefill_tps is not None:

@@ -1,6 +1,7 @@
 """A cache of how the local models fit on this machine, valid while their files are unchanged.
 
-Owns the survey of the machine and the fits. One thread at a time surveys and reads. Heavy modules are imported on first
+Owns the survey of the machine and the fits, and when both are made anew: once the machine is quiet, if it was not, and
+once answers taught it other speeds. One thread at a time surveys and reads. Heavy modules are imported on first
 use.
 """
 
@@ -8,19 +9,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.library.local.index import LibraryEntry
 from app.settings.settings import Settings
+from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from quantizer.errors import UserError
 
 if TYPE_CHECKING:
     from app.engine.load.machine import Survey
     from app.library.machine_fit.planning import PlanningContext
     from app.protocol.library import ModelFit
+    from offload.speed.cost_model import Rates
 
 __all__ = ["FitCache"]
+
+_LOOK_S = 2.0  # of all processors together, before their load is known well enough
+_NOTABLE = 0.05
 
 
 class FitCache:
@@ -29,9 +37,17 @@ class FitCache:
     `survey` finds the machine's devices (the engine's own without it); it takes a second and may raise EngineError.
     """
 
-    def __init__(self, settings: Settings, survey: Callable[[Sequence[str]], Survey] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        survey: Callable[[Sequence[str]], Survey] | None = None,
+        read_times: Callable[[], CpuTimes] = read_cpu_times,
+    ) -> None:
         self._settings = settings
         self._survey = survey
+        self._read_times = read_times
+        self._times: CpuTimes | None = None  # when the load was last looked at
+        self._runs_stamp = 0
         self._found: Survey | None = None
         self._here: PlanningContext | None = None
         self._fits: dict[Path, tuple[str, ModelFit | None]] = {}
@@ -44,7 +60,7 @@ class FitCache:
 
         with self._lock:
             if self._found is None:
-                look = self._survey or survey
+                look = self._survey or partial(survey, cache_dir=self._settings.cache_dir)
                 self._found = look(parse_rpc_endpoints(self._settings.rpc))
             return self._found
 
@@ -54,6 +70,7 @@ class FitCache:
 
         with self._lock:
             if self._here is None:
+                self._runs_stamp = self._stamp_of_runs()
                 self._here = local_planning_context(self._settings, self.machine().machine)
             return self._here
 
@@ -62,6 +79,39 @@ class FitCache:
         with self._lock:
             self._found = self._here = None
             self._fits.clear()
+
+    def renew(self) -> None:
+        """Forget a survey of a busy machine once it is quiet, and fits by speeds that have been measured since."""
+        from app.engine.load.run_history import fitted_rates
+
+        if not self._lock.acquire(blocking=False):  # a survey is under way: the caller must not wait for it
+            return
+        try:
+            if self._found is not None and not self._found.is_certain and self._has_become_quiet():
+                self.forget()
+            stamp = self._stamp_of_runs()
+            if self._here is not None and stamp != self._runs_stamp:
+                self._runs_stamp = stamp
+                rates = fitted_rates(self._here.machine, self._settings.cache_dir, self._settings.threads)
+                if _differ(rates, self._here.rates):
+                    self._here = replace(self._here, rates=rates)
+                    self._fits.clear()
+        finally:
+            self._lock.release()
+
+    def _has_become_quiet(self) -> bool:
+        """Return whether nobody computed since the last call, if that is long enough ago to say."""
+        now, before = self._read_times(), self._times
+        if before is not None and now.total_s - before.total_s < _LOOK_S:
+            return False
+        self._times = now
+        return before is not None and is_quiet(others_share(before, now))
+
+    def _stamp_of_runs(self) -> int:
+        try:
+            return (self._settings.cache_dir / "runs.jsonl").stat().st_mtime_ns
+        except OSError:  # nothing was measured yet
+            return 0
 
     def get(self, entry: LibraryEntry) -> ModelFit | None:
         """Return the fit of a model whose file is unchanged, None without one."""
@@ -80,6 +130,13 @@ class FitCache:
         """
         here = self.here()
         self._fits[entry.ref.path] = (entry.disk.stamp, _fit(entry.ref.path, here))
+
+
+def _differ(one: Rates, other: Rates) -> bool:
+    """Return whether predictions by the rates differ by more than a person would notice."""
+    pairs = [(one.seconds_per_byte[name], other.seconds_per_byte[name]) for name in other.seconds_per_byte]
+    pairs += [(one.attention_seconds_per_byte, other.attention_seconds_per_byte), (one.fixed_s, other.fixed_s)]
+    return abs(one.uncertainty - other.uncertainty) > _NOTABLE or any(abs(a / b - 1) > _NOTABLE for a, b in pairs)
 
 
 def _fit(path: Path, here: PlanningContext) -> ModelFit | None:

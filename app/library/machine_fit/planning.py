@@ -61,7 +61,8 @@ class PlanningContext:
         """Return the fit of `model`. Raises as `best_assessment` does."""
         found = self.best_assessment(model)
         decode_tps = None if found.decode_tps is None else round(found.decode_tps, 3)
-        return ModelFit(found.verdict.value, decode_tps, found.profile.total_bytes)
+        uncertainty = round(self.rates.uncertainty, 3)
+        return ModelFit(found.verdict.value, decode_tps, found.profile.total_bytes, uncertainty)
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
         """Return the plan of `model`: shares, warnings, remedies. Raises as `best_assessment` does."""
@@ -78,7 +79,7 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
 
     Without `machine` a survey takes about a second. Raises EngineError if that fails.
     """
-    machine = machine or survey(parse_rpc_endpoints(settings.rpc)).machine
+    machine = machine or survey(parse_rpc_endpoints(settings.rpc), settings.cache_dir).machine
     machine = machine if settings.gpu else Machine(machine.host)
     return PlanningContext(
         machine, fitted_rates(machine, settings.cache_dir, settings.threads), requested_config(settings, machine)

@@ -100,6 +100,7 @@ class LibraryService:
         from app.library.hub.catalogue import Role, read_catalogue
         from app.library.hub.recommend import recommend
 
+        self._fit_cache.renew()
         context = self._fit_cache.here()
         return [recommend(read_catalogue(), role, context) for role in Role]
 
@@ -158,6 +159,7 @@ class LibraryService:
 
     @in_thread
     def _entries(self, *, has_external: bool) -> list[LibraryEntry]:
+        self._fit_cache.renew()
         with Index(self._settings.cache_dir) as index:
             forget_missing(self._settings.models_dir, index)
             return list_entries((*available(self._settings), *(external_models() if has_external else ())), index)

@@ -126,7 +126,9 @@ class PlanService:
         from offload.devices.host_memory import host_memory
 
         endpoints = parse_rpc_endpoints(self._settings.rpc)
-        return MachineCache(lambda: survey(endpoints).machine, lambda: host_memory().free_bytes)
+        return MachineCache(
+            lambda: survey(endpoints, self._settings.cache_dir).machine, lambda: host_memory().free_bytes
+        )
 
     def _model(self, request: PlanRequest, settings: Settings) -> _CachedModel:
         """Return the requested model; its header is read once for each version of the file."""

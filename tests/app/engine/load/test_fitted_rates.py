@@ -17,7 +17,7 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import tensors_of
 
 MACHINE = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0, bytes_per_s=1e9))
-ANSWER = SpeedSample(decode_tps=5.0, depth=100, n_cells=600, prefill_tps=50.0, prefill_depth=90)
+ANSWER = SpeedSample(decode_tps=5.0, depth=100, n_cells=600, prefill_tps=50.0, prefill_depth=90, others_share=0.0)
 
 
 def recorder(cache_dir: Path, model: Path, *, is_fused: bool = False) -> RunRecorder:

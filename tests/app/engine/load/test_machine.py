@@ -2,9 +2,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.engine.llama.devices import ggml_gpus
-from app.engine.load.machine import detect_machine, gpu_device, list_gpus, unusable_gpus, with_host_bandwidth
+from app.engine.load import machine as machine_module
+from app.engine.load.machine import (
+    detect_machine,
+    gpu_device,
+    list_gpus,
+    survey,
+    unusable_gpus,
+    with_host_bandwidth,
+)
 from app.engine.load.machine_file import MachineFile, this_build
+from offload.devices.bandwidth import ReadBandwidth
 from offload.devices.gpus import ListedGpu, PciGpu
 from offload.devices.machine import Device, DeviceKind
 
@@ -57,9 +68,26 @@ def test_a_gpu_of_another_machine_has_the_link_that_was_measured() -> None:
 def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(tmp_path: Path) -> None:
     bandwidths = MachineFile(tmp_path / "bandwidth.json", this_build())
     assert detect_machine([], tmp_path).host.bytes_per_s is None
-    bandwidths.update("CPU", {"bytes_per_s": 42e9})
+    bandwidths.update("CPU", {"quiet_bytes_per_s": 42e9})
     machine = detect_machine([CARD], tmp_path)
     assert (machine.host.bytes_per_s, machine.gpus[0].name) == (42e9, "CUDA0")
+
+
+def test_the_memory_of_a_busy_machine_is_measured_again_once_it_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [ReadBandwidth(9e9, 2, 1 << 30, 6, 0.8), ReadBandwidth(22e9, 2, 1 << 30, 6, 0.02)]
+    monkeypatch.setattr(machine_module, "measure_read_bandwidth", lambda _n_threads: measured.pop(0))
+    monkeypatch.setattr(machine_module, "list_gpus", lambda _rpc: [])
+    busy = survey((), tmp_path)
+    assert (busy.machine.host.bytes_per_s, busy.is_certain) == (9e9, False)
+    assert detect_machine([CARD], tmp_path).host.bytes_per_s == 9e9, "not measured again at each load"
+    quiet = survey((), tmp_path)
+    assert (quiet.machine.host.bytes_per_s, quiet.is_certain) == (22e9, True)
+    assert detect_machine([CARD], tmp_path).host.bytes_per_s == 22e9
+    measured.append(ReadBandwidth(9e9, 2, 1 << 30, 6, 0.8))
+    again = survey((), tmp_path)
+    assert (again.machine.host.bytes_per_s, again.is_certain) == (22e9, True)
 
 
 def test_the_process_that_lists_gpus_lists_each_that_the_engine_can_use() -> None:

@@ -92,9 +92,18 @@ for depth in range(40):
 
 def test_the_median_of_the_newest_runs_of_a_model_at_a_depth_counts() -> None:
     speeds = [1.0, 2.0, 10.0, 11.0, 500.0, 12.0, 13.0]
-    runs, prompts = measured_runs([replace(RECORD, tokens_per_s=speed) for speed in speeds], n_threads=2)
+    quiet = [replace(RECORD, tokens_per_s=speed, others_share=0.1) for speed in speeds]
+    runs, prompts = measured_runs([*quiet, replace(RECORD, tokens_per_s=0.5, others_share=0.8)], n_threads=2)
     assert [run.tokens_per_s for run in runs] == [12.0]
     assert prompts == []
+
+
+def test_the_load_of_the_processors_does_not_count_where_a_gpu_does_the_work() -> None:
+    on_gpu = replace(RECORD, work=Work(read_bytes={"GPU0": 1e9, "CPU": 1e6}), others_share=0.8)
+    weights = [
+        measured_runs([record], n_threads=2)[0][0].weight for record in (on_gpu, replace(RECORD, others_share=0.8))
+    ]
+    assert weights[0] == 1.0 > weights[1]
 
 
 def test_runs_at_other_depths_or_of_other_models_are_separate() -> None:

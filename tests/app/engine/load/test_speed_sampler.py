@@ -7,6 +7,7 @@ import pytest
 from app.engine.load.speed_sampler import SpeedSample, SpeedSampler
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
+from offload.devices.cpu_load import CpuTimes
 
 REQUEST = Request(request_id="a", prompt="hello")
 USAGE = Usage(n_prompt_tokens=200, n_output_tokens=41, n_passes=41)
@@ -27,7 +28,9 @@ def samples_of(
 
 def test_an_answer_alone_is_a_sample_of_prefill_and_decode() -> None:
     (answer,) = samples_of(n_cells=1000)
-    assert answer == SpeedSample(decode_tps=10.0, depth=220, n_cells=980, prefill_tps=100.0, prefill_depth=200)
+    assert replace(answer, others_share=None) == SpeedSample(
+        decode_tps=10.0, depth=220, n_cells=980, prefill_tps=100.0, prefill_depth=200
+    )
 
 
 def test_samples_are_recorded_at_a_flush_once() -> None:
@@ -88,3 +91,13 @@ def test_an_answer_beside_an_embedding_is_no_sample() -> None:
     sampler.end(END, 0)
     sampler.flush()
     assert samples == []
+
+
+def test_a_sample_knows_how_much_others_took_of_the_processors_meanwhile() -> None:
+    samples: list[SpeedSample] = []
+    readings = iter([CpuTimes(10.0, 1.0, 2.0), CpuTimes(20.0, 2.0, 6.0)])
+    sampler = SpeedSampler(samples.append, lambda: next(readings))
+    sampler.begin(REQUEST, is_alone=True)
+    sampler.end(END, 0)
+    sampler.flush()
+    assert [sample.others_share for sample in samples] == [0.5]

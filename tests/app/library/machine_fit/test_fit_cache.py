@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from app.engine.load.machine import Survey
+from app.engine.load.run_history import RunHistory, RunRecord, machine_key
 from app.library.local.index import LibraryEntry
 from app.library.local.model_files import ModelRef, stat_model
 from app.library.machine_fit.fit_cache import FitCache
 from app.settings.settings import Settings
+from offload.devices.cpu import default_threads
+from offload.devices.cpu_load import CpuTimes
 from offload.devices.host_memory import host_memory
+from offload.speed.cost_model import Work, decode_s
 from tests.offload.machines import MACHINES
 from tests.quantizer.gguf_files import tiny_llama
 
@@ -21,10 +25,11 @@ class Machine:
 
     def __init__(self) -> None:
         self.n_looks = 0
+        self.is_certain = True
 
     def survey(self, rpc: Sequence[str]) -> Survey:
         self.n_looks += 1
-        return Survey(MACHINES["processor only, 32 GB"], host_memory(), ())
+        return Survey(MACHINES["processor only, 32 GB"], host_memory(), (), self.is_certain)
 
 
 @pytest.fixture
@@ -70,3 +75,52 @@ def test_the_machine_is_surveyed_again_on_request(cache: FitCache, machine: Mach
     assert not cache.has(entry(path))
     cache.compute(entry(path))
     assert machine.n_looks == 2
+
+
+def test_a_survey_of_a_busy_machine_is_made_again_once_it_is_quiet(machine: Machine, tmp_path: Path) -> None:
+    readings = [CpuTimes(0, 0, 0), CpuTimes(1, 0, 0), CpuTimes(10, 1, 1), CpuTimes(20, 11, 1)]
+    cache = FitCache(Settings(cache_dir=tmp_path / "cache"), machine.survey, lambda: readings.pop(0))
+    machine.is_certain = False
+    path = tiny_llama(tmp_path / "tiny.gguf")
+    cache.compute(entry(path))
+    for _ in range(3):  # the first reading, too soon to say, still busy
+        cache.renew()
+        assert cache.has(entry(path))
+    cache.renew()
+    assert not cache.has(entry(path))
+    machine.is_certain = True
+    cache.compute(entry(path))
+    cache.renew()
+    assert cache.has(entry(path))
+    assert machine.n_looks == 2
+
+
+def test_a_verdict_follows_what_answers_taught_about_the_machine(cache: FitCache, tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "tiny.gguf")
+    cache.compute(entry(path))
+    before = cache.get(entry(path))
+    here = cache.here()
+    work = Work(read_bytes={"CPU": 1e9}, n_layers=16)
+    run = RunRecord(
+        machine=machine_key(here.machine),
+        n_threads=default_threads(),
+        model="a",
+        kind="decode",
+        depth=100,
+        tokens_per_s=0.25 / decode_s(work, here.rates),
+        work=work,
+        others_share=0.05,
+    )
+    RunHistory(tmp_path / "cache").add([run])
+    cache.renew()
+    assert not cache.has(entry(path))
+    cache.compute(entry(path))
+    after = cache.get(entry(path))
+    assert before is not None
+    assert after is not None
+    assert before.decode_tps is not None
+    assert after.decode_tps is not None
+    assert after.decode_tps < before.decode_tps
+    assert before.uncertainty == 0.35
+    cache.renew()
+    assert cache.has(entry(path)), "the same measurements change nothing"

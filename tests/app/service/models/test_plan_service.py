@@ -66,7 +66,7 @@ def test_a_file_that_changed_is_read_again_and_no_other(
 
 def test_measured_speeds_are_in_the_plan(tiny_model: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=32 << 30, free_bytes=28 << 30, bytes_per_s=40e9)
-    monkeypatch.setattr("app.engine.load.machine.survey", lambda _: SimpleNamespace(machine=Machine(host)))
+    monkeypatch.setattr("app.engine.load.machine.survey", lambda *_: SimpleNamespace(machine=Machine(host)))
     record = RunRecord(
         machine=machine_key(Machine(host)),
         n_threads=2,

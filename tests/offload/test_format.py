@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from offload.format import format_speed_range
+
+
+@pytest.mark.parametrize(
+    ("tps", "uncertainty", "wanted"),
+    [
+        (32.0, 0.05, "32"),
+        (32.0, 0.19, "32"),
+        (32.0, 0.35, "21–43"),
+        (5.0, 0.5, "2.5–7.5"),
+        (1.3, 0.9, "0.13–2.5"),
+        (40.0, 3.0, "2.0–160"),
+        (0.001, 0.3, "0.00"),
+    ],
+)
+def test_a_speed_that_is_uncertain_is_a_range(tps: float, uncertainty: float, wanted: str) -> None:
+    assert format_speed_range(tps, uncertainty) == wanted
