@@ -235,7 +235,12 @@ SCENES = (
     ),
     Scene(
         name="attached",
-        steps=(("@ n o t e s", "notes.md"), ("enter", "notes.md"), ("R e a d", "Read")),
+        steps=(("@ n o t e s", "notes.md"), ("enter", "notes.md"), ("R e a d", "Read", "after sending")),
+        furnish=_keep_file,
+    ),
+    Scene(
+        name="attachment",
+        steps=(("@ n o t e s", "notes.md"), ("enter", "[notes.md"), ("ctrl+l", "Ctrl+S saves")),
         furnish=_keep_file,
     ),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),

@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.widgets import OptionList, TextArea
 
 from app.chat.conversation import Attachment, Draft
+from app.terminal import printable
 from quantizer.errors import UsageError, UserError
 from tui.chat.composer.attachment_bar import (
     MAX_EDITED_CHARACTERS,
@@ -286,7 +287,9 @@ class Composer(Vertical):
             return
         name = completion.text[1:]
         is_folder = name.endswith("/")  # continue inside it
-        self.prompt.replace_before_cursor(word.n_characters, mention_of(name, is_finished=not is_folder))
+        mention = mention_of(name, is_finished=not is_folder)
+        # a name that cannot be shown is attached without a mention
+        self.prompt.replace_before_cursor(word.n_characters, mention if printable(mention) == mention else "")
         if not is_folder:
             self.run_worker(self._attach_file(name), group="attach")
 

@@ -89,6 +89,21 @@ async def test_what_was_attached_stays_when_another_file_is_missing(open_app):
     assert client.requests[0][0].content.startswith("pasted 1:")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no name has a control character there")
+async def test_a_file_whose_name_cannot_be_shown_is_attached_without_a_mention(open_app, tmp_path):
+    client = ScriptedClient()
+    (tmp_path / "ev\x1b[31mil.md").write_text("Flour.")
+    async with open_app(client) as user:
+        await user.types("What is @il")
+        await user.sees("@ev[31mil.md")
+        await user.presses("tab")
+        await user.sees("[ev[31mil.md")
+        await user.types("this?")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content.endswith("What is this?")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name are files elsewhere")
 async def test_a_pipe_is_refused_and_the_app_goes_on(open_app, tmp_path):
     client = ScriptedClient()
