@@ -9,7 +9,8 @@
         ├── EngineError               the native engine refused, or its process died
         │   └── UnfitError            a model that runs slowly or not at all needs the user's consent
         ├── RequestError              a request that cannot be served as asked
-        │   └── ContextOverflowError  more tokens than the context holds
+        │   ├── ContextOverflowError  more tokens than the context holds
+        │   └── NoTemplateError       a chat with a model that has no chat template
         └── ServiceError              the local service cannot be reached or started
 
 Anything else that escapes is a bug and keeps its traceback. Owns the tree, the form in which an error crosses processes
@@ -29,6 +30,7 @@ __all__ = [
     "ErrorInfo",
     "LocalllmError",
     "ModelFileError",
+    "NoTemplateError",
     "RequestError",
     "ServiceError",
     "StorageError",
@@ -102,12 +104,16 @@ class ContextOverflowError(RequestError):
         self.n_ctx = n_ctx
 
 
+class NoTemplateError(RequestError):
+    """A chat with a model that has no chat template: a base model, which only continues text."""
+
+
 class ServiceError(UserError):
     """The local service cannot be reached, started or bound to its port."""
 
 
 _PLAIN = (UserError, UsageError, ModelFileError, CheckpointError, StorageError, EngineError, RequestError, ServiceError)
-_KINDS: dict[str, type[UserError]] = {kind.__name__: kind for kind in (*_PLAIN, UnfitError)}
+_KINDS: dict[str, type[UserError]] = {kind.__name__: kind for kind in (*_PLAIN, UnfitError, NoTemplateError)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,12 @@ class ChatBackend(Protocol):
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[TextDelta | Completed, None]: ...
 
+    def complete(
+        self, prompt: str, model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[TextDelta | Completed, None]: ...
+
+    async def check_schema(self, schema: object) -> None: ...
+
 
 _CHECK_S = 10.0
 _OPEN: frozenset[str] = frozenset({"ready", "unloaded"})

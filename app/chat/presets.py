@@ -13,7 +13,7 @@ from typing import Any
 
 from app.chat.conversation import ChatSettings
 from app.chat.database import storable
-from app.chat.sampling_options import SAMPLER_OPTIONS, valid_options
+from app.chat.sampling_options import CHAT_OPTIONS, valid_options
 from quantizer.errors import UsageError
 from quantizer.files import explained, write_atomically
 
@@ -34,7 +34,7 @@ class Presets:
         """Return the presets by name, in the order of the file."""
         try:
             with explained(f"{self._path} cannot be read", "Check its permissions."):
-                tables = tomllib.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else {}
+                tables = tomllib.loads(self._text())
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UsageError(f"{self._path} is not valid TOML: {error}.", "Fix it, or move it away.") from error
         return {name: self._settings(name, table) for name, table in tables.items()}
@@ -57,6 +57,13 @@ class Presets:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, "\n".join(_toml(each, presets[each]) for each in presets), sync=True)
 
+    def _text(self) -> str:
+        """Return the text of the file, "" where there is none. Raises OSError."""
+        try:
+            return self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
     def _settings(self, name: str, table: Any) -> ChatSettings:
         if not isinstance(table, dict):
             raise UsageError(f"{self._path}: {name} is not a table.", f"Write [{name}] above its settings.")
@@ -64,7 +71,7 @@ class Presets:
         allowed = valid_options(options)
         for key in options:
             if key not in allowed:
-                names = ", ".join(option.name for option in SAMPLER_OPTIONS)
+                names = ", ".join(option.name for option in CHAT_OPTIONS)
                 raise UsageError(
                     f"{self._path}: {key} of {name} cannot be {options[key]}.", f"A preset sets {_SYSTEM}, {names}."
                 )

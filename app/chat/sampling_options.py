@@ -1,24 +1,68 @@
-"""The sampling options of a chat: their names, bounds and parsing. Pure.
+"""The options of a chat's answers: names, kinds, bounds and parsing, made of the engine's declaration. Pure.
 
-Stored and imported chats may have anything under these names: `valid_options` returns only what is valid.
+A new sampler of `app.protocol.sampling` appears here by itself. Stored and imported chats may have anything under these
+names: `valid_options` returns only what is valid. Lists and schemas are stored as JSON.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 from app.chat.conversation import Scalar
-from app.protocol.sampling import NUMBER_RANGES, NUMBER_TYPES
+from app.chat.prompt_templates import COMPLETION, TEMPLATES
+from app.protocol.chat import GenerationOptions
+from app.protocol.sampling import HTTP_NAMES, MAX_GRAMMAR_BYTES, NUMBER_RANGES, NUMBER_TYPES, SAMPLER_DESCRIPTIONS
 from quantizer.errors import UsageError
 
-__all__ = ["SAMPLER_OPTIONS", "SamplerOption", "change_options", "parse_options", "valid_options", "validate_options"]
+__all__ = [
+    "CHAT_OPTIONS",
+    "FILE_OPTIONS",
+    "MAX_OPTION_BYTES",
+    "ChatOption",
+    "change_options",
+    "generation_options",
+    "parse_options",
+    "schema_of",
+    "split_changes",
+    "template_of",
+    "valid_options",
+    "validate_options",
+]
+
+MAX_OPTION_BYTES = MAX_GRAMMAR_BYTES
+_MAX_TEXTS = 16
+_MAX_TEXT_BYTES = 1024
+_MAX_BREAKER_BYTES = 40
+
+
+class ChatOption(Protocol):
+    """One option under the engine's name. `expected` says which values it takes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def meaning(self) -> str: ...
+
+    @property
+    def expected(self) -> str: ...
+
+    def parse(self, text: str) -> Scalar | None:
+        """Return the value of what a user wrote; None if it is not valid. Raises UsageError where it knows why."""
+
+    def valid(self, value: object) -> Scalar | None:
+        """Return a stored value in this option's kind; None if it is not valid."""
+
+    def sent(self, value: Any) -> Any:
+        """Return a valid value as requests have it."""
 
 
 @dataclass(frozen=True, slots=True)
-class SamplerOption:
-    """One option under the service's name; the bounds are inclusive."""
+class NumberOption:
+    """A number; the bounds are inclusive."""
 
     name: str
     kind: type[int] | type[float]
@@ -26,80 +70,241 @@ class SamplerOption:
     highest: float
     meaning: str
 
-    def allows(self, value: Scalar) -> bool:
-        """Return whether `value` is a number of this kind within the bounds."""
+    @property
+    def expected(self) -> str:
+        return f"Give a{' whole' if self.kind is int else ''} number from {self.lowest} to {self.highest}, or nothing."
+
+    def parse(self, text: str) -> Scalar | None:
+        try:
+            return self.valid(self.kind(text))
+        except ValueError:  # no number, or one of thousands of digits
+            return None
+
+    def valid(self, value: object) -> Scalar | None:
         if isinstance(value, bool) or not isinstance(value, (int, self.kind)):
-            return False
-        return self.lowest <= value <= self.highest
+            return None
+        return self.kind(value) if self.lowest <= value <= self.highest else None
+
+    def sent(self, value: Any) -> Any:
+        return value
 
 
-def _sampling(name: str, meaning: str) -> SamplerOption:
-    return SamplerOption(name, NUMBER_TYPES[name], *NUMBER_RANGES[name], meaning)
+@dataclass(frozen=True, slots=True)
+class TextsOption:
+    """Some texts, such as stop strings: a JSON list of them, or one as it is."""
+
+    name: str
+    meaning: str
+    most_bytes: int = _MAX_TEXT_BYTES
+    expected: str = f'Give one text, or up to {_MAX_TEXTS} as JSON: ["END", "\\n"].'
+
+    def parse(self, text: str) -> Scalar | None:
+        return self.valid(text if text.startswith("[") else [text])
+
+    def valid(self, value: object) -> Scalar | None:
+        texts = _json(value) if isinstance(value, str) else value
+        if not isinstance(texts, list) or not 1 <= len(texts) <= _MAX_TEXTS:
+            return None
+        are_texts = all(isinstance(text, str) and 0 < _n_bytes(text) <= self.most_bytes for text in texts)
+        return json.dumps(texts, ensure_ascii=False) if are_texts else None
+
+    def sent(self, value: Any) -> Any:
+        return tuple(json.loads(value))
 
 
-SAMPLER_OPTIONS = (
-    _sampling("temperature", "0 always takes the likeliest token"),
-    _sampling("top_p", "the likeliest tokens that come to this share"),
-    _sampling("min_p", "tokens at least so likely beside the likeliest"),
-    _sampling("top_k", "so many of the likeliest tokens; 0 all"),
-    SamplerOption("seed", int, 0, 2**32 - 1, "the same seed and question, the same answer"),
-    SamplerOption("max_tokens", int, 1, 2**31 - 1, "longest answer"),
+@dataclass(frozen=True, slots=True)
+class TextOption:
+    """A text that the engine checks, such as a grammar."""
+
+    name: str
+    meaning: str
+    expected: str = f"Give at most {MAX_OPTION_BYTES >> 10} KiB of text."
+
+    def parse(self, text: str) -> Scalar | None:
+        return self.valid(text)
+
+    def valid(self, value: object) -> Scalar | None:
+        is_valid = isinstance(value, str) and 0 < _n_bytes(value) <= MAX_OPTION_BYTES
+        return str(value) if is_valid else None
+
+    def sent(self, value: Any) -> Any:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOption(TextOption):
+    """A JSON schema; which of its keywords are supported is known to the service."""
+
+    expected: str = f"Give a JSON object of at most {MAX_OPTION_BYTES >> 10} KiB, or a file with one."
+
+    def parse(self, text: str) -> Scalar | None:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{self.name} is not JSON: {error}.", self.expected) from error
+        return self.valid(text)
+
+    def valid(self, value: object) -> Scalar | None:
+        text = TextOption.valid(self, value)
+        return text if text is not None and isinstance(_json(text), dict) else None
+
+    def sent(self, value: Any) -> Any:
+        return json.loads(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceOption:
+    """One of some names."""
+
+    name: str
+    meaning: str
+    choices: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return f"Give one of {', '.join(self.choices)}, or nothing."
+
+    def parse(self, text: str) -> Scalar | None:
+        return self.valid(text.lower())
+
+    def valid(self, value: object) -> Scalar | None:
+        return value if isinstance(value, str) and value in self.choices else None
+
+    def sent(self, value: Any) -> Any:
+        return value
+
+
+_OF_ANSWERS: tuple[ChatOption, ...] = (
+    NumberOption("max_tokens", int, 1, 2**31 - 1, "longest answer"),
+    TextsOption("stop", 'texts that end it: END, or ["END", "\\n"]'),
+    SchemaOption("json_schema", "form of the answer: a schema, or its file"),
+    ChoiceOption("template", "form of the prompt: completion, chatml …", (COMPLETION, *TEMPLATES)),
 )
-_NAMES = tuple(option.name for option in SAMPLER_OPTIONS)
+_FIRST = ("temperature", "top_p", "min_p", "top_k", "seed", "max_tokens", "stop", "json_schema", "template")
 
 
-def parse_options(texts: Mapping[str, str]) -> dict[str, int | float]:
+def _samplers() -> Iterator[ChatOption]:
+    for name, meaning in SAMPLER_DESCRIPTIONS.items():
+        if name in NUMBER_TYPES:
+            yield NumberOption(name, NUMBER_TYPES[name], *NUMBER_RANGES[name], meaning)
+        elif name == "seed":
+            yield NumberOption(name, int, 0, 2**32 - 1, meaning)
+        elif name == "grammar":
+            yield TextOption(name, meaning)
+        else:
+            yield TextsOption(name, meaning, _MAX_BREAKER_BYTES)
+
+
+def _in_order(options: Mapping[str, ChatOption]) -> tuple[ChatOption, ...]:
+    return tuple(options[name] for name in dict.fromkeys((*_FIRST, *options)))
+
+
+CHAT_OPTIONS = _in_order({option.name: option for option in (*_samplers(), *_OF_ANSWERS)})
+FILE_OPTIONS = frozenset(option.name for option in CHAT_OPTIONS if isinstance(option, TextOption))
+_BY_NAME = {option.name: option for option in CHAT_OPTIONS}
+_FIELDS = frozenset(item.name for item in fields(GenerationOptions))
+
+
+def parse_options(texts: Mapping[str, str]) -> dict[str, Scalar]:
     """Parse `texts` by option name; a blank text is the model's default. Raises UsageError for an invalid value."""
     return {
-        option.name: _number(option, texts[option.name].strip())
-        for option in SAMPLER_OPTIONS
+        option.name: _parsed(option, texts[option.name].strip())
+        for option in CHAT_OPTIONS
         if texts.get(option.name, "").strip()
     }
 
 
-def change_options(options: Mapping[str, Scalar], text: str) -> dict[str, int | float]:
-    """Return `options` with changes such as "temperature=0.2"; "temperature=" resets to the model's default.
+def split_changes(text: str) -> dict[str, str]:
+    """Return the texts by option name in changes such as `temperature=0.2 stop=["END", "\\n"]`; JSON may have spaces.
+
+    Raises UsageError for an unknown name.
+    """
+    texts = {}
+    rest = text.strip()
+    while rest:
+        name, equals, after = rest.partition("=")
+        if not equals or name not in _BY_NAME:
+            word = rest.split()[0]
+            raise UsageError(f"{word} is not an option.", f"Write NAME=VALUE, NAME one of {', '.join(_BY_NAME)}.")
+        texts[name], rest = _first_value(after)
+    return texts
+
+
+def change_options(options: Mapping[str, Scalar], texts: Mapping[str, str]) -> dict[str, Scalar]:
+    """Return `options` with the changed `texts`, of which a blank one resets to the model's default.
 
     Raises UsageError for an invalid change.
     """
-    texts = {}
-    for word in text.split():
-        name, equals, value = word.partition("=")
-        if not equals or name not in _NAMES:
-            raise UsageError(f"{word} is not an option.", f"Write NAME=VALUE, NAME one of {', '.join(_NAMES)}.")
-        texts[name] = value
     kept = {name: value for name, value in valid_options(options).items() if name not in texts}
     return kept | parse_options(texts)
 
 
-def validate_options(options: Mapping[str, int | float | None]) -> dict[str, int | float]:
+def validate_options(options: Mapping[str, Scalar | None]) -> dict[str, Scalar]:
     """Return the `options` that are not None. Raises UsageError for an invalid value."""
     given = {name: value for name, value in options.items() if value is not None}
-    for option in SAMPLER_OPTIONS:
-        if option.name in given and not option.allows(given[option.name]):
-            raise _refusal(option, str(given[option.name]))
+    for name, value in given.items():
+        if _BY_NAME[name].valid(value) is None:
+            raise _refusal(_BY_NAME[name], str(value))
     return given
 
 
-def valid_options(options: Mapping[str, Scalar]) -> dict[str, int | float]:
+def valid_options(options: Mapping[str, object]) -> dict[str, Scalar]:
     """Return the `options` that are known and valid."""
-    return {
-        option.name: option.kind(options[option.name])
-        for option in SAMPLER_OPTIONS
-        if option.name in options and option.allows(options[option.name])
-    }
+    valid = {option.name: option.valid(options[option.name]) for option in CHAT_OPTIONS if option.name in options}
+    return {name: value for name, value in valid.items() if value is not None}
 
 
-def _number(option: SamplerOption, text: str) -> int | float:
+def generation_options(options: Mapping[str, object]) -> GenerationOptions:
+    """Return the valid `options` as the client sends them."""
+    sent = {name: _BY_NAME[name].sent(value) for name, value in valid_options(options).items() if name != "template"}
+    known = {name: value for name, value in sent.items() if name in _FIELDS}
+    samplers = {HTTP_NAMES.get(name, name): value for name, value in sent.items() if name not in _FIELDS}
+    return GenerationOptions(**known, samplers=samplers)
+
+
+def schema_of(options: Mapping[str, object]) -> object:
+    """Return the JSON schema among the options; None without one."""
+    value = _BY_NAME["json_schema"].valid(options.get("json_schema"))
+    return None if value is None else _json(value)
+
+
+def template_of(options: Mapping[str, object]) -> str:
+    """Return the name of the template among the options; "" for the model's own."""
+    return str(_BY_NAME["template"].valid(options.get("template")) or "")
+
+
+def _first_value(text: str) -> tuple[str, str]:
+    """Return the value at the start of `text`, a word or JSON, and what follows it."""
+    if text.startswith(('"', "[", "{")):
+        try:
+            value, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return text, ""  # the refusal shows it
+        if end == len(text) or text[end].isspace():
+            return value if isinstance(value, str) else text[:end], text[end:].strip()
+    word = "" if not text or text[0].isspace() else text.split(None, 1)[0]
+    return word, text[len(word) :].strip()
+
+
+def _json(value: object) -> Any:
+    """Return the value of JSON text, None for anything else."""
     try:
-        value = option.kind(text)
-    except ValueError:
-        value = math.nan
-    if not option.allows(value):
+        return json.loads(value) if isinstance(value, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _n_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _parsed(option: ChatOption, text: str) -> Scalar:
+    value = option.parse(text)
+    if value is None:
         raise _refusal(option, text)
     return value
 
 
-def _refusal(option: SamplerOption, text: str) -> UsageError:
-    what = "a whole number" if option.kind is int else "a number"
-    return UsageError(f"{option.name} is {text}.", f"Give {what} from {option.lowest} to {option.highest}, or nothing.")
+def _refusal(option: ChatOption, text: str) -> UsageError:
+    shown = text if len(text) <= 80 else f"{text[:79]}…"
+    return UsageError(f"{option.name} is {shown}.", option.expected)

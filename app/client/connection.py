@@ -18,7 +18,7 @@ from app.protocol.chat import GenerationOptions, Message
 from app.protocol.codec import encode
 from quantizer.errors import ErrorInfo, ServiceError, UserError
 
-__all__ = ["MAX_QUOTED", "Connection", "HttpConnection", "chat_body", "error_message", "error_of"]
+__all__ = ["MAX_QUOTED", "Connection", "HttpConnection", "chat_body", "completion_body", "error_message", "error_of"]
 
 MAX_QUOTED = 300  # characters of a server's text, in an error
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
@@ -134,14 +134,20 @@ class Connection(HttpConnection):
 
 def chat_body(messages: Sequence[Message], model: str, options: GenerationOptions | None) -> dict[str, Any]:
     """Return the body of a streamed chat, with the options that are set."""
+    return {"model": model, "messages": [asdict(message) for message in messages], **_streamed(options)}
+
+
+def completion_body(prompt: str, model: str, options: GenerationOptions | None) -> dict[str, Any]:
+    """Return the body of a streamed completion of `prompt`, with the options that are set."""
+    return {"model": model, "prompt": prompt, **_streamed(options)}
+
+
+def _streamed(options: GenerationOptions | None) -> dict[str, Any]:
     chosen = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
-    return {
-        "model": model,
-        "messages": [asdict(message) for message in messages],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **chosen,
-    }
+    samplers, schema = chosen.pop("samplers"), chosen.pop("json_schema", None)
+    if schema is not None:
+        chosen["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    return {"stream": True, "stream_options": {"include_usage": True}, **samplers, **chosen}
 
 
 def error_of(data: dict[str, Any]) -> UserError:

@@ -282,7 +282,8 @@ class ScriptedJobs:
 class ScriptedClient(ScriptedJobs):
     """Answers the n-th request with the n-th reply; the last reply serves all later ones.
 
-    `model` is what `status` reports. `requests` and `options` are those of `chat`, `loads` the loaded models,
+    `model` is what `status` reports. `requests` are those of `chat`, `prompts` those of `complete`, `options` of
+    both; `schemas` those checked, which raise `schema_error`; `loads` the loaded models,
     `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
     `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those of `reload`.
     """
@@ -295,6 +296,9 @@ class ScriptedClient(ScriptedJobs):
         self.reloads: list[PlanRequest] = []
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
+        self.prompts: list[str] = []
+        self.schemas: list[object] = []
+        self.schema_error: UserError | None = None
         self.loads: list[str] = []
         self.options: list[GenerationOptions] = []
         self.n_aborted = 0
@@ -334,7 +338,7 @@ class ScriptedClient(ScriptedJobs):
         """Return the number of words."""
         return len(text.split())
 
-    async def chat(
+    def chat(
         self,
         messages: Sequence[Message],
         model: str = "",  # noqa: ARG002 - the script answers, whatever the model
@@ -342,8 +346,27 @@ class ScriptedClient(ScriptedJobs):
     ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the scripted answer, waiting for the model to be ready as the service does."""
         self.requests.append(tuple(messages))
+        return self._answer(options)
+
+    def complete(
+        self,
+        prompt: str,
+        model: str = "",  # noqa: ARG002
+        options: GenerationOptions | None = None,
+    ) -> AsyncGenerator[TextDelta | Completed, None]:
+        """Yield the scripted answer as the continuation of `prompt`."""
+        self.prompts.append(prompt)
+        return self._answer(options)
+
+    async def check_schema(self, schema: object) -> None:
+        """Raise `schema_error` where it is set."""
+        self.schemas.append(schema)
+        if self.schema_error is not None:
+            raise self.schema_error
+
+    async def _answer(self, options: GenerationOptions | None) -> AsyncGenerator[TextDelta | Completed, None]:
         self.options.append(options or GenerationOptions())
-        reply = self._replies[min(len(self.requests), len(self._replies)) - 1]
+        reply = self._replies[min(len(self.options), len(self._replies)) - 1]
         is_whole = False
         try:
             deltas = [*((thought, "") for thought in reply.thoughts), *(("", text) for text in reply.deltas)]

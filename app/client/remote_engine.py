@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
-from app.client.connection import HttpConnection, chat_body, error_message
+from app.client.connection import HttpConnection, chat_body, completion_body, error_message
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.protocol.status import ModelStatus, ServiceStatus
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
@@ -72,7 +72,7 @@ class RemoteEngine(HttpConnection):
         """Raise RequestError: OpenAI's API has no way to count tokens without an answer."""
         raise RequestError(f"The engine at {self.base_url} does not count tokens.", "It reports them with an answer.")
 
-    async def chat(
+    def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
@@ -83,8 +83,20 @@ class RemoteEngine(HttpConnection):
         body = chat_body(messages, model, options)
         if body.get("continue_final_message"):
             body["add_generation_prompt"] = False  # vLLM takes either
+        return self._streamed("/v1/chat/completions", body)
+
+    def complete(
+        self, prompt: str, model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[TextDelta | Completed, None]:
+        """Yield the continuation of `prompt` as `chat` yields an answer."""
+        return self._streamed("/v1/completions", completion_body(prompt, model, options))
+
+    async def check_schema(self, schema: object) -> None:
+        """Accept every schema: the engine checks it with the question."""
+
+    async def _streamed(self, path: str, body: object) -> AsyncGenerator[TextDelta | Completed, None]:
         reply = _Reply(self._clock)
-        async for event in self.events("POST", "/v1/chat/completions", body):
+        async for event in self.events("POST", path, body):
             with self._parsing():
                 delta = reply.add(event)
             if delta is not None:
@@ -132,7 +144,7 @@ class _Reply:
         for choice in event.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
             delta = choice.get("delta") or {}
-            text += str(delta.get("content") or "")
+            text += str(delta.get("content") or choice.get("text") or "")
             reasoning += str(delta.get("reasoning_content") or delta.get("reasoning") or "")
         self._usage = event.get("usage") or self._usage
         self._timings = event.get("timings") or self._timings

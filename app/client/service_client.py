@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from app.client.connection import Connection, chat_body
+from app.client.connection import Connection, chat_body, completion_body
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
 from app.protocol.codec import decode
 from app.protocol.job import Job, JobKind
@@ -128,7 +128,7 @@ class ServiceClient(Connection):
         data = await self.call("POST", "/tokenize", {"content": text, "model": model})
         return len(data["tokens"])
 
-    async def chat(
+    def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
@@ -140,12 +140,15 @@ class ServiceClient(Connection):
             "reasoning_format": "deepseek",  # thoughts apart from the answer
             **chat_body(messages, model, options),
         }
+        return self._streamed("/v1/chat/completions", body)
+
+    async def _streamed(self, path: str, body: object) -> AsyncGenerator[TextDelta | Completed, None]:
         reason = "stop"
         usage: dict[str, Any] = {}
         timings: dict[str, Any] = {}
-        async for event in self.events("POST", "/v1/chat/completions", body):
+        async for event in self.events("POST", path, body):
             for choice in event["choices"]:
-                delta = choice["delta"]
+                delta = choice.get("delta") or {"content": choice.get("text")}
                 text, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
                 if text or reasoning:
                     yield TextDelta(text, event["timings"]["predicted_n"], reasoning)
@@ -153,6 +156,17 @@ class ServiceClient(Connection):
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings
         yield completed_of(reason, usage, timings)
+
+    def complete(
+        self, prompt: str, model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[TextDelta | Completed, None]:
+        """Yield the continuation of `prompt` as `chat` yields an answer. Raises as `chat`."""
+        body = {"timings_per_token": True, **completion_body(prompt, model, options)}
+        return self._streamed("/v1/completions", body)
+
+    async def check_schema(self, schema: object) -> None:
+        """Raise RequestError, with the reason, for a JSON schema that answers cannot follow."""
+        await self.call("POST", f"{_ROOT}/schema", {"schema": schema})
 
     async def plan(self, request: PlanRequest) -> PlanReport:
         """Return the plan for `request`. Raises the errors of an unavailable model, UsageError for invalid settings."""

@@ -5,7 +5,8 @@ Owns these values, and reading the last one from OpenAI's `usage` and llama.cpp'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = ["Completed", "GenerationOptions", "Message", "TextDelta", "completed_of"]
@@ -24,6 +25,8 @@ class GenerationOptions:
     """The options of an answer; None uses the default of the service and the model.
 
     With `continue_final_message` (vLLM's name) the answer continues the last message, if that is an answer.
+    `json_schema` is the form of the answer. `samplers` are more options of `app.protocol.sampling`, by their names over
+    HTTP.
     """
 
     temperature: float | None = None
@@ -33,6 +36,8 @@ class GenerationOptions:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
+    json_schema: Mapping[str, Any] | None = None
+    samplers: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool | None = None
 
 

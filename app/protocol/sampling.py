@@ -13,7 +13,14 @@ from annotated_types import Interval
 
 from quantizer.errors import RequestError
 
-__all__ = ["MAX_GRAMMAR_BYTES", "NUMBER_RANGES", "NUMBER_TYPES", "SamplingOptions"]
+__all__ = [
+    "HTTP_NAMES",
+    "MAX_GRAMMAR_BYTES",
+    "NUMBER_RANGES",
+    "NUMBER_TYPES",
+    "SAMPLER_DESCRIPTIONS",
+    "SamplingOptions",
+]
 
 MAX_GRAMMAR_BYTES = 64 * 1024
 _MAX_BREAKERS = 16
@@ -22,7 +29,7 @@ _MAX_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """The options of the sampler. `temperature` 0 is greedy; `seed` None is random.
+    """The options of the sampler, each with its meaning. `temperature` 0 is greedy; `seed` None is random.
 
     `penalty_last_n` and `dry_penalty_last_n` count tokens back, -1 meaning the whole context. `mirostat` 1 or 2
     replaces every stage but biases and temperature.
@@ -30,30 +37,30 @@ class SamplingOptions:
     Raises RequestError when a number is outside its range, a list too long or the grammar larger than 64 KiB.
     """
 
-    temperature: Annotated[float, Interval(ge=0, le=100)] = 0.8
-    top_k: Annotated[int, Interval(ge=0, le=1_000_000)] = 40
-    top_p: Annotated[float, Interval(ge=0, le=1)] = 0.95
-    min_p: Annotated[float, Interval(ge=0, le=1)] = 0.05
-    repeat_penalty: Annotated[float, Interval(ge=0.01, le=100)] = 1.0
-    presence_penalty: Annotated[float, Interval(ge=-100, le=100)] = 0.0
-    frequency_penalty: Annotated[float, Interval(ge=-100, le=100)] = 0.0
-    penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000)] = 64
-    typical_p: Annotated[float, Interval(ge=0, le=1)] = 1.0
-    top_n_sigma: Annotated[float, Interval(ge=-1, le=1000)] = -1.0
-    xtc_probability: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    xtc_threshold: Annotated[float, Interval(ge=0, le=1)] = 0.1
-    dynatemp_range: Annotated[float, Interval(ge=0, le=100)] = 0.0
-    dynatemp_exponent: Annotated[float, Interval(ge=0, le=100)] = 1.0
-    dry_multiplier: Annotated[float, Interval(ge=0, le=100)] = 0.0
-    dry_base: Annotated[float, Interval(ge=1, le=100)] = 1.75
-    dry_allowed_length: Annotated[int, Interval(ge=0, le=1_000_000)] = 2
-    dry_penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000)] = 64
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: Annotated[int, Interval(ge=0, le=2)] = 0
-    mirostat_tau: Annotated[float, Interval(ge=0, le=100)] = 5.0
-    mirostat_eta: Annotated[float, Interval(ge=0, le=10)] = 0.1
-    seed: int | None = None
-    grammar: str = ""
+    temperature: Annotated[float, Interval(ge=0, le=100), "0 always takes the likeliest token"] = 0.8
+    top_k: Annotated[int, Interval(ge=0, le=1_000_000), "so many of the likeliest tokens; 0 all"] = 40
+    top_p: Annotated[float, Interval(ge=0, le=1), "share of probability that is kept"] = 0.95
+    min_p: Annotated[float, Interval(ge=0, le=1), "least probability beside the likeliest"] = 0.05
+    repeat_penalty: Annotated[float, Interval(ge=0.01, le=100), "above 1 tokens used lately are less likely"] = 1.0
+    presence_penalty: Annotated[float, Interval(ge=-100, le=100), "above 0 used tokens are less likely"] = 0.0
+    frequency_penalty: Annotated[float, Interval(ge=-100, le=100), "the same, growing with each use"] = 0.0
+    penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000), "tokens back that count as used; -1 all"] = 64
+    typical_p: Annotated[float, Interval(ge=0, le=1), "tokens of expected surprise; 1 off"] = 1.0
+    top_n_sigma: Annotated[float, Interval(ge=-1, le=1000), "deviations below the likeliest; -1 off"] = -1.0
+    xtc_probability: Annotated[float, Interval(ge=0, le=1), "how often the likeliest are left out"] = 0.0
+    xtc_threshold: Annotated[float, Interval(ge=0, le=1), "XTC leaves out only tokens above this"] = 0.1
+    dynatemp_range: Annotated[float, Interval(ge=0, le=100), "temperature varies this far; 0 off"] = 0.0
+    dynatemp_exponent: Annotated[float, Interval(ge=0, le=100), "how entropy becomes temperature"] = 1.0
+    dry_multiplier: Annotated[float, Interval(ge=0, le=100), "penalty for repeated sequences; 0 off"] = 0.0
+    dry_base: Annotated[float, Interval(ge=1, le=100), "its growth with each repeated token"] = 1.75
+    dry_allowed_length: Annotated[int, Interval(ge=0, le=1_000_000), "tokens that may repeat without it"] = 2
+    dry_penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000), "tokens back that it searches; -1 all"] = 64
+    dry_sequence_breakers: Annotated[tuple[str, ...], "texts at which a sequence ends"] = ("\n", ":", '"', "*")
+    mirostat: Annotated[int, Interval(ge=0, le=2), "1 or 2 replaces the samplers above; 0 off"] = 0
+    mirostat_tau: Annotated[float, Interval(ge=0, le=100), "surprise that mirostat aims at"] = 5.0
+    mirostat_eta: Annotated[float, Interval(ge=0, le=10), "how fast mirostat adapts"] = 0.1
+    seed: Annotated[int | None, "same seed and question, same answer"] = None
+    grammar: Annotated[str, "form of the answer: GBNF, or its file"] = ""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -80,11 +87,18 @@ class SamplingOptions:
                 raise RequestError(cause, f"Use 1 to {_MAX_BREAKER_BYTES} bytes of text.")
 
 
-_NUMBERS = {
-    name: get_args(hint)
+_HINTS = {
+    name: (get_args(hint)[0], hint.__metadata__)
     for name, hint in get_type_hints(SamplingOptions, include_extras=True).items()
-    if hasattr(hint, "__metadata__")
 }
-NUMBER_TYPES: dict[str, type[int] | type[float]] = {name: kind for name, (kind, _) in _NUMBERS.items()}
+NUMBER_TYPES: dict[str, type[int] | type[float]] = {
+    name: kind for name, (kind, notes) in _HINTS.items() if isinstance(notes[0], Interval)
+}
 # name: (lowest, highest) allowed, both inclusive. NaN and infinities are refused.
-NUMBER_RANGES: dict[str, tuple[float, float]] = {name: (range_.ge, range_.le) for name, (_, range_) in _NUMBERS.items()}
+NUMBER_RANGES: dict[str, tuple[float, float]] = {
+    name: (_HINTS[name][1][0].ge, _HINTS[name][1][0].le) for name in NUMBER_TYPES
+}
+# What each option does, for people.
+SAMPLER_DESCRIPTIONS: dict[str, str] = {name: notes[-1] for name, (_, notes) in _HINTS.items()}
+# The names that differ in requests over HTTP: there they are llama-server's.
+HTTP_NAMES = {"penalty_last_n": "repeat_last_n"}

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from app.chat.conversation import MessageContent, Scalar
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.chat.prompt_templates import render_prompt, template_stops
+from app.chat.sampling_options import generation_options, template_of
+from app.protocol.chat import Completed, Message, TextDelta
 from app.terminal import printable
-from tui.connection import ServiceConnection
+from tui.connection import ChatBackend, ServiceConnection
 
 __all__ = ["BATCH_S", "AnswerFigures", "AnswerTimer", "Clock", "StreamChunk", "format_reasoning", "stream_answer"]
 
@@ -22,7 +23,7 @@ BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
 _MIN_RATE_SPAN_S = 0.2
 _REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
 _N_TOKENS, _FIRST_TOKEN_S, _RATE = "n_output_tokens", "time_to_first_token_s", "decode_tokens_per_s"  # as `Completed`
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_NO_OPTIONS: Mapping[str, Scalar] = MappingProxyType({})
 
 Clock = Callable[[], float]
 """Returns seconds from any fixed point."""
@@ -42,18 +43,18 @@ class StreamChunk:
 async def stream_answer(
     connection: ServiceConnection,
     turns: Sequence[Message],
-    sampler: Mapping[str, Any] = _NO_OPTIONS,
+    options: Mapping[str, Scalar] = _NO_OPTIONS,
     other_model: Callable[[], str] = lambda: "",
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
-    answer, continues it. `sampler` holds options by name, see `app.chat.sampling_options`. Where `other_model` names
-    one, that answers instead of the connection's; the service loads it.
+    answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with a template among them the
+    model continues a text made of the turns. Where `other_model` names one, that answers instead of the connection's;
+    the service loads it.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
     client = await (connection.service() if other_model() else connection.client())
-    options = GenerationOptions(continue_final_message=True if turns[-1].role == "assistant" else None, **sampler)
-    stream = client.chat(turns, model=other_model() or connection.state.model, options=options)
+    stream = _requested(client, other_model() or connection.state.model, turns, options)
     queue: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, queue))
     try:
@@ -72,6 +73,17 @@ async def stream_answer(
         # Cancelled inside the stream's own await, so that the connection is closed and the engine stops.
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
+
+
+def _requested(
+    client: ChatBackend, model: str, turns: Sequence[Message], options: Mapping[str, Scalar]
+) -> AsyncGenerator[TextDelta | Completed, None]:
+    sent, template = generation_options(options), template_of(options)
+    if template:
+        stops = (*(sent.stop or ()), *template_stops(template))
+        return client.complete(render_prompt(template, turns), model, replace(sent, stop=stops or None))
+    continues = turns[-1].role == "assistant" or None
+    return client.chat(turns, model, replace(sent, continue_final_message=continues))
 
 
 async def _read(

@@ -191,8 +191,8 @@ CHAT_COMMANDS = CommandTable(
         ),
         Command(
             "options",
-            "Sampling options",
-            "Set temperature and other sampling options for this chat",
+            "Options of the answers",
+            "Set samplers, stop strings, a JSON schema and other options for this chat",
             "edit_options",
             slash="options",
             argument="NAME=VALUE",
@@ -203,6 +203,22 @@ CHAT_COMMANDS = CommandTable(
             "Apply a preset; without NAME, list the presets",
             "use_preset",
             slash="preset",
+            argument="NAME",
+        ),
+        Command(
+            "template",
+            "Prompt template",
+            "Let a base model continue your text, or chat with it by a known template; without NAME, list them",
+            "use_template",
+            slash="template",
+            argument="NAME",
+        ),
+        Command(
+            "prompt",
+            "Prompt library",
+            "Put a prompt of the library into the prompt field; without NAME, list the prompts",
+            "use_prompt",
+            slash="prompt",
             argument="NAME",
         ),
         Command(

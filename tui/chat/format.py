@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import valid_options
+from app.terminal import printable_line
 from tui.chat.answer_stream import AnswerFigures
 from tui.chat.conversation import Ending, TranscriptEntry
 from tui.connection import ConnectionState
@@ -18,7 +20,16 @@ if TYPE_CHECKING:
     from app.protocol.chat import Completed
     from app.protocol.plan import Plan
 
-__all__ = ["Status", "advice", "empty_answer_text", "presets_text", "settings_line", "status_of"]
+__all__ = [
+    "Status",
+    "advice",
+    "empty_answer_text",
+    "presets_text",
+    "prompts_text",
+    "settings_line",
+    "status_of",
+    "templates_text",
+]
 
 _UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
 _SEPARATOR = " · "
@@ -41,14 +52,19 @@ _EMPTY_ANSWERS = {
     (Ending.CUT, True): "The thoughts reached the token limit before an answer.",
 }
 _BAR_CELLS = 10
+_OPTION_CHARACTERS = 60
 _MODEL_CELLS = 24
 
 
 def settings_line(settings: ChatSettings) -> str:
     """Return one line: the sampling options that are set, and the system prompt if there is one."""
-    set_here = [f"{name} {value}" for name, value in valid_options(settings.options).items()]
+    set_here = [f"{name} {_cut(printable_line(str(value)))}" for name, value in valid_options(settings.options).items()]
     sampler = ", ".join(set_here) or "the model's default sampling"
     return f"{sampler}; system prompt: {settings.system}" if settings.system else sampler
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _OPTION_CHARACTERS else f"{text[: _OPTION_CHARACTERS - 1]}…"
 
 
 def presets_text(presets: Mapping[str, ChatSettings]) -> str:
@@ -63,6 +79,19 @@ def empty_answer_text(entry: TranscriptEntry) -> str:
     message = entry.message
     is_empty = message.role == "assistant" and not message.content.strip()
     return _EMPTY_ANSWERS.get((entry.ending, bool(message.reasoning)), "") if is_empty else ""
+
+
+def templates_text(templates: Iterable[tuple[str, str]], chosen: str) -> str:
+    """Return the prompt templates, one per line; a dot marks the chosen one."""
+    lines = [f"{'•' if name == chosen else ' '} {name}: {meaning}" for name, meaning in templates]
+    return "\n".join(["/template NAME, one of:", *lines])
+
+
+def prompts_text(names: Sequence[str], folder: Path) -> str:
+    """Return the prompts of the library in `folder`, one per line."""
+    if not names:
+        return f"No prompts yet: save a text as NAME.md or NAME.txt in {folder}."
+    return "\n".join(["/prompt NAME, one of:", *map(printable_line, names)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
-from app.chat.sampling_options import valid_options
+from app.chat.sampling_options import template_of
 from app.protocol.chat import GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable_line
-from quantizer.errors import ServiceError, StorageError, UserError
+from quantizer.errors import NoTemplateError, ServiceError, StorageError, UserError
 from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
 from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, AnswerWriter, OpenedChat
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatView", "OpenChat", "generate_title", "is_idle", "joined", "needs_title", "parse_title"]
 
+_NO_TEMPLATE = (
+    "It is a base model: /template completion lets it continue your text; /template lists templates to chat with it."
+)
 _REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
 _MAX_TOKENS = 32
 _GUIDE = "guide"  # only answers questions about localllm
@@ -145,6 +148,12 @@ class OpenChat:
             return None
         return last.message if last.message.content else None
 
+    @property
+    def lacks_template(self) -> bool:
+        """Whether the last question failed because the model has no chat template."""
+        entries = self.conversation.entries()
+        return bool(entries) and isinstance(entries[-1].error, NoTemplateError)
+
     def continue_answer(self, answer: Message) -> None:
         """Continue an unfinished answer."""
         self._start(partial(self._answer, AnswerTarget(answer.parent_id, answer.model or self.model, answer)))
@@ -242,7 +251,7 @@ class OpenChat:
     async def _update_title(self) -> None:
         """Generate a title after the first answer; if that fails, the question stays the title."""
         branch = self.conversation.branch
-        if self.stored.id is None or not needs_title(branch):
+        if self.stored.id is None or not needs_title(branch) or template_of(self.conversation.settings.options):
             return
         with suppress(UserError):  # the next question reports it
             client = await self._connection.client()
@@ -309,7 +318,7 @@ class OpenChat:
             turns = conversation.turns(writer.message.id if target.continued else target.parent_id)
             await self._stream(turns, timer, writer)
         except UserError as error:
-            conversation.errors[writer.message.id] = error
+            conversation.errors[writer.message.id] = _in_a_chat(error)
             if not self.pinned_model or isinstance(error, ServiceError):  # another model is none of the connection's
                 await self._connection.report_failure(error)
         finally:
@@ -321,8 +330,8 @@ class OpenChat:
             await self._show()
 
     async def _stream(self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter) -> None:
-        sampler = valid_options(self.conversation.settings.options)
-        events = stream_answer(self._connection, turns, sampler, lambda: self.pinned_model)
+        options = self.conversation.settings.options
+        events = stream_answer(self._connection, turns, options, lambda: self.pinned_model)
         async with aclosing(events):
             async for event in events:
                 message = writer.message
@@ -370,6 +379,11 @@ def joined(*drafts: Draft) -> Draft:
     """Return several unsent texts as one."""
     texts = (draft.text for draft in drafts)
     return Draft("\n\n".join(filter(None, texts)), tuple(each for draft in drafts for each in draft.attachments))
+
+
+def _in_a_chat(error: UserError) -> UserError:
+    """Return an error with the remedy that a chat has for it."""
+    return NoTemplateError(error.cause, _NO_TEMPLATE) if isinstance(error, NoTemplateError) else error
 
 
 def needs_title(branch: Sequence[Message]) -> bool:

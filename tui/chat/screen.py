@@ -5,7 +5,7 @@ Owns the way from typed text to a question, and which chat is open. Messages and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from textual.widgets import TextArea
 from textual.worker import Worker
 
 from app.chat.conversation import Attachment, MessageContent
-from app.chat.presets import Presets
 from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatScreen"]
 
 _PAUSE_S = 0.3
+_TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
 
 
 class ChatScreen(ConversationScreen):
@@ -58,7 +58,7 @@ class ChatScreen(ConversationScreen):
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._repository = app_context.repository
-        self._settings_editor = SettingsEditor(self._session, Presets(app_context.settings.data_dir))
+        self._settings_editor = SettingsEditor(self._session, app_context.settings.data_dir)
         self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
         self._draft_counter = DraftCounter()
         self._forecast_timer: Timer | None = None
@@ -67,7 +67,7 @@ class ChatScreen(ConversationScreen):
     def compose(self) -> ComposeResult:
         yield Transcript()
         yield WaitingQuestions()
-        yield Composer(self._slash_words)
+        yield Composer(self._slash_words, self._settings_editor.arguments_of)
         yield StatusLine()
 
     def on_mount(self) -> None:
@@ -246,16 +246,43 @@ class ChatScreen(ConversationScreen):
             self.app.push_screen(OptionsScreen(self._settings_editor.settings.options, self._set_options))
             return
         with self.warn_on_error():
-            await self.transcript.add_notice(self._settings_editor.change_options(text))
+            await self.transcript.add_notice(await self._settings_editor.change_options(text))
 
-    async def _set_options(self, options: dict[str, int | float], preset: str) -> None:
-        await self.transcript.add_notice(await self._settings_editor.set_options(options, preset))
+    async def _set_options(self, texts: Mapping[str, str], preset: str) -> None:
+        await self.transcript.add_notice(await self._settings_editor.set_options(texts, preset))
 
     async def use_preset(self, name: str) -> None:
         """Apply a preset, or list the presets."""
         await self._is_open.wait()
         with self.warn_on_error():
             await self.transcript.add_notice(await self._settings_editor.use_preset(name))
+
+    async def use_template(self, name: str) -> None:
+        """Use a prompt template, or ask which; a question that failed without one is answered."""
+        from tui.widgets.dialogs import ChoiceDialog
+
+        await self._is_open.wait()
+        if not name:
+            choices = {slash: f"{slash}: {note}" for slash, note in self._settings_editor.templates()}
+            self.app.push_screen(ChoiceDialog("Prompt template", _TEMPLATE_HINT, choices), self._template_chosen)
+            return
+        with self.warn_on_error():
+            await self.transcript.add_notice(self._settings_editor.use_template(name))
+            if self._session.chat.lacks_template and not self.is_answering:
+                await self.run_command("retry")
+
+    async def _template_chosen(self, name: str | None) -> None:
+        if name is not None:
+            await self.use_template(name)
+
+    async def use_prompt(self, name: str) -> None:
+        """Put a prompt of the library into the composer, or list the prompts."""
+        with self.warn_on_error():
+            if name:
+                self.composer.put(await self._settings_editor.prompt(name), self.composer.attachments)
+                self.prompt.select_placeholder()
+            else:
+                await self.transcript.add_notice(await self._settings_editor.list_prompts())
 
     # Events of the store, the service and the model
 

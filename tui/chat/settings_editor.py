@@ -1,4 +1,4 @@
-"""Changes of a chat's settings by command: system prompt, sampling options, presets.
+"""Changes of a chat's settings by command: system prompt, options, template, presets; and the prompt library.
 
 Each method returns the line to show. The next question stores the settings.
 """
@@ -6,25 +6,41 @@ Each method returns the line to show. The next question stores the settings.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from app.chat.conversation import ChatSettings
+from app.chat.conversation import ChatSettings, Scalar
 from app.chat.presets import Presets
-from app.chat.sampling_options import change_options
-from tui.chat.format import presets_text, settings_line
+from app.chat.prompt_library import PromptLibrary, read_text
+from app.chat.prompt_templates import TEMPLATE_MEANINGS
+from app.chat.sampling_options import (
+    FILE_OPTIONS,
+    MAX_OPTION_BYTES,
+    change_options,
+    schema_of,
+    split_changes,
+    template_of,
+)
+from quantizer.errors import UserError
+from tui.chat.format import presets_text, prompts_text, settings_line, templates_text
 from tui.chat.session import ChatSession
 
-__all__ = ["SettingsEditor"]
+__all__ = ["OWN_TEMPLATE", "SettingsEditor"]
+
+OWN_TEMPLATE = "model"  # as the argument of /template
+_NOT_A_FILE = ("{", "::=", "\n")  # of a schema, or of a grammar
 
 _CLEAR = "clear"
 
 
 class SettingsEditor:
-    """Edits the settings of the chat that `session` has open."""
+    """Edits the settings of the chat that `session` has open; presets and prompts are in `data_dir`."""
 
-    def __init__(self, session: ChatSession, presets: Presets) -> None:
+    def __init__(self, session: ChatSession, data_dir: Path) -> None:
         self._session = session
-        self._presets = presets
+        self._presets = Presets(data_dir)
+        self._prompts = PromptLibrary(data_dir)
 
     @property
     def settings(self) -> ChatSettings:
@@ -43,17 +59,20 @@ class SettingsEditor:
             return f"System prompt: {self.settings.system}\n/system {_CLEAR} removes it."
         return "The system prompt is removed." if former else "No system prompt is set."
 
-    def change_options(self, text: str) -> str:
-        """Set sampling options from text such as `temperature=0.2`. Raises UsageError."""
-        self.settings = replace(self.settings, options=change_options(self.settings.options, text))
-        return settings_line(self.settings)
+    async def change_options(self, text: str) -> str:
+        """Set options from text such as `temperature=0.2`. Raises UserError."""
+        conversation = self._session.conversation  # another chat may be shown in the meantime
+        options = await self._changed(conversation.settings.options, split_changes(text))
+        conversation.settings = replace(conversation.settings, options=options)
+        return settings_line(conversation.settings)
 
-    async def set_options(self, options: dict[str, int | float], preset: str) -> str:
-        """Replace the sampling options, and save them as a preset if that has a name. Raises UserError."""
-        settings = replace(self.settings, options=options)
+    async def set_options(self, texts: Mapping[str, str], preset: str) -> str:
+        """Replace the options by those in `texts`, and save them as a preset if that has a name. Raises UserError."""
+        conversation = self._session.conversation
+        settings = replace(conversation.settings, options=await self._changed({}, texts))
         if preset:
             await asyncio.to_thread(self._presets.save, preset, settings)
-        self.settings = settings
+        conversation.settings = settings
         return settings_line(settings)
 
     async def use_preset(self, name: str) -> str:
@@ -64,3 +83,57 @@ class SettingsEditor:
         preset = await asyncio.to_thread(self._presets.get, name)
         self.settings = replace(preset, system=preset.system or self.settings.system)
         return f"{name}: {settings_line(self.settings)}"
+
+    def use_template(self, name: str) -> str:
+        """Use a prompt template, "model" for the model's own; without a name, list them. Raises UsageError."""
+        if not name:
+            return templates_text(self.templates(), template_of(self.settings.options) or OWN_TEMPLATE)
+        text = "" if name.lower() == OWN_TEMPLATE else name
+        options = change_options(self.settings.options, {"template": text})
+        self.settings = replace(self.settings, options=options)
+        return f"Template: {name.lower()}, {TEMPLATE_MEANINGS[name.lower()]}." if text else "The model's own template."
+
+    async def prompt(self, name: str) -> str:
+        """Return the text of a prompt in the library. Raises UserError."""
+        return await asyncio.to_thread(self._prompts.get, name)
+
+    async def list_prompts(self) -> str:
+        """Return the names of the prompts in the library as text. Raises StorageError."""
+        return prompts_text(await asyncio.to_thread(self._prompts.names), self._prompts.folder)
+
+    async def arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
+        """Return what may follow a slash word, each with a note; nothing if that cannot be read."""
+        try:
+            return await asyncio.to_thread(self.read_arguments, slash)
+        except UserError:  # the command itself reports it
+            return ()
+
+    def read_arguments(self, slash: str) -> Sequence[tuple[str, str]]:
+        """Return what may follow a slash word, each with a note. Reads files. Raises UserError."""
+        if slash == "prompt":
+            return [(name, "") for name in self._prompts.names()]
+        if slash == "preset":
+            return [(name, settings_line(settings)) for name, settings in self._presets.all().items()]
+        return self.templates() if slash == "template" else ()
+
+    def templates(self) -> Sequence[tuple[str, str]]:
+        """Return the names that /template takes, each with its meaning."""
+        return [*TEMPLATE_MEANINGS.items(), (OWN_TEMPLATE, "the model's own template")]
+
+    async def _changed(self, options: Mapping[str, Scalar], texts: Mapping[str, str]) -> dict[str, Scalar]:
+        """Return `options` with the changed `texts`; a new schema is checked by the service. Raises UserError."""
+        changed = change_options(options, await asyncio.to_thread(_with_files, texts))
+        schema = schema_of(changed)
+        if schema is not None and schema != schema_of(self.settings.options):
+            await (await self._session.connection.service()).check_schema(schema)
+        return changed
+
+
+def _with_files(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return `texts` where a file's name stands for its content. Raises UserError."""
+    return {
+        name: read_text(Path(text.strip().removeprefix("@")).expanduser(), MAX_OPTION_BYTES)
+        if name in FILE_OPTIONS and text.strip() and not any(sign in text for sign in _NOT_A_FILE)
+        else text
+        for name, text in texts.items()
+    }

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
-from app.chat.presets import Presets
 from app.cli.output.answer import stats_line
 from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
@@ -42,6 +41,8 @@ _IDS = (
     "system",
     "options",
     "preset",
+    "template",
+    "prompt",
     "thoughts",
     "copy",
     "help",
@@ -102,7 +103,7 @@ class InlineChat:
     def __init__(
         self,
         session: ChatSession,
-        presets: Presets,
+        data_dir: Path,
         scrollback: Scrollback,
         *,
         is_saved: bool,
@@ -113,7 +114,7 @@ class InlineChat:
         self.held_back = ""
         self.is_quitting = False
         self._session = session
-        self._settings_editor = SettingsEditor(session, presets)
+        self._settings_editor = SettingsEditor(session, data_dir)
         self._scrollback = scrollback
         self._is_saved = is_saved
         self._shows_stats = shows_stats
@@ -125,6 +126,13 @@ class InlineChat:
         """The error that ended the last answer; it is printed already."""
         entries = self._session.conversation.entries()
         return entries[-1].error if entries else None
+
+    def arguments_of(self, slash: str) -> Sequence[str]:
+        """Return what may follow a slash word; nothing if that cannot be read. Reads files."""
+        try:
+            return [name for name, _ in self._settings_editor.read_arguments(slash)]
+        except UserError:  # the command itself reports it
+            return ()
 
     @property
     def branch(self) -> Sequence[Message]:
@@ -245,10 +253,10 @@ class InlineChat:
         """Set the system prompt of this chat, or print it."""
         self._scrollback.print_line(self._settings_editor.set_system_prompt(text))
 
-    def edit_options(self, text: str) -> None:
-        """Set sampling options from `text`, or print them."""
+    async def edit_options(self, text: str) -> None:
+        """Set options from `text`, or print them."""
         with self._print_errors():
-            self._scrollback.print_line(self._settings_editor.change_options(text))
+            self._scrollback.print_line(await self._settings_editor.change_options(text))
 
     async def use_preset(self, name: str) -> None:
         """Apply a preset, or list the presets."""
@@ -271,6 +279,22 @@ class InlineChat:
                 await connection.use_model(former)
                 raise
             self._scrollback.print_line(f"{connection.state.model} answers from now on.")
+
+    async def use_template(self, name: str) -> None:
+        """Use a prompt template, or list them; a question that failed without one is answered."""
+        with self._print_errors():
+            self._scrollback.print_line(self._settings_editor.use_template(name))
+            if name and self._session.chat.lacks_template:
+                await self.answer_again()
+
+    async def use_prompt(self, name: str) -> None:
+        """Begin the next question with a prompt of the library, or list the prompts."""
+        with self._print_errors():
+            if name:
+                self.held_back = await self._settings_editor.prompt(name)
+                self._scrollback.print_line("Edit the prompt; Enter sends it, Ctrl+C cancels.")
+            else:
+                self._scrollback.print_line(await self._settings_editor.list_prompts())
 
     @contextmanager
     def _print_errors(self) -> Iterator[None]:

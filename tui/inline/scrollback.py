@@ -10,7 +10,7 @@ import os
 import select
 import sys
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import TextIOWrapper
@@ -85,9 +85,11 @@ def breaks_lines() -> bool:
 
 
 class LinePrompt:
-    """Reads questions; completes `words` after a slash, files below the working folder after an at sign."""
+    """Reads questions; completes `words` after a slash, their `arguments`, and files below the working folder after an
+    at sign."""
 
-    def __init__(self, words: Iterable[str]) -> None:
+    def __init__(self, words: Iterable[str], arguments: Callable[[str], Sequence[str]] = lambda _: ()) -> None:
+        self._arguments = arguments
         self._slash_completions = tuple(f"/{word} " for word in words)
         self._editor = _line_editor()
         self._must_join = False
@@ -145,13 +147,25 @@ class LinePrompt:
         is_first_word = self._editor is not None and self._editor.get_begidx() == 0
         if begun.startswith("@"):
             fitting = [_file_completion(name) for name in complete_path(begun[1:], Path.cwd())]
+        elif not is_first_word:
+            fitting = self._fitting_arguments(begun)
         else:
-            fitting = [
-                completion
-                for completion in self._slash_completions
-                if begun and is_first_word and completion.startswith(begun)
-            ]
+            fitting = [completion for completion in self._slash_completions if begun and completion.startswith(begun)]
         return fitting[index] if index < len(fitting) else None
+
+    def _fitting_arguments(self, begun: str) -> list[str]:
+        """Return the rest of each argument whose beginning is on the line; names may have spaces."""
+        if self._editor is None:
+            return []
+        slash, _, typed = self._editor.get_line_buffer().partition(" ")
+        if not slash.startswith("/") or not typed.endswith(begun):
+            return []
+        before = typed.removesuffix(begun)
+        return [
+            printable(name.removeprefix(before))
+            for name in self._arguments(slash[1:].lower())
+            if name.startswith(typed)
+        ]
 
 
 def _file_completion(name: str) -> str:

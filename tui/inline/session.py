@@ -14,7 +14,6 @@ from types import FrameType
 
 import click
 
-from app.chat.presets import Presets
 from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.user_interface import ChatOptions
@@ -58,7 +57,7 @@ class InlineSession:
         session = ChatSession(connection, repository, time.monotonic, lambda: None)
         self._chat = InlineChat(
             session,
-            Presets(options.settings.data_dir),
+            options.settings.data_dir,
             self._scrollback,
             is_saved=options.is_saved,
             shows_stats=options.shows_stats,
@@ -107,7 +106,7 @@ class InlineSession:
             raise click.exceptions.Exit(self._chat.error.exit_status)
 
     def _converse(self) -> None:
-        prompt = LinePrompt(SLASH_WORDS)
+        prompt = LinePrompt(SLASH_WORDS, self._chat.arguments_of)
         prompt.remember(self._loop.run(self._repository.recent_questions()))
         self._greet()
         while not self._chat.is_quitting:

@@ -16,7 +16,7 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, c
 
 from app.engine.request import Request, SamplingParams
 from app.library.local.recipe import Recipe
-from app.protocol.sampling import NUMBER_TYPES
+from app.protocol.sampling import HTTP_NAMES, NUMBER_TYPES
 from app.service.api.fields import Body, TokenIds
 from quantizer.errors import RequestError
 
@@ -37,9 +37,8 @@ NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the co
 _LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
 _STOPS = ("stop_sequences", "stop")
-_OTHER_NAMES = {"penalty_last_n": "repeat_last_n"}
 _NUMBER_FIELDS: dict[str, Any] = {
-    _OTHER_NAMES.get(name, name): (kind | None, None) for name, kind in NUMBER_TYPES.items()
+    HTTP_NAMES.get(name, name): (kind | None, None) for name, kind in NUMBER_TYPES.items()
 }
 _NumberFields = create_model("_NumberFields", __base__=Body, **_NUMBER_FIELDS)
 
@@ -58,7 +57,7 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
 
         Raises RequestError for values out of range, and for two grammars.
         """
-        numbers = {name: getattr(self, _OTHER_NAMES.get(name, name)) for name in NUMBER_TYPES}
+        numbers = {name: getattr(self, HTTP_NAMES.get(name, name)) for name in NUMBER_TYPES}
         options: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
         if options.get("top_k", 0) < 0:  # llama.cpp's "all of them"
             options["top_k"] = 0

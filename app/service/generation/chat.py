@@ -20,7 +20,7 @@ from app.service.tools.call_grammar import call_grammar
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions
-from quantizer.errors import RequestError
+from quantizer.errors import NoTemplateError, RequestError
 
 __all__ = ["ChatTurn", "Prompt", "chat_generation", "prompt_of"]
 
@@ -126,7 +126,7 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
     """Return `messages` in the form that the model was trained on."""
     file, tools = model.file, turn.tools
     if not file.chat_template:
-        raise RequestError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
+        raise NoTemplateError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
 
     async def render(messages: Messages, functions: Sequence[Mapping[str, Any]] | None) -> str:
         tokens = {"bos_token": file.bos_token, "eos_token": file.eos_token}

@@ -22,6 +22,11 @@ def test_no_file_is_no_preset(tmp_path: Path) -> None:
         Presets(tmp_path).get("precise")
 
 
+def test_a_file_that_vanishes_before_it_is_read_is_no_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert Presets(tmp_path).all() == {}
+
+
 def test_what_is_saved_is_there_beside_what_was_and_replaces_its_namesake(tmp_path: Path) -> None:
     Presets(tmp_path / "new").save("wild", ChatSettings(options={"temperature": 2}))
     Presets(tmp_path / "new").save(" precise ", PRECISE)

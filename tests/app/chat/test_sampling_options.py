@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.sampling_options import SAMPLER_OPTIONS, change_options, parse_options, valid_options, validate_options
+from app.chat.sampling_options import (
+    CHAT_OPTIONS,
+    NumberOption,
+    change_options,
+    generation_options,
+    parse_options,
+    schema_of,
+    split_changes,
+    valid_options,
+    validate_options,
+)
+from app.client.connection import chat_body
 from app.engine.request import SamplingParams
 from app.protocol.chat import GenerationOptions
+from app.protocol.sampling import SamplingOptions
+from app.service.api.openai.requests import ChatCompletionBody
 from quantizer.errors import UsageError
+
+NUMBERS = [option for option in CHAT_OPTIONS if isinstance(option, NumberOption) and option.name != "max_tokens"]
+
+
+def _changed(options, text):
+    return change_options(options, split_changes(text))
 
 
 def test_what_is_typed_becomes_numbers_and_what_is_blank_is_left_to_the_model():
@@ -43,14 +63,44 @@ def test_what_will_not_do_is_refused_with_what_would(name, text):
 
 def test_words_change_some_options_and_leave_the_others():
     options = {"temperature": 0.7, "top_k": 40}
-    assert change_options(options, "temperature=0 seed=7") == {"temperature": 0.0, "top_k": 40, "seed": 7}
-    assert change_options(options, "top_k=") == {"temperature": 0.7}
+    assert _changed(options, "temperature=0 seed=7") == {"temperature": 0.0, "top_k": 40, "seed": 7}
+    assert _changed(options, "top_k=") == {"temperature": 0.7}
+    assert _changed(options, "top_k= temperature=1") == {"temperature": 1.0}
 
 
-@pytest.mark.parametrize("text", ["temperature", "0.5", "warmth=1", "temperature=hot", "temperature=-1"])
+@pytest.mark.parametrize(
+    "text", ["temperature", "0.5", "warmth=1", "temperature=hot", "temperature=-1", "stop=[1]", 'stop=["a"', "stop=[]"]
+)
 def test_words_that_change_nothing_are_refused(text):
     with pytest.raises(UsageError):
-        change_options({}, text)
+        _changed({}, text)
+
+
+def test_stop_strings_are_one_text_or_a_list_with_spaces_and_escapes():
+    assert _changed({}, "stop=END") == {"stop": '["END"]'}
+    changed = _changed({}, 'stop=["User: ", "\\n"] seed=1')
+    assert generation_options(changed) == GenerationOptions(stop=("User: ", "\n"), seed=1)
+    assert _changed({}, 'stop="the end" seed=1') == {"stop": '["the end"]', "seed": 1}
+
+
+def test_a_schema_that_is_no_json_is_refused_with_the_place():
+    with pytest.raises(UsageError, match=r"json_schema is not JSON: .*line 1 column 2"):
+        parse_options({"json_schema": "{type: object}"})
+    with pytest.raises(UsageError, match="Give a JSON object"):
+        parse_options({"json_schema": "[1]"})
+    with pytest.raises(UsageError, match="json_schema is not JSON"):
+        parse_options({"json_schema": "[" * 100_000})
+
+
+def test_a_schema_becomes_the_form_of_the_answer():
+    options = _changed({}, 'json_schema={"type": "object"} temperature=0')
+    assert schema_of(options) == {"type": "object"}
+    body = chat_body([], "m", generation_options(options))
+    assert body["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": {"type": "object"}},
+    }
+    assert "json_schema" not in body
 
 
 def test_what_is_not_given_is_left_out_and_what_is_given_is_checked():
@@ -62,13 +112,31 @@ def test_what_is_not_given_is_left_out_and_what_is_given_is_checked():
 def test_only_what_is_allowed_passes_of_what_was_kept():
     kept = {"temperature": 1, "top_p": "0.5", "top_k": True, "min_p": 10**400, "seed": 7, "context": 9, "max_tokens": 0}
     assert valid_options(kept) == {"temperature": 1.0, "seed": 7}
+    assert (
+        valid_options({"typical_p": float("nan"), "stop": 5, "json_schema": "{", "template": "none", "grammar": ""})
+        == {}
+    )
 
 
-def test_every_option_is_one_of_the_service():
-    assert {option.name for option in SAMPLER_OPTIONS} <= set(asdict(GenerationOptions()))
+def test_every_option_of_the_engine_is_offered_with_its_meaning():
+    offered = {option.name: option.meaning for option in CHAT_OPTIONS}
+    assert {item.name for item in fields(SamplingOptions)} <= offered.keys()
+    assert all(offered.values())
 
 
-@given(st.sampled_from([option for option in SAMPLER_OPTIONS if option.name != "max_tokens"]), st.data())
+def test_every_sampler_reaches_the_engine_under_its_own_name():
+    given = {option.name: option.kind(option.highest) for option in NUMBERS} | {
+        "dry_sequence_breakers": '["!"]',
+        "grammar": 'root ::= "a"',
+    }
+    body = json.loads(json.dumps(chat_body([], "m", generation_options(given))))
+    body["messages"] = [{"role": "user", "content": "hello"}]
+    sampling = ChatCompletionBody.model_validate(body).request().sampling
+    expected = given | {"dry_sequence_breakers": ("!",)}
+    assert {name: getattr(sampling, name) for name in expected} == expected
+
+
+@given(st.sampled_from(NUMBERS), st.data())
 def test_the_engine_takes_what_is_allowed(option, data):
     numbers = st.integers if option.kind is int else st.floats
     value = data.draw(numbers(option.lowest, option.highest))

@@ -92,6 +92,22 @@ async def test_only_options_that_were_given_are_sent() -> None:
     assert sent[0].keys() == {"model", "messages", "stream", "stream_options", "temperature"}
 
 
+async def test_a_text_is_continued_by_its_completions() -> None:
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        chunk = json.dumps({"choices": [{"text": " a time", "finish_reason": "stop"}]})
+        return httpx.Response(200, text=f"data: {chunk}\n\ndata: [DONE]\n\n")
+
+    async with _engine(answer) as engine:
+        delta, _ = [event async for event in engine.complete("Once upon", "m", GenerationOptions(stop=("END",)))]
+    assert delta == TextDelta(" a time", 1)
+    assert sent[0].url.path == "/v1/completions"
+    assert (body := json.loads(sent[0].content))["prompt"] == "Once upon"
+    assert body["stop"] == ["END"]
+
+
 async def test_models_and_their_context_are_listed_and_an_unknown_one_refused() -> None:
     models = {"data": [{"id": "a", "max_model_len": 4096}, {"id": "b", "meta": {"n_ctx": 2048}}, {"id": "c"}]}
     async with _engine(lambda _request: httpx.Response(200, json=models)) as engine:

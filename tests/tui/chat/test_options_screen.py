@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from app.chat.presets import Presets
+from app.chat.sampling_options import CHAT_OPTIONS
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
 from app.protocol.chat import GenerationOptions
+from quantizer.errors import RequestError
 from tui.chat.repository import SqliteChatRepository
 
 
-async def _sets(user, *lines: str) -> None:
-    """Fill the fields from the first on, and take them."""
+async def _sets(user, **texts: str) -> None:
+    """Go down the form as a person does, fill the fields in, and apply them."""
     await user.asks("/options")
-    await user.sees("Sampling options")
-    for line in lines:
-        await user.types(line)
+    await user.sees("Options of the answers")
+    for name in (*(option.name for option in CHAT_OPTIONS), "preset"):
+        await user.types(texts.get(name, ""))
         await user.presses("down")
     await user.presses("enter")
 
@@ -23,7 +25,7 @@ async def test_options_of_a_chat_are_sent_with_its_questions_and_saved_with_it(o
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.sees("ready")
-        await _sets(user, "0.5", "", "", "40")
+        await _sets(user, temperature="0.5", top_k="40")
         await user.sees("temperature 0.5, top_k 40")
         await user.asks("hello")
         await user.sees("Hello.")
@@ -41,7 +43,7 @@ async def test_an_invalid_value_is_reported_and_changes_nothing(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
         await user.sees("ready")
-        await _sets(user, "0.5", "2")
+        await _sets(user, temperature="0.5", top_p="2")
         await user.sees("top_p is 2.", "from 0 to 1")
         await user.presses("escape")
         await user.asks("hello")
@@ -69,7 +71,7 @@ async def test_options_are_saved_as_a_preset_that_another_chat_applies(open_app,
     async with open_app(client) as user:
         await user.sees("ready")
         await user.asks("/system Be brief.")
-        await _sets(user, "0.5", "", "", "", "", "99", "short")
+        await _sets(user, temperature="0.5", max_tokens="99", preset="short")
         await user.sees("max_tokens 99; system prompt: Be brief.")
         await user.presses("ctrl+n")
         await user.no_longer_sees("Be brief.")
@@ -97,3 +99,71 @@ async def test_all_fields_are_reached_in_a_small_terminal(open_app):
         await user.sees("ready")
         await user.asks("/options")
         await user.sees("temperature", "max_tokens", "preset", "Enter applies")
+
+
+async def test_every_sampler_and_a_stop_string_are_typed_into_the_form_and_sent(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await _sets(user, stop="END", dry_multiplier="0.8", mirostat="2", repeat_penalty="1.1", penalty_last_n="9")
+        await user.sees('stop ["END"], repeat_penalty 1.1')
+        await user.asks("hello")
+        await user.sees("Hello.")
+    samplers = {"repeat_penalty": 1.1, "repeat_last_n": 9, "dry_multiplier": 0.8, "mirostat": 2}
+    assert client.options == [GenerationOptions(stop=("END",), samplers=samplers)]
+
+
+async def test_a_schema_is_pasted_with_its_line_breaks_and_shown_again(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/options")
+        await user.sees("Options of the answers")
+        await user.presses(*["down"] * 7)
+        await user.pastes('{\n  "type": "object"\n}')
+        await user.presses("enter")
+        await user.sees('json_schema { "type": "object" }')
+        await user.asks("/options")
+        await user.sees('"type": "object"')
+        await user.presses("enter")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    assert client.schemas == [{"type": "object"}]
+    assert client.options == [GenerationOptions(json_schema={"type": "object"})]
+
+
+async def test_a_schema_that_the_service_refuses_is_reported_in_the_form_at_once(open_app, tmp_path):
+    client = ScriptedClient()
+    client.schema_error = RequestError("The schema's type is 'thing'.", "Known: object, array.")
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "thing"}')
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/options")
+        await user.sees("Options of the answers")
+        await user.presses(*["down"] * 7)
+        for text, reason in (
+            (str(file), "The schema's type is 'thing'."),
+            ("{type: 1}", "json_schema is not JSON"),
+            (str(tmp_path / "none.json"), "none.json cannot be read"),
+        ):
+            await user.pastes(text)
+            await user.presses("enter")
+            await user.sees(reason)
+            await user.presses("ctrl+u", "ctrl+k")
+        await user.presses("escape")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    assert client.options == [GenerationOptions()]
+
+
+async def test_a_schema_of_a_file_is_set_in_the_line_itself(open_app, tmp_path):
+    client = ScriptedClient()
+    (tmp_path / "schema.json").write_text('{"type": "array"}')
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks(f'/options json_schema={tmp_path / "schema.json"} stop=["a b", "c"]')
+        await user.sees('json_schema {"type": "array"}')
+        await user.asks("hello")
+        await user.sees("Hello.")
+    assert client.options == [GenerationOptions(json_schema={"type": "array"}, stop=("a b", "c"))]

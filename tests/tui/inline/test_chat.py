@@ -17,7 +17,7 @@ from app.chat.presets import Presets
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions
-from quantizer.errors import EngineError
+from quantizer.errors import EngineError, NoTemplateError, RequestError
 from tests.tui.model_scenes import client_with_models
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
@@ -46,7 +46,7 @@ def opened(tmp_path: Path) -> Opened:
             session = ChatSession(connection, repository, lambda: 0.0, lambda: None)
             folder = tmp_path / "work"
             chat = InlineChat(
-                session, Presets(tmp_path), Scrollback(), is_saved=is_saved, shows_stats=shows_stats, folder=folder
+                session, tmp_path, Scrollback(), is_saved=is_saved, shows_stats=shows_stats, folder=folder
             )
             await connection.client()
             yield chat
@@ -197,6 +197,46 @@ async def test_a_preset_is_used_and_presets_are_listed(opened, tmp_path, capsys)
         await chat.submit("/preset short")
         await chat.submit("hi")
     assert client.options == [GenerationOptions(max_tokens=9)]
+
+
+async def test_a_base_model_says_how_to_talk_with_it_and_then_continues_the_text(opened, capsys):
+    refused = ScriptedReply(ending=NoTemplateError("base has no chat template.", "Use /v1/completions with it."))
+    client = ScriptedClient(refused, ScriptedReply(deltas=(" a time.",)))
+    async with opened(client) as chat:
+        await chat.submit("Once upon")
+        printed = capsys.readouterr().err
+        assert "base has no chat template." in printed
+        assert "/template completion" in printed
+        assert "/v1/completions" not in printed
+        await chat.submit("/template")
+        assert "• model: the model's own template" in capsys.readouterr().err
+        await chat.submit("/template completion")
+        assert capsys.readouterr().out.endswith(" a time.\n")
+    assert client.prompts == ["Once upon"]
+
+
+async def test_a_prompt_of_the_library_begins_the_next_question(opened, tmp_path, capsys):
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "code review.md").write_text("Review {{file}}.\n")
+    async with opened(ScriptedClient()) as chat:
+        await chat.submit("/prompt")
+        assert "code review" in capsys.readouterr().err
+        assert chat.arguments_of("prompt") == ["code review"]
+        await chat.submit("/prompt code review")
+        assert chat.begun == "Review {{file}}."
+        await chat.submit("/prompt nowhere")
+        assert "There is no prompt nowhere." in capsys.readouterr().err
+        assert chat.begun == ""
+
+
+async def test_a_schema_that_the_service_refuses_changes_nothing(opened, capsys):
+    client = ScriptedClient()
+    client.schema_error = RequestError("The schema's type is 'thing'.", "Known: object, array.")
+    async with opened(client) as chat:
+        await chat.submit('/options json_schema={"type": "thing"} temperature=0')
+        assert "The schema's type is 'thing'." in capsys.readouterr().err
+        await chat.submit("hi")
+    assert client.options == [GenerationOptions()]
 
 
 async def test_the_last_chat_is_continued_with_the_options_of_the_command_line(opened, tmp_path):

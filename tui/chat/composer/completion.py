@@ -19,6 +19,7 @@ __all__ = [
     "Completion",
     "CompletionList",
     "PartialWord",
+    "argument_completions",
     "command_completions",
     "file_completions",
     "partial_word",
@@ -26,25 +27,32 @@ __all__ = [
 
 MAX_COMPLETIONS = 8
 _OPEN_QUOTE = re.compile(r"(?<!\S)@\"([^\"\n]*)\Z")
+_ARGUMENT = re.compile(r"/([A-Za-z]+) ([^@\n]*)")
 _MOST_SCORED = 400  # scoring a file may take a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class PartialWord:
-    """An unfinished word: `typed` follows its sign, and a quotation mark if it `is_quoted`."""
+    """An unfinished word: `typed` follows its sign, and a quotation mark if it `is_quoted`; an argument follows its
+    `command`."""
 
-    kind: Literal["command", "file"]
+    kind: Literal["command", "argument", "file"]
     typed: str
     is_quoted: bool = False
+    command: str = ""
 
     @property
     def n_characters(self) -> int:
         """The length of the word with its sign."""
-        return len(self.typed) + 1 + self.is_quoted
+        return len(self._sign) + len(self.typed) + self.is_quoted
 
     def equals(self, completion: Completion) -> bool:
         """Return whether the word is typed in full."""
-        return completion.text[1:] == self.typed
+        return completion.text.removeprefix(self._sign) == self.typed
+
+    @property
+    def _sign(self) -> str:
+        return {"command": "/", "argument": "", "file": "@"}[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +66,13 @@ class Completion:
 def partial_word(before: str) -> PartialWord | None:
     """Return the unfinished word at the end of `before`, the text up to the cursor; None if it has no completions.
 
-    A command is the first word of the text; a file is any word that begins with an at sign, with spaces after a
-    quotation mark.
+    A command is the first word of the text, its argument the rest of that line; a file is any word that begins with an
+    at sign, with spaces after a quotation mark.
     """
     if quoted := _OPEN_QUOTE.search(before):
         return PartialWord("file", quoted[1], is_quoted=True)
+    if argument := _ARGUMENT.fullmatch(before):
+        return PartialWord("argument", argument[2], command=argument[1])
     start = max(before.rfind(space) for space in " \n\t") + 1
     word = before[start:]
     if word.startswith("/") and start == 0 and "/" not in word[1:]:
@@ -75,6 +85,12 @@ def partial_word(before: str) -> PartialWord | None:
 def command_completions(typed: str, words: Iterable[tuple[str, str]]) -> list[Completion]:
     """Return the `words` (each with its description) that begin with `typed`, in their order."""
     return [Completion(f"/{word}", note) for word, note in words if word.startswith(typed.lower())][:MAX_COMPLETIONS]
+
+
+def argument_completions(typed: str, names: Iterable[tuple[str, str]]) -> list[Completion]:
+    """Return the `names` (each with a note) that begin with `typed`, in their order; none if that is one already."""
+    fitting = [Completion(name, note) for name, note in names if name.lower().startswith(typed.lower())]
+    return [] if any(completion.text == typed for completion in fitting) else fitting[:MAX_COMPLETIONS]
 
 
 def file_completions(typed: str, files: Sequence[str]) -> list[Completion]:
@@ -133,4 +149,4 @@ class CompletionList(OptionList):
 
 def _line(completion: Completion) -> Text:
     line = Text(printable_line(completion.text), style="bold")
-    return line.append(f"  {completion.note}", style="not bold dim") if completion.note else line
+    return line.append(f"  {printable_line(completion.note)}", style="not bold dim") if completion.note else line

@@ -6,7 +6,7 @@ Owns which part handles which key. Reads files itself, in a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from tui.chat.composer.completion import (
     Completion,
     CompletionList,
     PartialWord,
+    argument_completions,
     command_completions,
     file_completions,
     partial_word,
@@ -52,10 +53,16 @@ from tui.commands import slash_line
 __all__ = ["Composer"]
 
 SlashWords = Callable[[], Iterable[tuple[str, str]]]
+Arguments = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
+
+
+async def _no_arguments(_: str) -> Sequence[tuple[str, str]]:
+    return ()
 
 
 class Composer(Vertical):
-    """`words` returns the slash words with their descriptions; files are completed below `folder`."""
+    """`words` returns the slash words with their descriptions, `arguments` what may follow one; files are completed
+    below `folder`."""
 
     @dataclass
     class Submitted(Message):
@@ -80,9 +87,11 @@ class Composer(Vertical):
 
         error: UserError
 
-    def __init__(self, words: SlashWords, folder: Path | None = None) -> None:
+    def __init__(self, words: SlashWords, arguments: Arguments = _no_arguments, folder: Path | None = None) -> None:
         super().__init__()
         self._slash_words = words
+        self._arguments = arguments
+        self._arguments_of: tuple[str, Sequence[tuple[str, str]]] = ("", ())  # the slash word, and what may follow it
         self._folder = folder or Path.cwd()
         self._mention_reader = MentionReader(self._folder)
         self._files: Sequence[str] = ()
@@ -222,6 +231,11 @@ class Composer(Vertical):
         if word is not None and word.kind == "file":
             await self._list_files(word.typed)
             word = self._partial_word()
+        if word is not None and word.kind == "argument":
+            await self._list_arguments(word.command.lower())
+            word = self._partial_word()
+        elif self._arguments_of[0]:
+            self._arguments_of = ("", ())
         self._is_naming_file = word is not None and word.kind == "file"
         self.query_one(CompletionList).show(self._completions(word) if word else ())
 
@@ -231,6 +245,11 @@ class Composer(Vertical):
             self._outside_paths = (typed, await asyncio.to_thread(complete_path, typed, self._folder))
         elif not self._is_naming_file:
             self._files = await asyncio.to_thread(files_below, self._folder)
+
+    async def _list_arguments(self, slash: str) -> None:
+        """List what may follow a slash word, once per word: files may change at any time."""
+        if self._arguments_of[0] != slash:
+            self._arguments_of = (slash, await self._arguments(slash))
 
     @on(AttachmentChip.Opened)
     def _opened(self, event: AttachmentChip.Opened) -> None:
@@ -275,6 +294,9 @@ class Composer(Vertical):
             completions = command_completions(word.typed, self._slash_words())
             is_whole = f"/{word.typed}" in (completion.text for completion in completions)
             return [] if is_whole else completions  # Enter runs /model and does not complete it to /models
+        if word.kind == "argument":
+            slash, arguments = self._arguments_of
+            return argument_completions(word.typed, arguments) if slash == word.command.lower() else []
         if leads_outside(word.typed):
             typed, names = self._outside_paths
             return [Completion(f"@{name}") for name in names[:MAX_COMPLETIONS]] if typed == word.typed else []
@@ -284,6 +306,9 @@ class Composer(Vertical):
         self.dismiss()
         if word.kind == "command":
             self.prompt.replace_before_cursor(word.n_characters, f"{completion.text} ")
+            return
+        if word.kind == "argument":
+            self.prompt.replace_before_cursor(word.n_characters, completion.text)
             return
         name = completion.text[1:]
         is_folder = name.endswith("/")  # continue inside it

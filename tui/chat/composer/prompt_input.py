@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -10,10 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.text_area import Selection
 
 from app.terminal import printable
 
 __all__ = ["PromptDelegate", "PromptInput"]
+
+_PLACEHOLDER = re.compile(r"\{\{[^{}\n]*\}\}")
 
 
 class PromptDelegate(Protocol):
@@ -111,6 +115,13 @@ class PromptInput(TextArea):
         """Insert a text at the cursor that was not typed here."""
         self._has_paste = True
         self.insert(printable(text))
+
+    def select_placeholder(self) -> None:
+        """Select the first {{placeholder}}, if there is one: typing replaces it."""
+        if found := _PLACEHOLDER.search(self.text):
+            row = self.text.count("\n", 0, found.start())
+            column = found.start() - (self.text.rfind("\n", 0, found.start()) + 1)
+            self.selection = Selection((row, column), (row, column + len(found[0])))
 
     def replace_before_cursor(self, n_characters: int, text: str) -> None:
         """Replace `n_characters` before the cursor with `text`."""

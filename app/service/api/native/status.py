@@ -1,4 +1,4 @@
-"""Routes of the service itself: /api/localllm/status, load, attend and stay.
+"""Routes of the service itself: /api/localllm/status, load, attend, stay and schema.
 
 Only our own routes have paths of this machine in their errors: the caller gave them.
 """
@@ -10,14 +10,17 @@ import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Request
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from app import __version__
+from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol.messages import UnfitPolicy
+from app.protocol.sampling import SamplingOptions
 from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, ServiceStatus
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
@@ -47,6 +50,18 @@ class StayBody(Body):
     """The event until which the service outlives the program that started it."""
 
     until: Literal["jobs-end"]
+
+
+class SchemaBody(Body):
+    """A JSON schema that answers should follow."""
+
+    json_schema: Annotated[Any, Field(alias="schema")]
+
+
+class SchemaSize(TypedDict):
+    """The size of a schema's grammar in bytes."""
+
+    n_grammar_bytes: int
 
 
 class ModelId(TypedDict):
@@ -110,6 +125,13 @@ async def stay(request: Request, body: StayBody) -> JsonResponse[StaysUntil]:  #
     policy = app_state(request).shutdown_policy
     policy.stay()
     return JsonResponse({"stays_until": policy.stays_until})
+
+
+@router.post("/schema")
+async def check_schema(request: Request, body: SchemaBody) -> JsonResponse[SchemaSize]:  # noqa: ARG001
+    """Check whether answers can follow a JSON schema, before a question is asked."""
+    grammar = SamplingOptions(grammar=schema_grammar(body.json_schema)).grammar
+    return JsonResponse({"n_grammar_bytes": len(grammar.encode())})
 
 
 async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:

@@ -118,6 +118,7 @@ ANSWERED: Answered = {
     "POST /api/localllm/import": [{"source": "", "name": "org/imported", "copy": True}],
     "POST /api/localllm/remove": [{"model": "gone", "dry_run": True}, {"model": "gone"}],
     "POST /api/localllm/unload": [{}, {"model": "guide"}],
+    "POST /api/localllm/schema": [{"schema": {"type": "object"}}],
     "POST /api/localllm/keep-alive": [{"keep_alive": "10m"}, {"keep_alive": -1}],
     "POST /api/localllm/plan": [{}, {"is_full": True, "n_ctx": 512, "vram": ["RTX 3060=1GiB"], "ram": "8GiB@40GB/s"}],
     "POST /api/localllm/reload": [{"n_ctx": 4096}],

@@ -5,13 +5,16 @@ from typing import Any, cast
 
 import pytest
 
+from app.client.connection import error_of
 from app.engine.chat_template.render import render
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
 from app.service.generation.chat import ChatTurn, Prompt, prompt_of
+from app.service.http.errors import openai_error
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
+from quantizer.errors import NoTemplateError
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 HERMES = (
@@ -100,3 +103,9 @@ async def test_a_template_that_writes_calls_and_lists_no_tools_gets_instructions
 async def test_without_tools_nothing_is_added_and_no_call_is_parsed() -> None:
     made = await prompt(HERMES, HELLO)
     assert made == Prompt("<user>Hello\n", add_special=True)
+
+
+async def test_a_model_without_a_template_is_refused_by_an_error_that_a_chat_knows_again() -> None:
+    with pytest.raises(NoTemplateError) as refused:
+        await prompt("", HELLO)
+    assert isinstance(error_of(openai_error(refused.value)["error"]), NoTemplateError)

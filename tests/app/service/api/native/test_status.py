@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.client.service_client import ServiceClient
-from app.protocol.chat import Completed, GenerationOptions, Message
-from quantizer.errors import ModelFileError
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from quantizer.errors import ModelFileError, RequestError
 from tests.app.running import RunningService
 
 
@@ -75,3 +75,19 @@ async def test_a_missing_file_is_named_with_its_path_to_the_one_who_named_it(
         with pytest.raises(ModelFileError) as raised:
             await client.load(str(tmp_path / "gone.gguf"))
     assert str(tmp_path / "gone.gguf") in raised.value.cause
+
+
+async def test_a_text_is_continued_without_a_template(service: RunningService) -> None:
+    options = GenerationOptions(samplers={"dry_multiplier": 0.5, "repeat_last_n": 4}, max_tokens=8)
+    async with ServiceClient(service.url) as client:
+        *deltas, completed = [event async for event in client.complete("Once upon", "tiny", options)]
+    assert all(isinstance(delta, TextDelta) and delta.text for delta in deltas)
+    assert isinstance(completed, Completed)
+    assert completed.n_output_tokens == 8
+
+
+async def test_a_schema_is_checked_before_a_question_is_asked(service: RunningService) -> None:
+    async with ServiceClient(service.url) as client:
+        await client.check_schema({"type": "object", "properties": {"name": {"type": "string"}}})
+        with pytest.raises(RequestError, match="type is 'thing'"):
+            await client.check_schema({"type": "thing"})

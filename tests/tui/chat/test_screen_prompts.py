@@ -1,0 +1,102 @@
+"""Prompt templates and the prompt library on the chat screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.chat.store import ChatStore
+from app.client.fake import ScriptedClient, ScriptedReply
+from quantizer.errors import NoTemplateError
+from tui.chat.repository import SqliteChatRepository
+
+BASE_MODEL = ScriptedReply(ending=NoTemplateError("base has no chat template.", "Use /v1/completions with it."))
+
+
+def _library(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "prompts"
+    folder.mkdir(parents=True)
+    (folder / "summary.md").write_text("Summarize {{text}} in {{n}} lines.\n")
+    (folder / "code review.txt").write_text("Review this\x1b[31m code.")
+    return folder
+
+
+async def test_a_base_model_says_how_to_talk_with_it_and_then_continues_the_text(open_app, tmp_path):
+    client = ScriptedClient(BASE_MODEL, ScriptedReply(deltas=(" a time.",)))
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.sees("ready")
+        await user.asks("Once upon")
+        await user.sees("base has no chat template.", "/template completion")
+        assert "/v1/completions" not in user.screen_text
+        await user.asks("/template completion")
+        await user.sees("Template: completion", "a time.")
+        await user.asks("The dragon")
+        await user.until(lambda: len(client.prompts) == 2, "the second text was not sent")
+    assert client.prompts == ["Once upon", "Once upon a time.\nThe dragon"]
+    with ChatStore(tmp_path) as store:
+        assert store.chats.get(1).settings.options == {"template": "completion"}
+
+
+async def test_a_template_is_chosen_from_a_list_and_formats_the_chat(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/template")
+        await user.sees(
+            "completion: the model continues the text", "chatml", "llama3", "gemma", "model: the model's own"
+        )
+        await user.presses("down", "enter")
+        await user.sees("Template: chatml")
+        await user.asks("hello")
+        await user.sees("Hello.")
+        await user.asks("/template model")
+        await user.sees("The model's own template.")
+        await user.asks("again")
+        await user.until(lambda: len(client.requests) == 1, "no chat without a template")
+    assert client.prompts == ["<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"]
+    assert client.options[0].stop == ("<|im_end|>", "<|im_start|>")
+    assert client.options[1].stop is None
+
+
+async def test_an_unknown_template_is_refused_with_those_there_are(open_app):
+    async with open_app(ScriptedClient(), size=(120, 40)) as user:
+        await user.sees("ready")
+        await user.asks("/template none")
+        await user.sees("template is none.", "completion,", "alpaca")
+
+
+async def test_a_prompt_of_the_library_is_put_into_the_composer_with_its_first_placeholder_selected(open_app, tmp_path):
+    _library(tmp_path)
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/prompt summary")
+        await user.sees("Summarize {{text}} in {{n}} lines.")
+        assert client.requests == []
+        await user.types("it")
+        await user.sees("Summarize it in {{n}} lines.")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][-1].content == "Summarize it in {{n}} lines."
+
+
+async def test_prompts_are_listed_and_their_names_completed(open_app, tmp_path):
+    _library(tmp_path)
+    async with open_app(ScriptedClient()) as user:
+        await user.sees("ready")
+        await user.asks("/prompt")
+        await user.sees("/prompt NAME, one of:", "code review", "summary")
+        await user.types("/prompt co")
+        await user.presses("tab")
+        await user.sees("/prompt code review")
+        await user.presses("enter")
+        await user.sees("Review this[31m code.")
+        await user.presses("ctrl+u")
+        await user.asks("/prompt nowhere")
+        await user.sees("There is no prompt nowhere.")
+
+
+async def test_without_prompts_the_list_says_where_they_belong(open_app, tmp_path):
+    async with open_app(ScriptedClient(), size=(200, 24)) as user:
+        await user.sees("ready")
+        await user.asks("/prompt")
+        await user.sees("No prompts yet", str(tmp_path / "data" / "prompts"))
