@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -111,15 +112,32 @@ path.write_text(path.read_text().strip() + " and " + word)
 """
 
 
-def test_the_draft_is_edited_in_the_users_editor_which_has_the_terminal_meanwhile(environment, tmp_path):
-    (tmp_path / "editor.py").write_text(_EDITOR)
-    editor = {"VISUAL": shlex.join([sys.executable, str(tmp_path / "editor.py")])}
-    with PseudoTerminal.app({**environment, **editor}, tmp_path) as terminal:
+@contextmanager
+def editor_at_work(environment, folder):
+    """Open the user's editor with a draft."""
+    (folder / "editor.py").write_text(_EDITOR)
+    editor = {"VISUAL": shlex.join([sys.executable, str(folder / "editor.py")])}
+    with PseudoTerminal.app({**environment, **editor}, folder) as terminal:
         terminal.sees("Welcome")
         terminal.types("\x1b")
         terminal.sees("· ready")
         terminal.types("salt\x0f")
         terminal.sees("An editor has the terminal.")
+        yield terminal
+
+
+def test_ctrl_c_stops_the_editor_and_not_the_app(environment, tmp_path):
+    with editor_at_work(environment, tmp_path) as terminal:
+        n_before = len(terminal.written)
+        terminal.types("\x03")
+        terminal.sees("its text is not", "salt", since=n_before)
+        terminal.types(" and pepper")
+        terminal.sees("pepper", since=n_before)
+        assert terminal.process.poll() is None
+
+
+def test_the_draft_is_edited_in_the_users_editor_which_has_the_terminal_meanwhile(environment, tmp_path):
+    with editor_at_work(environment, tmp_path) as terminal:
         n_before = len(terminal.written)
         terminal.types("pepper\n")
         terminal.sees("salt and pepper", "· ready", since=n_before)

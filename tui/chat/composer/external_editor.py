@@ -61,7 +61,8 @@ async def edit_text(text: str, environment: Mapping[str, str] = os.environ) -> s
             path.write_text(f"{text}\n" if text else "", encoding="utf-8")
             status = await _run([*command, str(path)], environment)
             if status:
-                raise UsageError(f"The editor {command[0]} ended with status {status}: its text is not used.", _REMEDY)
+                ending = f"ended with status {status}" if status > 0 else f"was stopped by signal {-status}"
+                raise UsageError(f"The editor {command[0]} {ending}: its text is not used.", _REMEDY)
             return read_text_file(path, "The edited text").content.rstrip("\n")
     except OSError as error:
         raise StorageError(f"The editor {command[0]} cannot be started: {error.strerror}.", _REMEDY) from error
