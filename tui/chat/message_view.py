@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from textual import on
@@ -9,8 +10,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Key, Paste
+from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
+from textual.strip import Strip
 from textual.widgets import Static
 
 from app.chat.conversation import Attachment, Role
@@ -23,7 +26,7 @@ from tui.chat.notices import ErrorPanel
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 
-__all__ = ["AnswerView", "MessageBar", "MessageView", "QuestionView", "ReasoningView"]
+__all__ = ["AnswerView", "MessageBar", "MessageView", "QuestionView", "ReasoningView", "uniform_rows"]
 
 _SIGNS = {False: "▸", True: "▾"}  # by whether it is open
 _WAITING = "waiting for the answer"
@@ -107,6 +110,12 @@ class QuestionView(Static):
         super().__init__("\n".join(filter(None, (names, printable(text)))), markup=False)
 
 
+def uniform_rows(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
+    """Return the rows of a container that all look the same, of which `render` draws one. Textual draws all of them
+    whenever its height or its place changes."""
+    return render(Region(crop.x, 0, crop.width, 1)) * crop.height
+
+
 class AnswerView(Vertical):
     """An answer as Markdown below its reasoning; grows while its entry is running."""
 
@@ -122,6 +131,9 @@ class AnswerView(Vertical):
         mark = Static(self._mark_text(), markup=False, classes="mark")
         mark.display = bool(self._mark_text())
         yield mark
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return uniform_rows(super().render_lines, crop)
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
         """Append `text`; the message is now `entry`."""
@@ -232,6 +244,9 @@ class MessageView(Vertical, can_focus=True):
     def on_mount(self) -> None:
         self._show_bar()
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return uniform_rows(super().render_lines, crop)
+
     def watch_has_focus(self, has_focus: bool) -> None:
         """Show or hide the actions."""
         super().watch_has_focus(has_focus)
@@ -287,10 +302,11 @@ class MessageView(Vertical, can_focus=True):
         self._show_bar()
 
     def _show_bar(self) -> None:
-        is_end_in_view = self.region.bottom <= self.container_viewport.bottom
+        is_selected = self.has_focus or self.is_marked
+        # Asking for a place lays out the whole screen if others were just mounted.
+        is_end_in_view = is_selected and self.region.bottom <= self.container_viewport.bottom
         for bar in self.query(MessageBar):
             was_shown = bar.display
-            is_selected = self.has_focus or self.is_marked
             bar.show(self.entry, is_selected=is_selected)
-            if is_selected and is_end_in_view and bar.display and not was_shown:
+            if is_end_in_view and bar.display and not was_shown:
                 self.post_message(self.KeysShown(bar))

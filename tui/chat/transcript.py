@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.layout import DockArrangeResult
+from textual.strip import Strip
 from textual.widget import Widget
 
 from app.chat.conversation import Message
 from quantizer.errors import UserError
 from tui.chat.answer_stream import StreamChunk
 from tui.chat.conversation import TranscriptEntry
-from tui.chat.message_view import MessageView
+from tui.chat.message_view import MessageView, uniform_rows
 from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
 
 __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
@@ -153,6 +154,9 @@ class Transcript(SteadyScroll):
 
     def on_mount(self) -> None:
         self.follow()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return uniform_rows(super().render_lines, crop)
 
     # Display
 

@@ -7,12 +7,15 @@ running answer only the last block is redrawn. Independent of colours and widget
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.terminal import printable, printable_line
+from tui.markdown.code import Code, finished_code
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from rich.segment import Segment
 
-__all__ = ["BlockRenderer", "CodeBlock", "MarkdownDocument", "block_parser", "code_blocks", "markdown_parser"]
+__all__ = ["BlockRenderer", "CodeBlock", "Lines", "MarkdownDocument", "block_parser", "code_blocks", "markdown_parser"]
 
 _KINDS = {"fence", "code_block"}
 
@@ -121,28 +124,41 @@ def code_blocks(text: str) -> tuple[CodeBlock, ...]:
     return tuple(block for block in blocks if block.text.strip())
 
 
+class Lines(Protocol):
+    """Lines that are drawn when asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, y: int, /) -> Sequence[Segment]: ...
+
+
 class BlockRenderer(Protocol):
     """Draws blocks for one width and one set of colours."""
 
-    def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
+    def lines(self, block: Sequence[Token]) -> Lines:
         """Return the lines of a block, without empty ones around it."""
+        ...
+
+    def code_lines(self, code: Code) -> Lines:
+        """Return the lines of a code block, which grow with it."""
         ...
 
 
 class MarkdownDocument:
-    """The lines of `source`. A block is final once another one has begun in complete rows below it: a lone `*` is a
-    list, but more text may make it part of the previous block. A link definition further down, as in `[name]: address`,
-    redraws everything."""
+    """The lines of a printable text. A block is final once another one has begun in complete rows below it: a lone `*`
+    is a list, but more text may make it part of the previous block. A link definition further down, as in
+    `[name]: address`, redraws everything. The rows of a fenced block at the end only extend it: they are not parsed."""
 
     def __init__(self, source: str = "") -> None:
-        self._rest = source  # from the beginning of the first block on that is not final
+        self._rest = printable(source)  # what is not final; of a fenced block at the end, its incomplete row
         self._final: list[str] = []
+        self._final_blocks: list[Sequence[Token] | Code] = []
         self._final_references: dict[str, Any] = {}  # link definitions in final blocks, as the parser stores them
         self._references: dict[str, Any] = {}  # those and later ones, the last possibly incomplete
+        self._fence: _Fence | None = None
         self._renderer: BlockRenderer | None = None
-        self._lines: list[list[Segment]] = []
-        self._n_final_lines = 0
-        self._drawn_blocks: dict[str, list[list[Segment]]] = {}  # by their source: those that are not final
+        self._lines = _Column()
+        self._drawn_blocks: dict[str, Lines] = {}  # by their source: those that are not final
         self._is_drawn = False
 
     @property
@@ -152,41 +168,56 @@ class MarkdownDocument:
 
     def append(self, text: str) -> None:
         """Append `text`."""
-        self._rest += text
+        self._rest += printable(text)
         self._is_drawn = False
 
-    def draw(self, renderer: BlockRenderer) -> Sequence[Sequence[Segment]]:
-        """Return all lines drawn with `renderer`, one empty line between blocks."""
+    def draw(self, renderer: BlockRenderer) -> Lines:
+        """Return all lines drawn with `renderer`, one empty line between blocks. Later calls may change them."""
         if renderer != self._renderer:
             self._renderer = renderer
-            self._begin_again()
+            self._drawn_blocks = {}
+            self._lines.replace(0, [_drawn(block, renderer) for block in self._final_blocks])
+            self._is_drawn = False
         if not self._is_drawn:
-            self._draw_rest(renderer)
+            while self._read_fence() and self._draw_rest(renderer):
+                pass
             self._is_drawn = True
         return self._lines
 
+    def _read_fence(self) -> bool:
+        """Extend the fenced block at the end; return False if it is still open."""
+        if self._fence is None:
+            return True
+        read, self._rest = self._fence.read(self._rest)
+        self._final.append(read)
+        if self._fence.is_closed:
+            self._fence = None
+        return self._fence is None
+
+    def _draw_rest(self, renderer: BlockRenderer) -> bool:
+        """Draw the blocks that are not final; return whether the last one is a fenced block, which is to be read."""
+        parsed = [*_blocks(self._parsed())]
+        rows = self._rest.split("\n")
+        blocks = [_block_of(tokens) for tokens in parsed]
+        n_open = 2 if rows[-1] else 1  # an incomplete row may still change its kind and its block
+        n_final = max(len(blocks) - n_open, 0)
+        first_open_row = _rows_of(parsed[n_final])[0] if parsed else 0
+        if fence := _Fence.of(parsed[-1], rows) if parsed else None:
+            blocks[-1], n_final, first_open_row = fence.code, len(blocks), _rows_of(parsed[-1])[0] + 1
+        sources = ["\n".join(rows[slice(*_rows_of(tokens))]) for tokens in parsed]
+        former = self._drawn_blocks if fence is None else {}
+        drawn = [former.get(text) or _drawn(block, renderer) for text, block in zip(sources, blocks, strict=True)]
+        self._drawn_blocks = dict(zip(sources[n_final:], drawn[n_final:], strict=True))
+        self._lines.replace(len(self._final_blocks), drawn)
+        self._final_blocks += blocks[:n_final]
+        self._keep_from(first_open_row, rows)
+        self._fence = fence
+        return fence is not None
+
     def _begin_again(self) -> None:
         self._rest, self._final = self.source, []
-        self._final_references = {}
-        self._n_final_lines = 0
+        self._final_blocks, self._final_references = [], {}
         self._drawn_blocks = {}
-        self._is_drawn = False
-
-    def _draw_rest(self, renderer: BlockRenderer) -> None:
-        blocks = [*_blocks(self._parsed())]
-        rows = self._rest.split("\n")
-        n_open = 1 if rows[-1] == "" else 2  # an incomplete row may still change its kind and its block
-        sources = ["\n".join(rows[slice(*block[0].map)] if block[0].map else ()) for block in blocks]
-        rendered = [
-            self._drawn_blocks.get(text) or renderer.lines(block) for text, block in zip(sources, blocks, strict=True)
-        ]
-        self._drawn_blocks = dict(zip(sources[-n_open:], rendered[-n_open:], strict=True))
-        del self._lines[self._n_final_lines :]
-        self._add(rendered[:-n_open])
-        self._n_final_lines = len(self._lines)
-        self._add(rendered[-n_open:])
-        if blocks:
-            self._keep_from(blocks[-n_open:][0])
 
     def _parsed(self) -> list[Token]:
         before = _addresses(self._references)
@@ -202,21 +233,80 @@ class MarkdownDocument:
         self._references = known["references"]
         return tokens
 
-    def _add(self, blocks: Iterable[list[list[Segment]]]) -> None:
-        for lines in blocks:
-            if lines and self._lines:
-                self._lines.append([])
-            self._lines += lines
-
-    def _keep_from(self, block: Sequence[Token]) -> None:
-        first_row = block[0].map[0] if block[0].map else 0
-        rows = self._rest.split("\n")
-        final = "".join(f"{row}\n" for row in rows[:first_row])
-        self._final.append(final)
+    def _keep_from(self, first_row: int, rows: Sequence[str]) -> None:
+        """Make the rows before `first_row` final."""
+        self._final.append("".join(f"{row}\n" for row in rows[:first_row]))
+        self._rest = "\n".join(rows[first_row:])
         for name, reference in self._references.items():
             if reference["map"][1] <= first_row:
                 self._final_references.setdefault(name, reference)
-        self._rest = self._rest[len(final) :]
+
+
+class _Fence:
+    """The fenced block at the end of a text, which grows row by row until one closes it."""
+
+    def __init__(self, mark: str, info: str) -> None:
+        self.code = Code(info)
+        self.is_closed = False
+        self._closing = re.compile(rf" {{0,3}}{mark[0]}{{{len(mark)},}}[ \t]*")
+
+    @classmethod
+    def of(cls, block: Sequence[Token], rows: Sequence[str]) -> _Fence | None:
+        """Return the fence that opens `block`, the last of these rows; None if it is another block, or indented, or if
+        its first row is incomplete."""
+        first_row = _rows_of(block)[0]
+        if block[0].type != "fence" or rows[first_row].startswith(" ") or first_row == len(rows) - 1:
+            return None
+        return cls(block[0].markup, block[0].info)
+
+    def read(self, text: str) -> tuple[str, str]:
+        """Read `text`, which follows; return the part that is final and the rest."""
+        *rows, last = text.split("\n")
+        n_rows = next((number for number, row in enumerate(rows) if self._closing.fullmatch(row)), len(rows))
+        self.is_closed = n_rows < len(rows)
+        is_closing = self.is_closed or self._closing.fullmatch(last) is not None
+        self.code.grow(rows[:n_rows], "" if is_closing else last, is_finished=is_closing)
+        read = "".join(f"{row}\n" for row in rows[: n_rows + 1])
+        return read, text[len(read) :]
+
+
+class _Column:
+    """Blocks of lines one below the other, with an empty line between two. The last block may grow."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Lines] = []
+        self._starts: list[int] = []
+
+    def replace(self, n_kept: int, blocks: Iterable[Lines]) -> None:
+        """Replace all but the first `n_kept` blocks."""
+        del self._blocks[n_kept:], self._starts[n_kept:]
+        for block in blocks:
+            n_lines = len(self)
+            self._starts.append(n_lines + 1 if n_lines and len(block) else n_lines)
+            self._blocks.append(block)
+
+    def __len__(self) -> int:
+        return self._starts[-1] + len(self._blocks[-1]) if self._blocks else 0
+
+    def __getitem__(self, y: int) -> Sequence[Segment]:
+        if not 0 <= y < len(self):
+            raise IndexError(y)
+        number = bisect_right(self._starts, y) - 1
+        block, line = self._blocks[number], y - self._starts[number]
+        return block[line] if line < len(block) else ()
+
+
+def _block_of(tokens: Sequence[Token]) -> Sequence[Token] | Code:
+    return finished_code(tokens[0].info, tokens[0].content) if tokens[0].type in _KINDS else tokens
+
+
+def _drawn(block: Sequence[Token] | Code, renderer: BlockRenderer) -> Lines:
+    return renderer.code_lines(block) if isinstance(block, Code) else renderer.lines(block)
+
+
+def _rows_of(block: Sequence[Token]) -> tuple[int, int]:
+    first, end = block[0].map or (0, 0)
+    return first, end
 
 
 def _addresses(references: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

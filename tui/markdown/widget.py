@@ -7,32 +7,34 @@ meta.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+from functools import cache, lru_cache
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.events import Click
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style as TextualStyle
 from textual.widget import Widget
 
-from tui.markdown.document import MarkdownDocument
+from tui.markdown.code import Code, CodeRows, finished_code
+from tui.markdown.document import Lines, MarkdownDocument
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.markdown import Markdown
 
 __all__ = ["ADDRESS", "MarkdownRenderer", "MarkdownText"]
 
 ADDRESS = "address"
+_MAX_STRIPS = 500  # kept by a widget
 _MIN_BRIGHTNESS_STEP = 0.35  # of selected text from its ground
 _CODE_THEMES = {True: "monokai", False: "friendly"}  # by whether the app's theme is dark
 
@@ -47,6 +49,10 @@ class MarkdownRenderer:
     muted: Style
     code: Style
     code_theme: str
+
+    def code_lines(self, code: Code) -> CodeRows:
+        """Return the lines of a code block, which grow with it."""
+        return CodeRows(code, self.width, self.code_theme)
 
     def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
         """Return the lines of a block, without empty ones around it."""
@@ -79,7 +85,6 @@ class MarkdownRenderer:
 @lru_cache(maxsize=8)
 def _console_and_document(renderer: MarkdownRenderer) -> tuple[Console, Markdown]:
     from rich.console import Console
-    from rich.markdown import Markdown
     from rich.theme import Theme
 
     console = Console(
@@ -89,7 +94,32 @@ def _console_and_document(renderer: MarkdownRenderer) -> tuple[Console, Markdown
         legacy_windows=False,
         theme=Theme(renderer.styles),
     )
-    return console, Markdown("", hyperlinks=True, code_theme=renderer.code_theme)
+    return console, _markdown_class()("", hyperlinks=True, code_theme=renderer.code_theme)
+
+
+@cache
+def _markdown_class() -> type[Markdown]:
+    """Return Rich's Markdown with our code blocks, also in lists and quotations."""
+    from rich.markdown import Markdown, TextElement
+
+    class CodeElement(TextElement):
+        @classmethod
+        def create(cls, markdown: Markdown, token: Token) -> CodeElement:
+            return cls(finished_code(token.info, token.content), markdown.code_theme)
+
+        def __init__(self, code: Code, theme: str) -> None:
+            self._code, self._theme = code, theme
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            lines = CodeRows(self._code, options.max_width, self._theme)
+            for y in range(len(lines)):
+                yield from lines[y]
+                yield Segment.line()
+
+    class MarkdownWithCode(Markdown):
+        elements: ClassVar = {**Markdown.elements, "fence": CodeElement, "code_block": CodeElement}
+
+    return MarkdownWithCode
 
 
 def _without_links(line: Iterable[Segment]) -> Iterator[Segment]:
@@ -123,6 +153,10 @@ class MarkdownText(Widget):
     def __init__(self, source: str) -> None:
         super().__init__()
         self._document = MarkdownDocument(source)
+        self._shown: Lines = ()
+        self._style = Style()
+        self._appearance: tuple[Hashable, ...] = ()
+        self._strips: dict[int, tuple[Sequence[Segment], Strip]] = {}  # by row, for this appearance
 
     def append(self, text: str) -> None:
         """Append `text`."""
@@ -132,20 +166,38 @@ class MarkdownText(Widget):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
         return len(self._lines(width))
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the rows of a region. Each is drawn once for as long as it has the same line: Textual forgets all of
+        them whenever the text becomes longer."""
+        width = self.outer_size.width
+        self._shown, self._style = self._lines(self.content_size.width), self.rich_style
+        if self.text_selection is not None or crop.column_span != (0, width):
+            return super().render_lines(crop)
+        appearance = (width, self._style, *self.background_colors, self.opacity, *self.get_line_filters())
+        if appearance != self._appearance or len(self._strips) > _MAX_STRIPS:
+            self._appearance, self._strips = appearance, {}
+        changed = [y for y in crop.line_range if y not in self._strips or self._strips[y][0] is not self._line(y)]
+        for first, last in _spans(changed):
+            drawn = super().render_lines(Region(0, first, width, last + 1 - first))
+            self._strips |= {y: (self._line(y), strip) for y, strip in enumerate(drawn, start=first)}
+        return [self._strips[y][1] for y in crop.line_range]
+
     def render_line(self, y: int) -> Strip:
-        width = self.content_size.width
-        lines = self._lines(width)
-        segments = lines[y] if y < len(lines) else ()
+        """Return a row of `render_lines`."""
+        segments = self._line(y)
         span = self.text_selection.get_span(y) if self.text_selection else None
         if span is not None:
             segments = self._marked(segments, *span)
-        strip = Strip(segments).apply_style(self.rich_style).extend_cell_length(width, self.rich_style)
+        strip = Strip(segments).apply_style(self._style).extend_cell_length(self.content_size.width, self._style)
         return strip.apply_offsets(0, y)
+
+    def _line(self, y: int) -> Sequence[Segment]:
+        return self._shown[y] if y < len(self._shown) else ()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the selected text without padding."""
         lines = self._lines(self.content_size.width)
-        texts = ("".join(segment.text for segment in line).rstrip() for line in lines)
+        texts = ("".join(segment.text for segment in lines[y]).rstrip() for y in range(len(lines)))
         return selection.extract("\n".join(texts)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
@@ -156,7 +208,7 @@ class MarkdownText(Widget):
         if address := event.style.meta.get(ADDRESS):
             self.post_message(self.AddressClicked(address))
 
-    def _lines(self, width: int) -> Sequence[Sequence[Segment]]:
+    def _lines(self, width: int) -> Lines:
         heading, accent, muted, code = (
             self.get_component_rich_style(f"markdown-text--{name}", partial=True)
             for name in ("heading", "accent", "muted", "code")
@@ -172,6 +224,13 @@ class MarkdownText(Widget):
         selection = TextualStyle.from_styles(self.screen.get_component_styles("screen--selection"))
         ground = TextualStyle.from_rich_style(self.rich_style)
         return [*before, *(Segment(part.text, _selected(ground, part.style, selection)) for part in marked), *behind]
+
+
+def _spans(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of each run of ascending numbers without a gap."""
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        first, *others = (number for _, number in run)
+        yield first, others[-1] if others else first
 
 
 def _cut(segments: Sequence[Segment], start: int, end: int) -> tuple[list[Segment], list[Segment], list[Segment]]:

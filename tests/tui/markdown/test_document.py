@@ -108,6 +108,10 @@ class CountingPen:
         self.draw.append(block[0].type)
         return [[Segment(block[0].type)]]
 
+    def code_lines(self, code):
+        self.draw.append("code")
+        return [[Segment("code")]]
+
 
 def test_a_final_block_is_drawn_once():
     document, counting = MarkdownDocument(), CountingPen()
@@ -126,7 +130,7 @@ def test_blocks_above_a_growing_one_are_drawn_once():
     for word in ("one ", "two ", "three"):
         document.append(word)
         document.draw(counting)
-    assert counting.draw == ["fence", *["paragraph_open"] * 3]
+    assert counting.draw == ["code", *["paragraph_open"] * 3]
 
 
 def test_a_document_is_drawn_anew_for_another_width():
