@@ -5,7 +5,8 @@ from __future__ import annotations
 __all__ = ["format_bandwidth", "format_memory", "format_speed", "format_speed_range"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_NOTABLE_UNCERTAINTY, _MOST_UNCERTAINTY = 0.2, 0.95
+_NOTABLE_UNCERTAINTY = 0.2
+_MOST_SLOWER, _MOST_FASTER = 0.95, 0.5  # what makes a speed this uncertain is load, which only slows
 
 
 def format_memory(n_bytes: float) -> str:
@@ -22,7 +23,8 @@ def format_speed_range(tps: float, uncertainty: float) -> str:
     """Return tokens per second as `format_speed` does, or a range where they may be off by a share that matters."""
     if uncertainty < _NOTABLE_UNCERTAINTY:
         return format_speed(tps)
-    low, high = format_speed(tps * (1 - min(uncertainty, _MOST_UNCERTAINTY))), format_speed(tps * (1 + uncertainty))
+    low = format_speed(tps * (1 - min(uncertainty, _MOST_SLOWER)))
+    high = format_speed(tps * (1 + min(uncertainty, _MOST_FASTER)))
     return low if low == high else f"{low}–{high}"
 
 

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from app.engine.request import Request, SamplingParams
 from app.service.pool.engine_client import EngineClient
+from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from quantizer.errors import EngineError, UserError
 from quantizer.process import ChildProcess
 
@@ -86,12 +87,19 @@ class IdleTuning:
     """Runs commands that measure models, one after another; `is_busy` is whether an engine loads or answers now.
 
     A child process measures, so that a fault of native code costs no answer; it is killed as soon as an engine gets
-    work, and keeps what it found until then.
+    work, and keeps what it found until then. It waits while other programs compute, by what `read_times` reads: beside
+    them the wrong setting may win.
     """
 
-    def __init__(self, is_busy: Callable[[], bool], quiet_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        is_busy: Callable[[], bool],
+        quiet_s: float = IDLE_S,
+        read_times: Callable[[], CpuTimes] = read_cpu_times,
+    ) -> None:
         self._is_busy = is_busy
         self._quiet_s = quiet_s
+        self._read_times = read_times
         self._commands: list[Sequence[str]] = []
         self._child: ChildProcess | None = None
         self._interrupted = asyncio.Event()
@@ -124,10 +132,13 @@ class IdleTuning:
     async def _wait_until_idle(self) -> None:
         while True:
             self._interrupted.clear()
+            before = self._read_times()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._quiet_s):
                     await self._interrupted.wait()
-            if not self._interrupted.is_set() and not self._is_busy():
+            if self._interrupted.is_set() or self._is_busy():
+                continue
+            if is_quiet(others_share(before, self._read_times())):
                 return
 
     async def _run(self, command: Sequence[str]) -> bool:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from app.service.pool.background import IdleTuning
+from offload.devices.cpu_load import CpuTimes
 
 # Writes one letter when it begins, another when it ends; its first run sleeps before that. Ends with its stdin.
 PROGRAM = """
@@ -34,9 +36,43 @@ async def until(path: Path, text: str) -> None:
             await asyncio.sleep(0.01)
 
 
+def processors(is_busy: Callable[[], bool] = lambda: False) -> Callable[[], CpuTimes]:
+    """Return readings of processors of which others take all while they are busy, and nothing otherwise."""
+    idle_s = total_s = 0.0
+
+    def read() -> CpuTimes:
+        nonlocal idle_s, total_s
+        total_s += 1.0
+        idle_s += 0.0 if is_busy() else 1.0
+        return CpuTimes(total_s, idle_s, 0.0)
+
+    return read
+
+
+def test_nothing_is_measured_while_other_programs_compute(tmp_path: Path) -> None:
+    async def run() -> None:
+        n_looks = 0
+        was_early = True
+
+        def is_building() -> bool:
+            nonlocal n_looks, was_early
+            n_looks += 1
+            if n_looks == 20:
+                was_early = noted(tmp_path / "log") != ""
+            return n_looks < 20
+
+        tuning = IdleTuning(lambda: False, quiet_s=0.01, read_times=processors(is_building))
+        tuning.add(command(tmp_path / "log"))
+        await until(tmp_path / "log", "be")
+        await tuning.close()
+        assert not was_early
+
+    asyncio.run(run())
+
+
 def test_a_new_model_is_measured_when_the_service_is_idle(tmp_path: Path) -> None:
     async def run() -> None:
-        tuning = IdleTuning(lambda: False, quiet_s=0.05)
+        tuning = IdleTuning(lambda: False, quiet_s=0.05, read_times=processors())
         tuning.add(command(tmp_path / "log"))
         await until(tmp_path / "log", "be")
         await tuning.close()
@@ -46,7 +82,7 @@ def test_a_new_model_is_measured_when_the_service_is_idle(tmp_path: Path) -> Non
 
 def test_work_ends_measuring_at_once_and_it_restarts_later(tmp_path: Path) -> None:
     async def run() -> None:
-        tuning = IdleTuning(lambda: False, quiet_s=0.05)
+        tuning = IdleTuning(lambda: False, quiet_s=0.05, read_times=processors())
         tuning.add(command(tmp_path / "log", 60.0))
         await until(tmp_path / "log", "b")
         tuning.interrupt()
@@ -59,7 +95,7 @@ def test_work_ends_measuring_at_once_and_it_restarts_later(tmp_path: Path) -> No
 def test_nothing_is_measured_while_an_engine_is_busy(tmp_path: Path) -> None:
     async def run() -> None:
         is_busy = [True]
-        tuning = IdleTuning(lambda: is_busy[0], quiet_s=0.02)
+        tuning = IdleTuning(lambda: is_busy[0], quiet_s=0.02, read_times=processors())
         tuning.add(command(tmp_path / "log"))
         await asyncio.sleep(0.2)
         assert noted(tmp_path / "log") == ""
@@ -72,7 +108,7 @@ def test_nothing_is_measured_while_an_engine_is_busy(tmp_path: Path) -> None:
 
 def test_closing_ends_the_child(tmp_path: Path) -> None:
     async def run() -> None:
-        tuning = IdleTuning(lambda: False, quiet_s=0.02)
+        tuning = IdleTuning(lambda: False, quiet_s=0.02, read_times=processors())
         tuning.add(command(tmp_path / "log", 60.0))
         await until(tmp_path / "log", "b")
         async with asyncio.timeout(30):
