@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
@@ -18,6 +19,7 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
+from textual.content import Content
 from textual.events import DescendantFocus, Event, Key, Paste
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
@@ -37,6 +39,7 @@ from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, model_of
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import HIGH_CONTRAST, theme_choices
+from tui.widgets.notifications import NotificationCenter, Severity
 from tui.widgets.screens import AppContext, CommandScreen
 
 if TYPE_CHECKING:
@@ -59,6 +62,9 @@ class LocalllmApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy", show=False, priority=True, id="interrupt"),
         Binding("ctrl+z", "suspend_to_shell", "Suspend", show=False, priority=True, id="suspend"),
+        # Here, not on the screens, so that dialogs have them too; with priority, since a text field takes Esc.
+        Binding("escape", "dismiss_notifications", "Dismiss", show=False, priority=True, id="notifications-dismiss"),
+        Binding("ctrl+l", "show_notifications", "Notifications", show=False, priority=True, id="notifications"),
     ]
 
     def __init__(
@@ -74,6 +80,7 @@ class LocalllmApp(App[None]):
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty means unset, but Textual would turn colours off
         super().__init__()
+        self._notification_center = NotificationCenter(self)
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
         settings = settings or Settings()
@@ -110,6 +117,48 @@ class LocalllmApp(App[None]):
         self.run_worker(self.app_context.jobs.run(), group="jobs")
         if self._is_welcoming:
             self.call_after_refresh(self._welcome)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: Severity = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a notification in one line instead of Textual's boxes, which cover what is read."""
+        text = Content.from_markup(message).plain if markup else message
+        for_s = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
+        self._notification_center.add(f"{title}: {text}" if title else text, severity, for_s)
+
+    def draw_notifications(self) -> None:
+        """Show the current notification on the screen that came to the front."""
+        self._notification_center.draw()
+
+    def notify_during(self, text: str) -> AbstractContextManager[None]:
+        """Show `text` while the block runs."""
+        return self._notification_center.during(text)
+
+    def show_notifications(self) -> None:
+        """Show every notification of this session."""
+        self._notification_center.show_all()
+
+    def action_show_notifications(self) -> None:
+        """Show every notification of this session, also over a dialog."""
+        self.show_notifications()
+
+    async def action_dismiss_notifications(self) -> None:
+        """Dismiss the notification; a running answer stops as well, since Esc does that at any time."""
+        self._notification_center.dismiss()
+        if isinstance(self.screen, ChatScreen) and self.screen.is_answering:
+            await self.screen.run_command("stop")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave Esc to the screen while no notification is shown."""
+        if action == "dismiss_notifications":
+            return self._notification_center.is_showing
+        return super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Fill the palette from the command tables."""

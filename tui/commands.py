@@ -215,6 +215,14 @@ APP_COMMANDS = CommandTable(
             "show_welcome",
             slash="welcome",
         ),
+        Command(
+            "notifications",
+            "Notifications",
+            "Show every notification of this session; Esc dismisses the line",
+            "show_notifications",
+            keys="ctrl+l",
+            slash="notifications",
+        ),
         Command("theme", "Theme", "Change the colour theme", "change_theme", slash="theme"),
         Command(
             "help",

@@ -33,6 +33,7 @@ from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.transcript import Transcript
 from tui.commands import slash_line, unknown_command
+from tui.widgets.notifications import NotificationLine
 from tui.widgets.screens import AppContext
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ChatScreen(ConversationScreen):
     def compose(self) -> ComposeResult:
         yield Transcript()
         yield WaitingQuestions()
+        yield NotificationLine()
         yield Composer(self._slash_words, self._settings_editor.arguments_of)
         yield StatusLine()
 

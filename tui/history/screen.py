@@ -240,11 +240,13 @@ class HistoryScreen(FeatureScreen):
 
     async def _import(self, line: str) -> None:
         taken: ImportResult = await self._thread.do(partial(import_file, _path(line)))
-        self.inform(f"Imported chats: {len(taken.ids)}.")
+        imported = f"Imported chats: {len(taken.ids)}."
         if taken.skipped:
             first = taken.skipped[0]
-            note = f"Skipped: {len(taken.skipped)}. First: {first.place} {first.why}. "
-            self.warn(f"{note}`localllm chats import` lists them all.")
+            skipped = f"Skipped: {len(taken.skipped)}. First: {first.place} {first.why}."
+            self.warn(f"{imported} {skipped} `localllm chats import` lists them all.")
+        else:
+            self.inform(imported)
         self._reload()
 
     # The store

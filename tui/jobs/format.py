@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from app.cli.output.format import format_bytes
@@ -18,10 +19,10 @@ _STATES = {"queued": "waiting", "interrupted": "interrupted", "running": "runnin
 
 
 def cells(job: Job) -> tuple[str, str, str, str, str]:
-    """Return title, state, progress, speed and remaining time."""
+    """Return a short title, state, progress, speed and remaining time."""
     is_running = job.state == "running"
     return (
-        printable_line(job.title),
+        printable_line(_short_title(job)),
         _STATES.get(job.state, job.state),
         _progress(job),
         f"{format_bytes(int(job.bytes_per_s))}/s" if is_running and job.bytes_per_s else "",
@@ -51,6 +52,15 @@ def ending(job: Job) -> str:
 def is_long(job: Job) -> bool:
     """Return whether the job ran so long that the user turned to something else."""
     return job.started_s is not None and job.ended_s is not None and job.ended_s - job.started_s >= _LONG_S
+
+
+def _short_title(job: Job) -> str:
+    """Return what fits a narrow column: `model → type` for a quantization, else the title without the publisher."""
+    source, repo = (str(job.arguments.get(name) or "") for name in ("source", "reference"))
+    head, _, target = job.title.rpartition(" to ")
+    if job.kind == "quantize" and head and source:
+        return f"{PurePath(source).name.removesuffix('.gguf')} → {target}"
+    return job.title.replace(repo, PurePath(repo).name, 1) if job.kind == "pull" and repo else job.title
 
 
 def _progress(job: Job) -> str:

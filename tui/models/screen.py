@@ -188,22 +188,23 @@ class ModelsScreen(FeatureScreen):
         if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
 
-    @work
+    @work(group="quantize", exclusive=True)
     async def quantize(self) -> None:
         """Ask for a type or a size and start a quantization job."""
         row = self._local_row()
         if row is None:
             return
         with self.inform_on_error():
-            choices = await (await self._library()).types(row.model)
+            with self.inform_during(f"Preparing: computing the sizes that {row.name} would have …"):
+                choices = await (await self._library()).types(row.model)
             if not self.is_current:
                 return  # the user has gone on: keys typed elsewhere must not start a job
             chosen = await self.app.push_screen_wait(QuantizeScreen(row.name, row.n_bytes, choices))
             if chosen is not None:
                 service = await localllm_service(self._connection)
                 source = "guide" if row.name == "guide" else row.model
-                job = await service.start_job("quantize", {"source": source, **chosen})
-                self.inform(f"{job.title}: started. F8 shows the jobs.")
+                await service.start_job("quantize", {"source": source, **chosen})
+                self.inform(f"Quantizing {row.name} has started: F8 shows the jobs.")
 
     async def import_model(self) -> None:
         """Link the row's file into the library; on other rows begin a path, for which files are offered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from rich.table import Table
@@ -20,9 +20,10 @@ from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 from tui.commands import Command
 from tui.settings.keymap import keys_of
+from tui.widgets.notifications import Notification
 from tui.widgets.screens import CommandScreen
 
-__all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "TableDialog"]
+__all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "NotificationsScreen", "TableDialog"]
 
 _KEY_NAMES = {
     "escape": "Esc",
@@ -65,6 +66,19 @@ class HelpScreen(TableDialog):
 
     def __init__(self, about: CommandScreen, keys: Mapping[str, str]) -> None:
         super().__init__("Keys and commands", _help_rows(about, keys))
+
+
+class NotificationsScreen(TableDialog):
+    """The notifications of this session, whole, the newest first."""
+
+    CSS_PATH = "help.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss(None)", "Close", id="notifications-close", tooltip="Go back"),
+    ]
+
+    def __init__(self, notifications: Sequence[Notification]) -> None:
+        rows = [(each.at, each.text if each.severity == "information" else f"! {each.text}") for each in notifications]
+        super().__init__("Notifications, newest first", rows or [("", "No notifications in this session.")])
 
 
 class ChoiceDialog(ModalScreen[str | None]):

@@ -6,11 +6,11 @@ Owns the objects that all screens share, and the dispatch from a key to a method
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -29,6 +29,9 @@ from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Fe
 from tui.connection import ServiceConnection
 from tui.jobs.monitor import Downloads, JobMonitor
 from tui.settings.controller import SettingsController
+
+if TYPE_CHECKING:
+    from tui.app import LocalllmApp
 
 __all__ = ["FEATURE_CSS", "AppContext", "CommandScreen", "FeatureScreen", "NavigationBar"]
 
@@ -64,6 +67,13 @@ class CommandScreen(Screen[None]):
         super().__init__()
         self.app_context = app_context
 
+    def on_mount(self) -> None:
+        self.call_after_refresh(cast("LocalllmApp", self.app).draw_notifications)
+
+    def on_screen_resume(self) -> None:
+        """Show the notification that came meanwhile. Textual calls the handlers of subclasses too."""
+        cast("LocalllmApp", self.app).draw_notifications()
+
     def all_commands(self) -> Iterator[Command]:
         """Yield the screen's commands, then the app's."""
         yield from self.TABLE
@@ -93,11 +103,15 @@ class CommandScreen(Screen[None]):
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)
 
     def inform(self, text: str, for_s: float = _INFO_S) -> None:
-        """Show `text` in a corner for `for_s` seconds."""
+        """Notify of `text` for `for_s` seconds."""
         self.notify(printable(text), markup=False, timeout=for_s)
 
+    def inform_during(self, text: str) -> AbstractContextManager[None]:
+        """Notify of `text` while the block runs."""
+        return cast("LocalllmApp", self.app).notify_during(text)
+
     def warn(self, text: str) -> None:
-        """Show an error and its remedy in a corner."""
+        """Notify of an error and its remedy."""
         self.notify(printable(text), severity="error", markup=False, timeout=_WARNING_S)
 
     @contextmanager

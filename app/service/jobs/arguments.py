@@ -6,7 +6,7 @@ Owns names, ranges and options, and that every path is absolute or in the librar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -58,7 +58,7 @@ class Arguments(BaseModel):
 
     @property
     def title(self) -> str:
-        """The title of the job in lists."""
+        """The title of the job in lists, with names instead of paths."""
         raise NotImplementedError
 
     @property
@@ -72,6 +72,12 @@ class Arguments(BaseModel):
         positional = [values.pop(name) for name in self.positional]
         options = [word for name, value in values.items() for word in _option(name, value)]
         return (self.kind, "--json", *options, "--", *filter(None, positional))
+
+
+def _short(name: str) -> str:
+    """Return the file's name for an absolute path, without `.gguf`; another name as it is."""
+    path = PurePath(name)
+    return path.name.removesuffix(".gguf") if path.is_absolute() and path.name else name
 
 
 def _option(name: str, value: object) -> list[str]:
@@ -133,7 +139,7 @@ class QuantizeArguments(Arguments):
 
     @property
     def title(self) -> str:
-        return f"Quantize {self.source} to {self.target or 'the usual type'}"
+        return f"Quantize {_short(self.source)} to {self.target or 'the usual type'}"
 
     @property
     def target(self) -> str:
@@ -152,7 +158,7 @@ class TuneArguments(Arguments):
 
     @property
     def title(self) -> str:
-        return f"Tune {self.model}"
+        return f"Tune {_short(self.model)}"
 
 
 class EvalArguments(Arguments):
@@ -168,7 +174,7 @@ class EvalArguments(Arguments):
 
     @property
     def title(self) -> str:
-        return f"Evaluate {self.model}" + (f" against {self.against}" if self.against else "")
+        return f"Evaluate {_short(self.model)}" + (f" against {_short(self.against)}" if self.against else "")
 
 
 class BenchArguments(Arguments):
@@ -183,7 +189,7 @@ class BenchArguments(Arguments):
 
     @property
     def title(self) -> str:
-        return f"Measure how fast {self.model} answers"
+        return f"Measure how fast {_short(self.model)} answers"
 
 
 _KINDS: dict[JobKind, type[Arguments]] = {

@@ -338,7 +338,9 @@ async def test_a_damaged_store_is_reported_and_the_screen_stays(open_app, tmp_pa
     (tmp_path / "data" / "chats.db").write_bytes(b"not a database" * 1000)
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
         await user.presses("f5")
-        await user.sees("not a database", "Search every chat")
+        await user.sees("! The chats in", "Search every chat")
+        await user.presses("ctrl+l")
+        await user.sees("not a database", "restore a backup")
 
 
 async def test_words_in_one_burst_after_the_slash_are_searched_for_and_command_nothing(open_app):

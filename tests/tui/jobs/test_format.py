@@ -56,3 +56,15 @@ def test_a_job_is_long_when_nobody_waits_for_it_any_more():
     assert is_long(replace(JOB, started_s=0.0, ended_s=60.0))
     assert not is_long(replace(JOB, started_s=0.0, ended_s=5.0))
     assert not is_long(JOB)
+
+
+def test_a_quantization_is_named_by_model_and_type_without_its_path():
+    source = "/data/models/someone/l1b/l1b-f16.gguf"
+    job = replace(JOB, kind="quantize", title="Quantize l1b-f16 to Q3_K_S", arguments={"source": source})
+    assert cells(job)[0] == "l1b-f16 → Q3_K_S"
+    assert cells(replace(job, title=f"Quantize {source} to 4.2GB"))[0] == "l1b-f16 → 4.2GB"
+
+
+def test_a_download_is_named_without_its_publisher():
+    job = replace(JOB, title="Fetch some-publisher/repo:Q4_K_M", arguments={"reference": "some-publisher/repo:Q4_K_M"})
+    assert cells(job)[0] == "Fetch repo:Q4_K_M"

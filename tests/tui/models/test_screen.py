@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,9 +127,32 @@ async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):
         await user.presses("down")
         await user.sees("computes an importance matrix first")
         await user.presses("up", "enter")
-        await user.sees("started")
+        await user.sees("has started: F8 shows the jobs")
     source = "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
     assert client.started == [("quantize", {"source": source, "file_type": "Q4_K_M"})]
+
+
+async def test_quantizing_says_at_once_that_it_prepares_and_a_second_press_opens_one_dialog(open_app):
+    client = client_with_models()
+    may_go_on = asyncio.Event()
+    types = client.library.types
+
+    async def slow_types(model):
+        await may_go_on.wait()
+        return await types(model)
+
+    client.library.types = slow_types
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("Preparing: computing the sizes that qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        may_go_on.set()
+        await user.sees("397 MB")
+        assert "Preparing" not in user.screen_text
+        await user.presses("escape")
+        await user.no_longer_sees("397 MB")
 
 
 async def test_a_model_is_quantized_to_a_size(open_app):
@@ -145,7 +169,7 @@ async def test_a_model_is_quantized_to_a_size(open_app):
         await user.presses(*["backspace"] * 8)
         await user.pastes("300MB")
         await user.presses("enter")
-        await user.sees("started")
+        await user.sees("has started: F8 shows the jobs")
     assert client.started[0][1]["n_bytes"] == 300_000_000
 
 

@@ -8,7 +8,7 @@ from tui.commands import APP_COMMANDS
 
 
 async def test_f1_shows_every_command_and_escape_returns(open_app):
-    async with open_app(ScriptedClient(), size=(120, 72)) as user:
+    async with open_app(ScriptedClient(), size=(120, 76)) as user:
         await user.presses("f1")
         await user.sees("Ctrl+J, Shift+Enter", *(command.tooltip for command in (*CHAT_COMMANDS, *APP_COMMANDS)))
         await user.sees("/system TEXT", "Ctrl+Q  /quit", "Page Up")

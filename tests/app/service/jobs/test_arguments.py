@@ -127,3 +127,16 @@ def test_too_long_a_path_is_left_to_the_verb(command: Callable[..., JobCommand])
 def test_unknown_arguments_are_refused(kind: JobKind, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         arguments_of(kind, arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "title"),
+    [
+        ("quantize", {"source": "/data/models/o/r/l1b-f16.gguf", "file_type": "q3_k_s"}, "Quantize l1b-f16 to Q3_K_S"),
+        ("eval", {"model": "/m/a.gguf", "against": "/m/b.gguf"}, "Evaluate a against b"),
+        ("tune", {"model": "org/repo/name"}, "Tune org/repo/name"),
+        ("bench", {"model": "/m/a.gguf"}, "Measure how fast a answers"),
+    ],
+)
+def test_a_title_names_models_without_their_folders(kind: JobKind, arguments: dict[str, Any], title: str) -> None:
+    assert arguments_of(kind, arguments).title == title
