@@ -64,7 +64,7 @@ class LocalllmApp(App[None]):
         Binding("ctrl+z", "suspend_to_shell", "Suspend", show=False, priority=True, id="suspend"),
         # Here, not on the screens, so that dialogs have them too; with priority, since a text field takes Esc.
         Binding("escape", "dismiss_notifications", "Dismiss", show=False, priority=True, id="notifications-dismiss"),
-        Binding("ctrl+l", "show_notifications", "Notifications", show=False, priority=True, id="notifications"),
+        Binding("alt+n", "show_notifications", "Notifications", show=False, priority=True, id="notifications"),
     ]
 
     def __init__(
@@ -153,12 +153,6 @@ class LocalllmApp(App[None]):
         self._notification_center.dismiss()
         if isinstance(self.screen, ChatScreen) and self.screen.is_answering:
             await self.screen.run_command("stop")
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave Esc to the screen while no notification is shown."""
-        if action == "dismiss_notifications":
-            return self._notification_center.is_showing
-        return super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Fill the palette from the command tables."""
@@ -297,7 +291,10 @@ class LocalllmApp(App[None]):
         await self.interrupt()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them."""
+        """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them. Leave Esc
+        to them while no notification is shown."""
+        if action == "dismiss_notifications":
+            return self._notification_center.is_showing
         if action in {"interrupt", "suspend_to_shell"}:
             return self.screen.is_modal
         return super().check_action(action, parameters)

@@ -220,7 +220,7 @@ APP_COMMANDS = CommandTable(
             "Notifications",
             "Show every notification of this session; Esc dismisses the line",
             "show_notifications",
-            keys="ctrl+l",
+            keys="alt+n",
             slash="notifications",
         ),
         Command("theme", "Theme", "Change the colour theme", "change_theme", slash="theme"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Notification", "NotificationBoard", "NotificationCenter", "NotificationLine", "Severity", "line_text"]
 
 Severity = Literal["information", "warning", "error"]
-_KEY = "Ctrl+L"
+_KEY = "Alt+N"
 _N_KEPT = 100
 _WIDE_CELLS = 60
 

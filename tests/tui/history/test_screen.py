@@ -339,7 +339,7 @@ async def test_a_damaged_store_is_reported_and_the_screen_stays(open_app, tmp_pa
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
         await user.presses("f5")
         await user.sees("! The chats in", "Search every chat")
-        await user.presses("ctrl+l")
+        await user.presses("alt+n")
         await user.sees("not a database", "restore a backup")
 
 

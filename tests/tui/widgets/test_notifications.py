@@ -64,9 +64,9 @@ async def test_several_notifications_are_the_newest_and_a_number_and_ctrl_l_show
         await user.sees("ready")
         for text in ("The first.", "The second.", LONG):
             user.app.screen.warn(text)
-        await user.sees("! The model cannot run", "+2", "Ctrl+L shows all")
+        await user.sees("! The model cannot run", "+2", "Alt+N shows all")
         assert "The first." not in user.screen_text
-        await user.presses("ctrl+l")
+        await user.presses("alt+n")
         await user.sees("Notifications, newest first", "The first.", "The second.", "Download it again.")
         await user.presses("escape")
         await user.no_longer_sees("Notifications, newest first")
