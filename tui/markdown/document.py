@@ -1,8 +1,8 @@
 """Markdown: the parser, the code blocks of a text, and a growing document as terminal lines.
 
-The dialect is GitHub's, with HTML as text and link addresses shown beside their text. All tokens are printable, also
-what only parsing produces: character references and percent escapes in addresses. Owns which blocks are final: of a
-running answer only the last block is redrawn. Independent of colours and widgets.
+The dialect is GitHub's, with formulas, HTML as text, and link addresses shown beside their text. All tokens are
+printable, also what only parsing produces: character references and percent escapes in addresses. Owns which blocks are
+final: of a running answer only the last block is redrawn. Independent of colours and widgets.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.terminal import printable, printable_line
 from tui.markdown.code import Code, finished_code
+from tui.markdown.formulas import add_formulas
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -46,6 +47,7 @@ def _new_parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("gfm-like", {"html": False})
+    add_formulas(parser)
     parser.core.ruler.push("images", _make_links_of_images)
     parser.core.ruler.push("printable", _make_printable)
     parser.core.ruler.push("addresses", _append_addresses)
