@@ -72,12 +72,25 @@ def _terminal_app(options: Mapping[str, object]) -> None:
 
     try:
         sys.exit(_run_app(load_settings(options), options))
+    except KeyboardInterrupt:  # of the chat in the scrollback
+        sys.exit(130)
     except UserError as error:
         sys.stderr.write(f"Error: {printable(str(error))}\n")
         sys.exit(error.exit_status)
 
 
 def _run_app(settings: Settings, options: Mapping[str, object]) -> int:
+    """Run the full screen, or the chat in the scrollback in a terminal that cannot show it; return the exit status."""
+    from tui.screen_check import prepare_screen
+
+    if obstacle := prepare_screen():
+        from app.chat.conversation import ChatSettings
+        from app.cli.user_interface import ChatOptions
+
+        sys.stderr.write(f"{obstacle}\n")
+        keeps_model = options.get("model") is not None
+        _run_inline(ChatOptions(settings=settings, chat=ChatSettings(), is_saved=True, keeps_model=keeps_model))
+        return 0
     from tui.run import run
 
     return run(settings, options)

@@ -15,7 +15,7 @@ import sys
 from codecs import getincrementaldecoder
 from collections.abc import Generator, Iterator
 from io import TextIOWrapper
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.drivers.linux_driver import LinuxDriver
@@ -51,6 +51,12 @@ class DisconnectAwareDriver(LinuxDriver):
         if self._watch is not None:
             self._watch.cancel()
         super().stop_application_mode()
+
+    def _sigcont_application(self, *arguments: Any) -> None:
+        """Go on after a suspension. A terminal that vanishes sends the same signal to an app that never stopped, which
+        Textual would start a second time: its first threads would outlive it."""
+        if self._must_signal_resume:
+            super()._sigcont_application(*arguments)
 
     def _run_input_thread(self) -> None:
         """Read keys; an error ends the app like any other. Textual's own method would print its message."""
@@ -138,7 +144,7 @@ def _end_of_paste(text: str, searched_from: int) -> int:
 class _Output:
     """The terminal as a file; output after the terminal closed is dropped."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._file = file
         self.is_broken = False
 
@@ -146,14 +152,17 @@ class _Output:
         if not self.is_broken:
             try:
                 self._file.write(text)
-            except OSError:
+            except UnicodeEncodeError:  # would end Textual's writer, and leave an app that draws nothing
+                encoding = self._file.encoding
+                self._file.write(text.encode(encoding, "replace").decode(encoding))
+            except (OSError, ValueError):  # ValueError: another part of the program closed it
                 self.is_broken = True
 
     def flush(self) -> None:
         if not self.is_broken:
             try:
                 self._file.flush()
-            except OSError:
+            except (OSError, ValueError):
                 self.is_broken = True
 
     def fileno(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from contextlib import contextmanager
 
@@ -56,6 +57,13 @@ def test_the_app_is_drawn_on_the_terminal_wherever_errors_go(environment, tmp_pa
     ):
         terminal.sees("Welcome")
         assert (tmp_path / "errors").read_bytes() == b""
+
+
+def test_the_app_ends_though_a_vanishing_terminal_tells_it_to_continue(environment, tmp_path):
+    with PseudoTerminal.app(environment, tmp_path) as terminal:
+        terminal.sees("Welcome")
+        terminal.process.send_signal(signal.SIGCONT)
+        assert all_leave(terminal)
 
 
 START, END = "\x1b[200~", "\x1b[201~"
