@@ -121,6 +121,12 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
     "keys": SettingDescription(
         "Key bindings of the terminal app: COMMAND=KEY[,KEY], space-separated.", effect=Effect.AT_ONCE
     ),
+    "system": SettingDescription("System prompt of new chats.", effect=Effect.AT_ONCE, metavar="TEXT"),
+    "preset": SettingDescription(
+        "Preset of new chats: a name of /preset, with options and perhaps a system prompt of its own.",
+        effect=Effect.AT_ONCE,
+        metavar="NAME",
+    ),
     "data_dir": SettingDescription("Folder of models, chats and keys.", check=_check_not_empty),
     "cache_dir": SettingDescription("Folder of logs and caches; safe to delete.", check=_check_not_empty),
     "engine": SettingDescription('Engine: "llama", or "fake" (random letters, 200 a second) for client development.'),

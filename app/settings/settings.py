@@ -50,6 +50,8 @@ class Settings:
     api_key: str = ""
     connect: str = ""
     model: str = "guide"
+    system: str = ""
+    preset: str = ""
     ctx: int = 0
     kv_type: str = ""
     context_shift: bool = False

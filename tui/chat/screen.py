@@ -17,7 +17,7 @@ from textual.timer import Timer
 from textual.widgets import TextArea
 from textual.worker import Worker
 
-from app.chat.conversation import Attachment, MessageContent
+from app.chat.conversation import Attachment, ChatSettings, MessageContent
 from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
@@ -200,7 +200,9 @@ class ChatScreen(ConversationScreen):
         """Start an empty chat; the answer of this one goes on."""
         await self._is_open.wait()
         await self._leave_draft()
+        defaults = await self._defaults()
         self._session.new_chat()
+        self._settings_editor.begin(defaults)
         await self._clear()
         await self._open_draft()
 
@@ -340,13 +342,24 @@ class ChatScreen(ConversationScreen):
     ) -> None:
         """Open a stored chat, without an id the latest one."""
         try:
+            defaults = await self._defaults()
             await self._session.open(chat_id, message_id, keeps_model=keeps_model)
+            self._settings_editor.begin(defaults)
             if chat_id is not None:
                 await self._clear()
             await self._show_all()
             self._chat_changed()
         except StorageError as error:
             await self.transcript.add_error(error)
+
+    async def _defaults(self) -> ChatSettings:
+        """Return the settings of a new chat; report a default preset that cannot be used."""
+        settings = self.app_context.settings_controller.settings
+        try:
+            return await self._settings_editor.defaults(settings)
+        except UserError as error:
+            self.warn(str(error))
+            return ChatSettings(settings.system)
 
     def _post_connection_changed(self) -> None:
         self.post_message(self.ConnectionChanged())

@@ -22,6 +22,7 @@ from app.chat.sampling_options import (
     split_changes,
     template_of,
 )
+from app.settings.settings import Settings
 from quantizer.errors import UserError
 from tui.chat.format import presets_text, prompts_text, settings_line, templates_text
 from tui.chat.session import ChatSession
@@ -50,6 +51,18 @@ class SettingsEditor:
     @settings.setter
     def settings(self, settings: ChatSettings) -> None:
         self._session.conversation.settings = settings
+
+    async def defaults(self, settings: Settings) -> ChatSettings:
+        """Return the settings of a new chat. Raises UserError for a default preset that does not exist."""
+        if not settings.preset:
+            return ChatSettings(settings.system)
+        preset = await asyncio.to_thread(self._presets.get, settings.preset)
+        return replace(preset, system=preset.system or settings.system)
+
+    def begin(self, defaults: ChatSettings) -> None:
+        """Give the open chat the `defaults` if it is new."""
+        if not self._session.conversation.messages and self.settings == ChatSettings():
+            self.settings = defaults
 
     def set_system_prompt(self, text: str) -> str:
         """Set the system prompt, remove it if `text` is "clear", or leave it if `text` is empty."""

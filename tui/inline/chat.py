@@ -16,6 +16,7 @@ from typing import Any
 
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.cli.output.answer import stats_line
+from app.settings.settings import Settings
 from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.external_editor import edit_text
@@ -140,12 +141,20 @@ class InlineChat:
         return self._session.conversation.branch
 
     async def open(
-        self, chat_id: int | None, *, is_new: bool, answered: ChatSettings, keeps_model: bool = False
+        self,
+        chat_id: int | None,
+        *,
+        is_new: bool,
+        answered: ChatSettings,
+        keeps_model: bool = False,
+        settings: Settings | None = None,
     ) -> None:
-        """Open a stored chat, as `ChatSession.open`, or start one if `is_new`; override its settings by `answered`.
-        Raises StorageError, UnknownChatError."""
+        """Open a stored chat, as `ChatSession.open`, or start one if `is_new`; override its settings by `answered`. A
+        new chat begins with the defaults of `settings`. Raises StorageError, UnknownChatError."""
         if not is_new:
             await self._session.open(chat_id, keeps_model=keeps_model)
+        if settings is not None:
+            self._settings_editor.begin(await self._defaults(settings))
         conversation = self._session.conversation
         conversation.settings = ChatSettings(
             system=answered.system or conversation.settings.system,
@@ -295,6 +304,13 @@ class InlineChat:
                 self._scrollback.print_line("Edit the prompt; Enter sends it, Ctrl+C cancels.")
             else:
                 self._scrollback.print_line(await self._settings_editor.list_prompts())
+
+    async def _defaults(self, settings: Settings) -> ChatSettings:
+        try:
+            return await self._settings_editor.defaults(settings)
+        except UserError as error:
+            self._scrollback.print_line(str(error))
+            return ChatSettings(settings.system)
 
     @contextmanager
     def _print_errors(self) -> Iterator[None]:

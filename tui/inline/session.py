@@ -68,7 +68,11 @@ class InlineSession:
         options = self._options
         self._loop.run(
             self._chat.open(
-                options.chat_id, is_new=options.is_new, answered=options.chat, keeps_model=options.keeps_model
+                options.chat_id,
+                is_new=options.is_new,
+                answered=options.chat,
+                keeps_model=options.keeps_model,
+                settings=options.settings,
             )
         )
         self._load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.chat.conversation import ChatSettings
 from app.chat.presets import Presets
 from app.chat.sampling_options import CHAT_OPTIONS
 from app.chat.store import ChatStore
@@ -167,3 +168,47 @@ async def test_a_schema_of_a_file_is_set_in_the_line_itself(open_app, tmp_path):
         await user.asks("hello")
         await user.sees("Hello.")
     assert client.options == [GenerationOptions(json_schema={"type": "array"}, stop=("a b", "c"))]
+
+
+async def test_a_new_chat_begins_with_the_default_preset_and_system_prompt_of_the_settings(open_app, tmp_path):
+    Presets(tmp_path / "data").save("short", ChatSettings("", {"max_tokens": 9}))
+    client = ScriptedClient()
+    async with open_app(client, settings={"system": "Be brief.", "preset": "short"}) as user:
+        await user.sees("ready")
+        await user.asks("hello")
+        await user.sees("Hello.")
+        await user.asks("/system clear")
+        await user.presses("ctrl+n")
+        await user.asks("again")
+        await user.until(lambda: len(client.requests) == 2, "the second question was not sent")
+    assert [[message.content for message in request] for request in client.requests] == [
+        ["Be brief.", "hello"],
+        ["Be brief.", "again"],
+    ]
+    assert client.options == [GenerationOptions(max_tokens=9)] * 2
+
+
+async def test_a_stored_chat_keeps_its_own_settings_beside_other_defaults(open_app, tmp_path):
+    client = ScriptedClient()
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.sees("ready")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    settings = {"system": "Be brief."}
+    async with (
+        SqliteChatRepository(tmp_path) as repository,
+        open_app(client, repository=repository, settings=settings) as user,
+    ):
+        await user.sees("ready", "Hello.")
+        await user.asks("again")
+        await user.until(lambda: len(client.requests) == 2, "the question was not sent")
+    assert [message.content for message in client.requests[1]] == ["hello", "Hello.", "again"]
+
+
+async def test_a_default_preset_that_is_missing_is_reported_and_the_system_prompt_still_counts(open_app):
+    client = ScriptedClient()
+    async with open_app(client, settings={"system": "Be brief.", "preset": "gone"}) as user:
+        await user.sees("There is no preset gone.")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    assert [message.content for message in client.requests[0]] == ["Be brief.", "hello"]

@@ -17,6 +17,7 @@ from app.chat.presets import Presets
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions
+from app.settings.settings import Settings
 from quantizer.errors import EngineError, NoTemplateError, RequestError
 from tests.tui.model_scenes import client_with_models
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
@@ -237,6 +238,21 @@ async def test_a_schema_that_the_service_refuses_changes_nothing(opened, capsys)
         assert "The schema's type is 'thing'." in capsys.readouterr().err
         await chat.submit("hi")
     assert client.options == [GenerationOptions()]
+
+
+async def test_a_new_chat_begins_with_the_defaults_of_the_settings_below_the_command_line(opened, tmp_path, capsys):
+    Presets(tmp_path).save("short", ChatSettings("", {"max_tokens": 9, "seed": 1}))
+    client = ScriptedClient()
+    settings = Settings(system="Be brief.", preset="short")
+    async with opened(client) as chat:
+        await chat.open(None, is_new=True, answered=ChatSettings("", {"seed": 2}), settings=settings)
+        await chat.submit("hi")
+        gone = Settings(system="Be brief.", preset="gone")
+        await chat.new_chat()
+        await chat.open(None, is_new=True, answered=ChatSettings(), settings=gone)
+        assert "There is no preset gone." in capsys.readouterr().err
+    assert [message.content for message in client.requests[0]] == ["Be brief.", "hi"]
+    assert client.options == [GenerationOptions(max_tokens=9, seed=2)]
 
 
 async def test_the_last_chat_is_continued_with_the_options_of_the_command_line(opened, tmp_path):
