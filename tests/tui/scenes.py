@@ -240,7 +240,7 @@ SCENES = (
     ),
     Scene(
         name="attachment",
-        steps=(("@ n o t e s", "notes.md"), ("enter", "[notes.md"), ("ctrl+l", "Ctrl+S saves")),
+        steps=(("@ n o t e s", "notes.md"), ("enter", "[notes.md", "after sending"), ("ctrl+l", "Ctrl+S saves")),
         furnish=_keep_file,
     ),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),

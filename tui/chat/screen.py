@@ -132,7 +132,7 @@ class ChatScreen(ConversationScreen):
         if self._forecast_timer is not None:
             self._forecast_timer.stop()
         draft = self.composer.draft
-        if not draft or slash_line(draft.text) is not None:
+        if not draft or draft.text == "/" or slash_line(draft.text) is not None:  # a command, maybe unfinished
             self.workers.cancel_group(self, "forecast")
             self.prompt.show_forecast()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from app.chat.conversation import Attachment, Draft
@@ -68,7 +69,10 @@ async def test_the_context_after_sending_is_said_before_it(open_app, tmp_path, m
         await user.sees("after sending: ≈95/2048 tokens")  # 52 before, 30 in the file
         await user.presses("ctrl+u")
         await user.no_longer_sees("after sending")
-        await user.types("/system Be brief")
+        await user.types("/")
+        await asyncio.sleep(0.5)  # longer than the pause after which a question is counted
+        assert "after sending" not in user.screen_text
+        await user.types("system Be brief")
         await user.presses("enter")
         await user.sees("System prompt")
         assert "after sending" not in user.screen_text
