@@ -6,7 +6,6 @@ Owns what is cached between requests: the machine, and verdicts. Independent of 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +53,7 @@ class LibraryService:
         self._reading: asyncio.Task[None] | None = None
         self._fitting: asyncio.Task[None] | None = None  # beside it: a survey of a busy machine takes seconds
         self._arriving: frozenset[Path] = frozenset()  # when they were last read
+        self._is_unknown_machine = False  # it could not be surveyed
         self._is_closing = threading.Event()
 
     async def listing(self, *, has_external: bool, is_fresh: bool = False) -> Listing:
@@ -62,9 +62,10 @@ class LibraryService:
         `has_external` adds models of other programs, `is_fresh` surveys the machine again.
         """
         if is_fresh:
+            self._is_unknown_machine = False
             await asyncio.to_thread(self._fit_cache.forget)
         entries = await self._entries(has_external=has_external)
-        unknown = [entry for entry in entries if not (entry.is_read and self._fit_cache.has(entry))]
+        unknown = [entry for entry in entries if not (entry.is_read and self._has_fit(entry))]
         unread = [entry for entry in unknown if not entry.is_read]
         if unread and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._read(unread))
@@ -80,6 +81,9 @@ class LibraryService:
         )
         is_complete = len(unknown) == len(arriving)  # a copy may take long
         return Listing(models, is_complete, str(self._settings.models_dir))
+
+    def _has_fit(self, entry: LibraryEntry) -> bool:
+        return self._is_unknown_machine or self._fit_cache.has(entry)
 
     async def search(self, words: str, limit: int) -> list[HubRepository]:
         """Return the hub's repositories for `words`, each quant with its verdict.
@@ -173,9 +177,11 @@ class LibraryService:
     @in_thread
     def _fit(self, entries: Sequence[LibraryEntry]) -> None:
         """Compute the verdicts of `entries`, which a machine that cannot be surveyed does not have."""
-        with contextlib.suppress(EngineError):
+        try:
             for entry in self._until_closing(entries):
                 self._fit_cache.compute(entry)
+        except EngineError:  # `localllm doctor` reports it; asking until all is known must not survey for ever
+            self._is_unknown_machine = True
 
     def _until_closing(self, entries: Sequence[LibraryEntry]) -> Iterator[LibraryEntry]:
         for entry in entries:
