@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from app.library.local.model_files import is_model_file, stat_model
 from app.library.local.naming import is_path
+from app.terminal import printable_line
 from tui.models.rows import ModelRow, Section
 
 __all__ = ["TITLE", "completed", "path_section", "typed_path"]
@@ -68,12 +69,17 @@ def completed(path: str) -> str:
 
 
 def _rows(folder: Path, begin: str) -> tuple[ModelRow, ...]:
-    """Return the models in `folder` and its subfolders whose names begin with `begin`, models first."""
+    """Return the models in `folder` and its subfolders whose names begin with `begin`, models first.
+
+    Names that a terminal must not see are left out: a completed one goes into the search field as it is.
+    """
     with os.scandir(folder) as found:
         entries = [
             entry
             for entry in islice(found, _MAX_ENTRIES)
-            if entry.name.startswith(begin) and (begin or not entry.name.startswith("."))
+            if entry.name.startswith(begin)
+            and (begin or not entry.name.startswith("."))
+            and printable_line(entry.name) == entry.name
         ]
     entries.sort(key=lambda entry: entry.name.lower())
     files = (_file_row(folder / each.name) for each in entries if is_model_file(each.name) and each.is_file())

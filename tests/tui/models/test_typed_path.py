@@ -65,3 +65,11 @@ def test_a_path_is_completed_as_far_as_all_agree(tmp_path):
     assert completed(f"{begin}d") == f"{begin}deep{os.sep}"
     assert completed(f"{begin}deep{os.sep}") == f"{begin}deep{os.sep}only.gguf"
     assert completed(f"{begin}nothing") == f"{begin}nothing"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such names are impossible there")
+def test_a_name_that_a_terminal_must_not_see_is_neither_listed_nor_completed(tmp_path):
+    (tmp_path / "a\x1b[2Jb.gguf").write_bytes(b"GGUF")
+    (tmp_path / os.fsdecode(b"a\xff.gguf")).write_bytes(b"GGUF")
+    assert path_section(f"{tmp_path}/").rows == ()
+    assert completed(f"{tmp_path}/a") == f"{tmp_path}/a"
