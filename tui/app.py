@@ -9,14 +9,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.content import Content
@@ -43,14 +42,24 @@ from tui.widgets.notifications import NotificationCenter, Severity
 from tui.widgets.screens import AppContext, CommandScreen
 
 if TYPE_CHECKING:
+    from textual.command import Provider
+
     from app.protocol.job import Job
 
 __all__ = ["LocalllmApp"]
 
 _THEME_HINT = "Saved to the settings file. NO_COLOR in the environment turns colours off."
+_PALETTE_HINT = "Search commands, models, chats and settings"
 _NOTICE_S = 30.0  # long enough while reading something else
 _LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists interrupted jobs."
 _ENGINE_LOSS = "Lost the connection to {url}: reconnecting. Your messages are saved."
+
+
+def _palette_provider() -> type[Provider]:
+    """Return the palette's content; it imports every screen, so only when the palette is opened."""
+    from tui.palette import PaletteProvider
+
+    return PaletteProvider
 
 
 class LocalllmApp(App[None]):
@@ -59,6 +68,7 @@ class LocalllmApp(App[None]):
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME
+    COMMANDS: ClassVar[set[Any]] = {_palette_provider}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy", show=False, priority=True, id="interrupt"),
         Binding("ctrl+z", "suspend_to_shell", "Suspend", show=False, priority=True, id="suspend"),
@@ -154,12 +164,12 @@ class LocalllmApp(App[None]):
         if isinstance(self.screen, ChatScreen) and self.screen.is_answering:
             await self.screen.run_command("stop")
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Fill the palette from the command tables."""
-        if isinstance(screen, CommandScreen):
-            for command in screen.all_commands():
-                if command.is_listed:
-                    yield SystemCommand(command.title, command.tooltip, partial(screen.run_command, command.id))
+    def action_command_palette(self) -> None:
+        """Show the palette."""
+        from textual.command import CommandPalette
+
+        if not isinstance(self.screen, CommandPalette):
+            self.push_screen(CommandPalette(placeholder=_PALETTE_HINT))
 
     async def on_event(self, event: Event) -> None:
         """Remove control sequences from pasted text, whichever field receives it. What is typed over the welcome is for

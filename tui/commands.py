@@ -236,7 +236,7 @@ APP_COMMANDS = CommandTable(
         Command(
             "interrupt",
             "Copy or stop",
-            "Copy the selected text; else stop the answer; else say how to quit",
+            "Copy the selection; else stop the answer, or say how to quit",
             "interrupt",
             keys="ctrl+c",
             is_listed=False,

@@ -85,7 +85,7 @@ MESSAGE_COMMANDS = CommandTable(
         Command(
             "undo",
             "Undo",
-            "Restore the deleted messages; else undo the last change of the prompt",
+            "Restore the deleted messages; else undo typing",
             "undo",
             keys=_UNDO_KEYS,
             slash="undo",

@@ -41,6 +41,7 @@ class SettingTable(DataTable[Text]):
     def __init__(self) -> None:
         super().__init__(cursor_type="row", show_cursor=True)
         self._rows: tuple[SettingRow, ...] = ()
+        self._requested = ""  # a setting to select when its row is drawn
         self._facts: Mapping[str, str] = {}
 
     @property
@@ -50,6 +51,11 @@ class SettingTable(DataTable[Text]):
             return None
         key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
         return key if key in {row.name for row in self._rows} else None
+
+    def select(self, name: str) -> None:
+        """Move the cursor to a setting."""
+        self._requested = name
+        self._draw()
 
     def on_resize(self, _: Resize) -> None:
         self._draw()
@@ -73,6 +79,9 @@ class SettingTable(DataTable[Text]):
             self.add_row(*cells[: len(self.columns)], key=row.name)
         for name, text in self._facts.items():
             self.add_row(*(_cell(name), _cell(text), _cell(""))[: len(self.columns)], key=f"fact {name}")
+        names = [row.name for row in self._rows]
+        if self._requested in names:
+            row_index, self._requested = names.index(self._requested), ""
         self.move_cursor(row=row_index)
 
 

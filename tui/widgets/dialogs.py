@@ -23,7 +23,7 @@ from tui.settings.keymap import keys_of
 from tui.widgets.notifications import Notification
 from tui.widgets.screens import CommandScreen
 
-__all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "NotificationsScreen", "TableDialog"]
+__all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "NotificationsScreen", "TableDialog", "format_keys"]
 
 _KEY_NAMES = {
     "escape": "Esc",
@@ -173,18 +173,18 @@ class InputDialog(ModalScreen[None]):
 
 def _help_rows(about: CommandScreen, keys: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
-        *((_shown(binding.key), binding.tooltip) for binding in about.KEYS),
+        *((format_keys(binding.key), binding.tooltip) for binding in about.KEYS),
         *((_label(command, keys), command.help_text) for command in about.all_commands()),
-        ("Ctrl+P", "Search the commands by name"),
+        ("Ctrl+P", "Search commands, models, chats and settings"),
     ]
 
 
 def _label(command: Command, keys: Mapping[str, str]) -> str:
     slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
-    return "  ".join(part for part in (_shown(keys_of(command, keys)), slash) if part)
+    return "  ".join(part for part in (format_keys(keys_of(command, keys)), slash) if part)
 
 
-def _shown(keys: str) -> str:
+def format_keys(keys: str) -> str:
     """Return Textual's key names in display form: `ctrl+j,shift+enter` is Ctrl+J, Shift+Enter."""
     return ", ".join("+".join(map(_key_name, key.split("+"))) for key in keys.split(",") if key)
 

@@ -8,9 +8,9 @@ from tui.commands import APP_COMMANDS
 
 
 async def test_f1_shows_every_command_and_escape_returns(open_app):
-    async with open_app(ScriptedClient(), size=(120, 84)) as user:
+    async with open_app(ScriptedClient(), size=(120, 96)) as user:
         await user.presses("f1")
-        await user.sees("Ctrl+J, Shift+Enter", "Search the commands by name")
+        await user.sees("Ctrl+J, Shift+Enter", "Search commands, models, chats and settings")
         rows = [row.split("│")[1] for row in user.screen_text.split("\n") if row.count("│") == 2]
         shown = " ".join(" ".join(rows).split())  # a long one takes two rows
         assert [each.tooltip for each in (*CHAT_COMMANDS, *APP_COMMANDS) if each.tooltip not in shown] == []

@@ -1,0 +1,117 @@
+"""The palette: what it finds, and what choosing it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.client.fake import ScriptedClient
+from quantizer.errors import ServiceError
+from tests.tui.model_scenes import client_with_models
+from tui.chat.repository import SqliteChatRepository
+from tui.palette import PaletteEntry, rate
+
+
+async def _searches(user, typed: str) -> None:
+    await user.presses("ctrl+p")
+    await user.sees("Search commands, models")
+    await user.types(typed)
+
+
+@pytest.mark.parametrize("screen", ["", "f9"])
+async def test_a_command_of_another_screen_is_found_and_its_key_named(open_app, screen):
+    async with open_app(client_with_models()) as user:
+        await user.presses(*filter(None, [screen]))
+        await _searches(user, "quan")
+        await user.sees("Models: Quantize")
+        await user.presses("enter")
+        await user.sees("qwen3-0.6b-Q8_0", "Q: quantize")
+
+
+async def test_a_command_of_the_chat_is_run_from_another_screen(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.presses("f10")
+        await user.sees("Telemetry: none")
+        await _searches(user, "system prompt")
+        await user.sees("Chat: System prompt")
+        await user.presses("enter")
+        await user.sees("No system prompt is set.")
+
+
+@pytest.mark.parametrize(("typed", "seen"), [("models", "Enter starts a chat."), ("bye", "Quit")])
+async def test_screens_and_words_of_other_programs_are_found(open_app, typed, seen):
+    async with open_app(client_with_models()) as user:
+        await _searches(user, typed)
+        await user.until(lambda: user.screen_text.lower().count(typed) > 1 or seen in user.screen_text, "not found")
+        if typed == "models":
+            await user.presses("enter")
+        await user.sees(seen)
+
+
+async def test_a_local_model_is_found_and_chosen(open_app):
+    client = client_with_models()
+    async with open_app(client) as user:
+        await user.sees("guide · ready")
+        await _searches(user, "qwen3")
+        await user.sees("Chat with qwen3-0.6b-Q8_0")
+        await user.presses("enter")
+        await user.until(lambda: client.loads[-1:] == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"], "not loaded")
+
+
+async def test_a_stored_chat_is_found_by_its_words_and_opened(open_app, tmp_path):
+    repository = SqliteChatRepository(tmp_path / "data")
+    async with repository, open_app(ScriptedClient(), repository=repository) as user:
+        await user.asks("Where do zebras sleep?")
+        await user.sees("Hello.", "ready")
+        await user.presses("ctrl+n")
+        await user.no_longer_sees("zebras")
+        await _searches(user, "zebras")
+        await user.sees("Open: Where do zebras sleep?")
+        await user.presses("enter")
+        await user.sees("▌ Where do zebras sleep?", "Hello.")
+
+
+async def test_a_setting_is_found_and_selected(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await _searches(user, "parallel")
+        await user.sees("Setting: parallel")
+        await user.presses("enter")
+        await user.sees("Telemetry: none")
+        await user.until(lambda: user.app.screen.table.setting_name == "parallel", "not selected")
+
+
+async def test_without_a_service_everything_else_is_found(open_app):
+    client = client_with_models()
+
+    async def failing(**_):
+        raise ServiceError("No service.", "Start it.")
+
+    client.library.models = failing
+    async with open_app(client) as user:
+        await _searches(user, "quan")
+        await user.sees("Models: Quantize")
+
+
+async def test_markup_in_the_name_of_a_model_is_text(open_app):
+    client = client_with_models()
+    client.library.here[0:0] = [type(client.library.here[0])(id="[red]x[/", where="library", path="/m", n_bytes=1)]
+    async with open_app(client) as user:
+        await _searches(user, "chat with x")
+        await user.sees("Chat with [red]x[/")
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        (PaletteEntry("Quantize", "", print), PaletteEntry("Chat", "quantize", print)),
+        (PaletteEntry("Models: Quantize", "", print), PaletteEntry("A question and an answer", "", print)),
+        (PaletteEntry("Quit", "", print, "quantum"), PaletteEntry("Unquantized", "", print)),
+        (PaletteEntry("Quantize", "", print), PaletteEntry("Quantize", "", print, rank=0.9)),
+    ],
+)
+def test_what_begins_with_the_typed_letters_comes_before_what_only_has_them(better, worse):
+    assert rate(better, "quan", 0.5) > rate(worse, "quan", 0.5) > 0
+
+
+def test_what_has_nothing_of_the_typed_letters_is_not_found():
+    assert rate(PaletteEntry("Quit", "", print), "zzz", 0.0) == 0
+    assert rate(PaletteEntry("Quit", "", print), " ", 0.0) == 0

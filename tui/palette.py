@@ -1,0 +1,199 @@
+"""The palette (Ctrl+P): finds commands of every screen, local models, stored chats and settings.
+
+Owns what can be found and by which words. Running what was chosen belongs to the app and the screens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.markup import escape
+from textual.style import Style
+
+from app.chat.store import StoreThread
+from app.settings.descriptions import DESCRIPTIONS
+from app.terminal import printable_line
+from quantizer.errors import StorageError, UserError
+from tui.chat.repository import SqliteChatRepository
+from tui.commands import FEATURES, Command, Feature
+from tui.history.query import ChatQuery, fetch_rows
+from tui.models.choice import local_models
+from tui.models.rows import format_size
+from tui.settings.keymap import keys_of
+from tui.settings.screen import SettingsScreen
+from tui.widgets.dialogs import format_keys
+from tui.widgets.screens import CommandScreen
+
+if TYPE_CHECKING:
+    from app.protocol.library import LocalModel
+    from tui.app import LocalllmApp
+
+__all__ = ["PaletteEntry", "PaletteProvider", "rate"]
+
+_N_CHATS = 8
+_PATIENCE_S = 0.3  # for the list of models: without a service the rest is found all the same
+_ELSEWHERE = 0.95  # the present screen's commands come before those of others
+_FUZZY = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class PaletteEntry:
+    """A printable title and note, the function to call, and further `words` that find it; `rank` scales its score."""
+
+    title: str
+    note: str
+    run: Callable[[], Awaitable[None] | None]
+    words: str = ""
+    rank: float = 1.0
+
+
+def rate(entry: PaletteEntry, typed: str, fuzzy: float) -> float:
+    """Return how well `entry` fits, from 0 (not at all) to 1; `fuzzy` is the score of its letters in order."""
+    wanted, title = typed.casefold().strip(), entry.title.casefold()
+    others = f"{entry.words} {entry.note}".casefold()
+    if not wanted:
+        return 0.0
+    ranks = (
+        (1.0, title.startswith(wanted)),
+        (0.9, f" {wanted}" in title),
+        (0.8, any(word.startswith(wanted) for word in entry.words.casefold().split())),
+        (0.7, wanted in title),
+        (0.5, all(part in f"{title} {others}" for part in wanted.split())),
+    )
+    score = next((score for score, fits in ranks if fits), _FUZZY * min(1.0, fuzzy))
+    return score * entry.rank
+
+
+class PaletteProvider(Provider):
+    """Everything that the palette finds from a `CommandScreen`; nothing in a dialog."""
+
+    async def startup(self) -> None:
+        """Import every screen, and ask for the models."""
+        self._entries: list[PaletteEntry] = []
+        self._models: asyncio.Task[tuple[LocalModel, ...]] | None = None
+        self._chats: StoreThread | None = None
+        if not isinstance(self.screen, CommandScreen):
+            return
+        context = self._app.app_context
+        await asyncio.to_thread(lambda: [feature.screen_class() for feature in FEATURES])
+        self._entries = [*self._own_commands(), *self._other_commands(), *self._settings()]
+        self._models = asyncio.create_task(local_models(context.connection))
+        if isinstance(context.repository, SqliteChatRepository):
+            self._chats = StoreThread(context.settings.data_dir)
+
+    async def shutdown(self) -> None:
+        """Let go of the service and of the stored chats."""
+        if self._models is not None:
+            self._models.cancel()
+        if self._chats is not None:
+            await self._chats.close()
+
+    async def discover(self) -> Hits:
+        """Yield the commands of this screen, by title."""
+        for entry in sorted(self._own_commands(), key=lambda entry: entry.title):
+            yield DiscoveryHit(escape(entry.title), entry.run, entry.title, escape(entry.note))
+
+    async def search(self, query: str) -> Hits:
+        """Yield all that fits `query`."""
+        matcher = self.matcher(query)
+        for entry in (*self._entries, *await self._model_entries()):
+            if (score := rate(entry, query, matcher.match(entry.title))) > 0:
+                yield self._hit(score, entry, query)
+        for entry in await self._found_chats(query):
+            yield self._hit(0.6, entry, query)
+
+    # Entries
+
+    @property
+    def _app(self) -> LocalllmApp:
+        return cast("LocalllmApp", self.app)
+
+    def _own_commands(self) -> Iterator[PaletteEntry]:
+        screen = self.screen
+        if isinstance(screen, CommandScreen):
+            for command in screen.all_commands():
+                if command.is_listed:
+                    run = partial(screen.run_command, command.id)
+                    yield PaletteEntry(command.title, command.tooltip, run, _words(command))
+
+    def _other_commands(self) -> Iterator[PaletteEntry]:
+        for feature in FEATURES:
+            if not isinstance(self.screen, feature.screen_class()):
+                for command in feature.screen_class().TABLE:
+                    if command.is_listed:
+                        run = partial(self._run_elsewhere, feature, command)
+                        title = f"{feature.title}: {command.title}"
+                        yield PaletteEntry(title, command.tooltip, run, _words(command), _ELSEWHERE)
+
+    def _settings(self) -> Iterator[PaletteEntry]:
+        for name, description in DESCRIPTIONS.items():
+            yield PaletteEntry(f"Setting: {name}", description.text, partial(self._show_setting, name), name)
+
+    async def _model_entries(self) -> list[PaletteEntry]:
+        models: tuple[LocalModel, ...] = ()
+        if self._models is not None:
+            done, _ = await asyncio.wait({self._models}, timeout=_PATIENCE_S)
+            with suppress(UserError):  # a service that does not answer is reported by the chat
+                models = self._models.result() if done else ()
+        return [
+            PaletteEntry(
+                printable_line(f"Chat with {model.id}"),
+                printable_line(f"{format_size(model.n_bytes)} {model.file_type} · {model.where}"),
+                partial(self._app.choose_model, model.path),
+                printable_line(model.id),
+            )
+            for model in models
+        ]
+
+    async def _found_chats(self, typed: str) -> list[PaletteEntry]:
+        if self._chats is None:
+            return []
+        try:
+            rows = await fetch_rows(self._chats, ChatQuery(typed=typed), _N_CHATS)
+        except StorageError:  # F5 reports it
+            return []
+        return [
+            PaletteEntry(
+                printable_line(f"Open: {row.chat.title}"),
+                "A stored chat",
+                partial(self._app.open_chat, row.chat.id, row.message_id),
+            )
+            for row in rows
+        ]
+
+    # What is not on this screen
+
+    async def _run_elsewhere(self, feature: Feature, command: Command) -> None:
+        """Show the feature and run its command; one for a row only names its key, since no row was chosen yet."""
+        await self._app.go_to(feature.id)
+        screen = self._app.screen
+        if not isinstance(screen, CommandScreen):
+            return  # a dialog of that feature is open
+        if command.has_priority or not command.keys:
+            await screen.run_command(command.id)
+        else:
+            keys = format_keys(keys_of(command, self._app.app_context.settings_controller.keys))
+            screen.inform(f"{keys}: {command.title.lower()} what is selected.")
+
+    async def _show_setting(self, name: str) -> None:
+        await self._app.go_to("settings")
+        if isinstance(self._app.screen, SettingsScreen):
+            self._app.screen.table.select(name)
+
+    def _hit(self, score: float, entry: PaletteEntry, typed: str) -> Hit:
+        shown = Content(entry.title)
+        start = entry.title.casefold().find(typed.casefold().strip())
+        if start >= 0:
+            shown = shown.stylize(self.match_style or Style(bold=True), start, start + len(typed.strip()))
+        return Hit(score, shown, entry.run, entry.title, escape(entry.note))
+
+
+def _words(command: Command) -> str:
+    return " ".join((command.slash, *command.also, command.id.replace("-", " ")))
