@@ -62,12 +62,21 @@ class Messages:
             connection.execute("UPDATE messages SET content = ?, reasoning = ? WHERE id = ?", values)
 
     def finish(
-        self, message_id: int, content: str, reasoning: str, state: MessageState, stats: Mapping[str, Scalar]
+        self,
+        message_id: int,
+        content: str,
+        reasoning: str,
+        state: MessageState,
+        stats: Mapping[str, Scalar],
+        model: str = "",
     ) -> None:
-        """Store the final text of a message. When this returns it is on the disk."""
-        message = MessageContent(role="assistant", content=content, reasoning=reasoning, state=state, stats=stats)
+        """Store the final text of a message, and the model that wrote it if given: it may have had another name before
+        it was loaded. When this returns it is on the disk."""
+        message = MessageContent(
+            role="assistant", content=content, reasoning=reasoning, state=state, stats=stats, model=model
+        )
         columns = message_columns(message)
-        names = ("content", "reasoning", "state", "stats")
+        names = ("content", "reasoning", "state", "stats", *(["model"] if model else []))
         statement = f"UPDATE messages SET {', '.join(f'{name} = :{name}' for name in names)} WHERE id = :id"  # noqa: S608
         touched = "UPDATE chats SET updated_ms = ? WHERE id = (SELECT chat_id FROM messages WHERE id = ?)"
         with self._database.writing() as connection:

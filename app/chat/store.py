@@ -210,4 +210,6 @@ class AnswerRecorder:
 
     def _end(self, store: ChatStore) -> None:
         message = self.message
-        store.messages.finish(message.id, message.content, message.reasoning, message.state, message.stats)
+        store.messages.finish(
+            message.id, message.content, message.reasoning, message.state, message.stats, message.model
+        )

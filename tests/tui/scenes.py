@@ -245,7 +245,7 @@ SCENES = (
     ),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),
     Scene(name="options", steps=(("slash o p t i o n s enter", "Options of the answers"),)),
-    Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Copy the last answer"),)),
+    Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Compare models"),)),
     Scene(name="theme", steps=(("slash t h e m e enter", "High contrast"),)),
     Scene(name="help", steps=(("f1", "Keys and commands"),)),
     Scene(

@@ -175,6 +175,21 @@ CHAT_COMMANDS = CommandTable(
             argument="TEXT",
         ),
         Command(
+            "compare",
+            "Compare models",
+            "Answer the last question with MODEL too, side by side; without MODEL, compare versions or end that",
+            "compare",
+            slash="compare",
+            argument="MODEL",
+        ),
+        Command(
+            "figures",
+            "Show or hide figures",
+            "Show the speed and the tokens of each answer below it",
+            "toggle_figures",
+            slash="figures",
+        ),
+        Command(
             "take-back",
             "Take a question back",
             "Put the last question that waits for the running answer back into the prompt",

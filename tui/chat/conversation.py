@@ -5,7 +5,7 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 
@@ -40,13 +40,16 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptEntry:
-    """A shown message: its version (from 1 on), whether it is running, and the error that ended it in this session."""
+    """A shown message: its version (from 1 on), whether it is running, and the error that ended it in this session.
+    `beside` is another version to compare it with; an answer that `has_figures` shows them."""
 
     message: Message
     version: int = 1
     n_versions: int = 1
     is_running: bool = False
     error: UserError | None = None
+    beside: TranscriptEntry | None = None
+    has_figures: bool = False
 
     @property
     def ending(self) -> Ending:
@@ -78,13 +81,15 @@ class Conversation:
     """All messages of one chat by id. Raises KeyError for an unknown id.
 
     `leaf_id` is the end of the shown branch, `running_id` the running answer; `errors` holds the errors of this session
-    by message.
+    by message. The version `compared_id` is shown beside the one of the branch; `shows_figures` of every answer.
     """
 
     settings: ChatSettings = field(default_factory=ChatSettings)
     messages: dict[int, Message] = field(default_factory=dict)
     leaf_id: int | None = None
     running_id: int | None = None
+    compared_id: int | None = None
+    shows_figures: bool = False
     errors: dict[int, UserError] = field(default_factory=dict)
 
     @property
@@ -101,7 +106,8 @@ class Conversation:
     def entries(self) -> tuple[TranscriptEntry, ...]:
         """Return the shown branch as entries."""
         tree = self._tree
-        return tuple(self._entry(message, tree.siblings(message.id)) for message in tree.path(self.leaf_id))
+        shown = (self._entry(message, tree.siblings(message.id)) for message in tree.path(self.leaf_id))
+        return tuple(self._compared(entry, tree) for entry in shown)
 
     def add(self, message: Message) -> None:
         """Add or replace a message, and show the branch that ends with it."""
@@ -151,6 +157,19 @@ class Conversation:
         self.messages = dict(sorted([*self.messages.items(), *((m.id, m) for m in removed.messages)]))
         self.leaf_id = removed.leaf_id
 
+    def compare_last(self, other_id: int | None = None) -> bool:
+        """Show another version of the last answer beside it, by default the one before it or, of the first, the next;
+        return False if there is none. If two are compared already, end that."""
+        answers = [message for message in self.branch if message.role == "assistant"]
+        if self.compared_id is not None and other_id is None:
+            self.compared_id = None
+            return True
+        versions = self._tree.siblings(answers[-1].id) if answers else ()
+        others = [id_ for id_ in versions if id_ != answers[-1].id]
+        earlier = [id_ for id_ in others if id_ < answers[-1].id]
+        self.compared_id = other_id or next(iter([*reversed(earlier), *others]), None)
+        return self.compared_id is not None
+
     def question_of(self, message_id: int) -> Message | None:
         """Return the latest question up to a message, or None."""
         messages = self._tree.path(message_id)
@@ -187,7 +206,16 @@ class Conversation:
             n_versions=len(versions),
             is_running=message.id == self.running_id,
             error=self.errors.get(message.id),
+            has_figures=self.shows_figures,
         )
+
+    def _compared(self, entry: TranscriptEntry, tree: MessageTree) -> TranscriptEntry:
+        """Return `entry` with the version to compare it with, if it has that."""
+        versions = tree.siblings(entry.message.id)
+        if self.compared_id == entry.message.id or self.compared_id not in versions:
+            return entry
+        beside = self._entry(self.messages[self.compared_id], versions)
+        return replace(entry, beside=replace(beside, has_figures=True), has_figures=True)
 
     @property
     def _tree(self) -> MessageTree:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from app.chat.conversation import ChatSettings
+from app.chat.conversation import ChatSettings, Scalar
 from app.chat.sampling_options import valid_options
 from app.terminal import printable_line
 from tui.chat.answer_stream import AnswerFigures
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Status",
     "advice",
+    "answer_line",
     "empty_answer_text",
+    "figures_text",
     "presets_text",
     "prompts_text",
     "settings_line",
@@ -51,6 +53,14 @@ _EMPTY_ANSWERS = {
     (Ending.CUT, False): "The model wrote nothing before the token limit.",
     (Ending.CUT, True): "The thoughts reached the token limit before an answer.",
 }
+_WAITING = "waiting for the answer"
+_ENDINGS = {
+    Ending.COMPLETE: "",
+    Ending.CUT: "token limit reached",
+    Ending.STOPPED: "stopped",
+    Ending.FAILED: "incomplete",
+}
+_FIGURES = ("decode_tokens_per_s", "time_to_first_token_s", "n_prompt_tokens", "n_output_tokens")
 _BAR_CELLS = 10
 _OPTION_CHARACTERS = 60
 _MODEL_CELLS = 24
@@ -92,6 +102,34 @@ def prompts_text(names: Sequence[str], folder: Path) -> str:
     if not names:
         return f"No prompts yet: save a text as NAME.md or NAME.txt in {folder}."
     return "\n".join(["/prompt NAME, one of:", *map(printable_line, names)])
+
+
+def answer_line(entry: TranscriptEntry) -> str:
+    """Return the line below an answer: the model that wrote it, its figures if shown, and how it ended."""
+    message = entry.message
+    if entry.is_running:
+        ending = "" if message.content or message.reasoning else _WAITING
+    else:
+        ending = empty_answer_text(entry) or _ENDINGS[entry.ending]
+    figures = figures_text(message.stats) if entry.has_figures and not entry.is_running else ""
+    return _SEPARATOR.join(filter(None, (_shortened(printable_line(message.model)), figures, ending)))
+
+
+def figures_text(stats: Mapping[str, Scalar]) -> str:
+    """Return the figures of an answer, as far as they were measured."""
+    rate, first_s, n_prompt, n_output = (_number(stats.get(name)) for name in _FIGURES)
+    parts = (
+        f"{rate:.1f} tok/s" if rate > 0 else "",
+        f"first token {first_s:.2f} s" if first_s > 0 else "",
+        f"{n_prompt:.0f} tokens in" if n_prompt > 0 else "",
+        f"{n_output:.0f} tokens out" if n_output > 0 else "",
+    )
+    return _SEPARATOR.join(filter(None, parts))
+
+
+def _number(value: Scalar | None) -> float:
+    """Return a stored figure, 0 for anything else: an imported chat may hold anything."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

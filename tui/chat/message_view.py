@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.events import Key, Paste
 from textual.geometry import Region
@@ -21,7 +21,7 @@ from app.terminal import printable, printable_line
 from tui.chat.answer_stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.conversation import Ending, TranscriptEntry
-from tui.chat.format import empty_answer_text
+from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
@@ -29,13 +29,6 @@ from tui.markdown.widget import MarkdownText
 __all__ = ["AnswerView", "MessageBar", "MessageView", "QuestionView", "ReasoningView", "uniform_rows"]
 
 _SIGNS = {False: "▸", True: "▾"}  # by whether it is open
-_WAITING = "waiting for the answer"
-_MARKS = {
-    Ending.COMPLETE: "",
-    Ending.CUT: "token limit reached",
-    Ending.STOPPED: "stopped",
-    Ending.FAILED: "incomplete",
-}
 # Command and label by role; the key is in bold.
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
     "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
@@ -128,8 +121,8 @@ class AnswerView(Vertical):
             yield ReasoningView(self._entry)
         if text := printable(self._entry.message.content):
             yield MarkdownText(text)
-        mark = Static(self._mark_text(), markup=False, classes="mark")
-        mark.display = bool(self._mark_text())
+        mark = Static(answer_line(self._entry), markup=False, classes="mark")
+        mark.display = bool(answer_line(self._entry))
         yield mark
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -160,14 +153,9 @@ class AnswerView(Vertical):
         self.query_one(ReasoningView).show(self._entry)
 
     def _show_mark(self) -> None:
-        mark, words = self.query_one(".mark", Static), self._mark_text()
+        mark, words = self.query_one(".mark", Static), answer_line(self._entry)
         mark.update(words)
         mark.display = bool(words)
-
-    def _mark_text(self) -> str:
-        if not self._entry.is_running:
-            return empty_answer_text(self._entry) or _MARKS[self._entry.ending]
-        return "" if self._entry.message.content or self._entry.message.reasoning else _WAITING
 
 
 class MessageBar(Static):
@@ -235,8 +223,12 @@ class MessageView(Vertical, can_focus=True):
     def compose(self) -> ComposeResult:
         if self.entry.message.role == "user":
             yield QuestionView(self.entry.message.content, self.entry.message.attachments)
-        else:
+        elif self.entry.beside is None:
             yield AnswerView(self.entry)
+        else:
+            with Container(classes="comparison"):
+                for entry in self._versions():
+                    yield AnswerView(entry)
         yield MessageBar()
         if self.entry.error is not None:
             yield ErrorPanel(self.entry.error)
@@ -281,7 +273,7 @@ class MessageView(Vertical, can_focus=True):
     async def write(self, entry: TranscriptEntry, text: str) -> None:
         """Append `text` to the answer; the message is now `entry`."""
         self.entry = entry
-        await self.query_one(AnswerView).write(entry, text)
+        await self._own_answer().write(entry, text)
 
     def toggle_thoughts(self) -> bool:
         """Expand or collapse the reasoning; return False if there is none."""
@@ -292,14 +284,26 @@ class MessageView(Vertical, can_focus=True):
 
     async def show(self, entry: TranscriptEntry) -> None:
         """Show the versions and the ending of the message; its text is unchanged."""
-        had_error, self.entry = self.entry.error is not None, entry
-        for answer in self.query(AnswerView):
-            await answer.show(entry)
+        had_error, former, self.entry = self.entry.error is not None, self.entry.beside, entry
+        if _id(former) != _id(entry.beside):
+            await self.recompose()
+            self._show_bar()
+            return
+        for answer, version in zip(self.query(AnswerView), self._versions(), strict=False):
+            await answer.show(version)
         if entry.error is not None and not had_error:
             await self.mount(ErrorPanel(entry.error))
         elif entry.error is None and had_error:
             await self.query(ErrorPanel).remove()
         self._show_bar()
+
+    def _versions(self) -> list[TranscriptEntry]:
+        """The answers shown: the entry, and the version beside it, oldest first."""
+        versions = [self.entry, self.entry.beside] if self.entry.beside else [self.entry]
+        return sorted(versions, key=lambda entry: entry.message.id)
+
+    def _own_answer(self) -> AnswerView:
+        return list(self.query(AnswerView))[self._versions().index(self.entry)]
 
     def _show_bar(self) -> None:
         is_selected = self.has_focus or self.is_marked
@@ -310,3 +314,7 @@ class MessageView(Vertical, can_focus=True):
             bar.show(self.entry, is_selected=is_selected)
             if is_end_in_view and bar.display and not was_shown:
                 self.post_message(self.KeysShown(bar))
+
+
+def _id(entry: TranscriptEntry | None) -> int | None:
+    return entry.message.id if entry else None

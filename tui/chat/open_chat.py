@@ -72,6 +72,7 @@ class OpenChat:
         self._running: asyncio.Task[None] | None = None
         self._titling: asyncio.Task[None] | None = None
         self._is_streaming = False
+        self._other_model = ""  # answers only this time
         self._n_context_before = 0  # with the question of the running answer
         size = self.conversation.context_size(self.conversation.leaf_id)
         self._figures = AnswerFigures(
@@ -157,6 +158,28 @@ class OpenChat:
     def continue_answer(self, answer: Message) -> None:
         """Continue an unfinished answer."""
         self._start(partial(self._answer, AnswerTarget(answer.parent_id, answer.model or self.model, answer)))
+
+    def compare(self, model: str) -> bool:
+        """Answer the last question with another model, beside the present answer. Return False if there is none."""
+        answers = [message for message in self.conversation.branch if message.role == "assistant"]
+        question = self.conversation.question_of(answers[-1].id) if answers else None
+        if question is None or self.is_answering:
+            return False
+        self.conversation.compare_last(answers[-1].id)
+        self._start(partial(self._answer, AnswerTarget(question.id, model, is_other=True)))
+        return True
+
+    async def show_beside(self) -> bool:
+        """Show two versions of the last answer side by side, or one again; return False if it has only one."""
+        is_possible = self.conversation.compare_last()
+        await self._show()
+        return is_possible
+
+    async def toggle_figures(self) -> bool:
+        """Show the figures below each answer, or hide them; return whether they are shown."""
+        self.conversation.shows_figures = not self.conversation.shows_figures
+        await self._show()
+        return self.conversation.shows_figures
 
     def take_back(self) -> Draft | None:
         """Remove the last waiting question and return it; None if none waits."""
@@ -298,7 +321,7 @@ class OpenChat:
     async def _answer(self, target: AnswerTarget) -> None:
         conversation = self.conversation
         try:
-            await self.stored.prepare("", target.model, conversation.settings)
+            await self.stored.prepare("", self.model, conversation.settings)
             async with self.stored.writing(target) as writer:
                 await self._run(writer, target)
         except StorageError as error:
@@ -308,6 +331,7 @@ class OpenChat:
         """Stream the answer into `writer` and the view. Whatever ends it, the text so far is kept."""
         conversation = self.conversation
         timer = AnswerTimer(self._clock, writer.message.stats)
+        self._other_model = target.model if target.is_other else ""
         self._is_streaming = True
         writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats))
         conversation.begin(writer.message)
@@ -319,10 +343,11 @@ class OpenChat:
             await self._stream(turns, timer, writer)
         except UserError as error:
             conversation.errors[writer.message.id] = _in_a_chat(error)
-            if not self.pinned_model or isinstance(error, ServiceError):  # another model is none of the connection's
+            if not self._model_beside_connection or isinstance(error, ServiceError):
                 await self._connection.report_failure(error)
         finally:
             self._is_streaming = False
+            self._other_model = ""
             if writer.message.state is MessageState.PARTIAL:
                 writer.update(replace(writer.message, stats=timer.final_stats))
             conversation.end(writer.message)
@@ -331,12 +356,13 @@ class OpenChat:
 
     async def _stream(self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter) -> None:
         options = self.conversation.settings.options
-        events = stream_answer(self._connection, turns, options, lambda: self.pinned_model)
+        is_new = turns[-1].role == "user"
+        events = stream_answer(self._connection, turns, options, lambda: self._model_beside_connection)
         async with aclosing(events):
             async for event in events:
-                message = writer.message
+                message = replace(writer.message, model=self._answering_model) if is_new else writer.message
                 if not isinstance(event, StreamChunk):
-                    self._figures = AnswerFigures.of_cost(self.model, event)
+                    self._figures = AnswerFigures.of_cost(self._answering_model, event)
                     writer.update(replace(message, state=MessageState.FINISHED, stats={**timer.stats, **asdict(event)}))
                     return
                 timer.observe(event)
@@ -350,13 +376,22 @@ class OpenChat:
     def _measure(self, timer: AnswerTimer) -> None:
         """Update the figures of the running answer."""
         self._figures = AnswerFigures(
-            model=self.model,
+            model=self._answering_model,
             tokens_per_s=timer.tokens_per_s,
             time_to_first_token_s=timer.time_to_first_token_s,
             n_context_tokens=self._n_context_before + timer.n_tokens,
             is_context_estimated=True,
         )
         self._on_change(self)
+
+    @property
+    def _model_beside_connection(self) -> str:
+        """The model of the running answer if that is not the connection's; else an empty string."""
+        return self._other_model or self.pinned_model
+
+    @property
+    def _answering_model(self) -> str:
+        return self._other_model or self.model
 
     async def _fail(self, message_id: int | None, error: StorageError) -> None:
         assert message_id is not None

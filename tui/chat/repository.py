@@ -43,11 +43,13 @@ _N_RECENT_QUESTIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class AnswerTarget:
-    """The message to answer and the model that answers; `continued` is the answer to continue, None for a new one."""
+    """The message to answer and the model that answers; `continued` is the answer to continue, None for a new one. A
+    model that `is_other` answers only this time."""
 
     parent_id: int | None
     model: str
     continued: Message | None = None
+    is_other: bool = False
 
 
 class AnswerWriter(Protocol):

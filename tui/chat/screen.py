@@ -52,6 +52,7 @@ class ChatScreen(ConversationScreen):
     TABLE = CHAT_COMMANDS
     KEYS = PromptInput.KEYS
     BINDINGS = CHAT_COMMANDS.bindings()
+    HORIZONTAL_BREAKPOINTS = [(0, "-stacked"), (100, "-beside")]  # noqa: RUF012 - Textual declares no class variable
 
     class ConnectionChanged(Message):
         """The connection has a new state."""
@@ -205,6 +206,30 @@ class ChatScreen(ConversationScreen):
         self._settings_editor.begin(defaults)
         await self._clear()
         await self._open_draft()
+
+    async def compare(self, name: str) -> None:
+        """Answer the last question with the model `name` too; without a name, show two versions side by side, or one
+        again."""
+        await self._is_open.wait()
+        if not name:
+            if not await self._session.chat.show_beside():
+                self.inform("There is one answer only: /compare MODEL adds another.")
+            return
+        from tui.models.choice import resolve_model
+
+        chat = self._session.chat
+        if self.is_answering or not chat.conversation.last_answer:
+            self.inform("There is no answer to compare." if not self.is_answering else "An answer is running.")
+            return
+        with self.warn_on_error():
+            model = await resolve_model(self._connection, name)
+            if chat is self._session.chat:
+                self._answer(lambda chat: chat.compare(model))
+
+    async def toggle_figures(self) -> None:
+        """Show the figures below each answer, or hide them."""
+        await self._is_open.wait()
+        await self._session.chat.toggle_figures()
 
     def open_attachment(self, name: str = "") -> None:
         """Open the attachment with this name, the only one, or one chosen from a list."""

@@ -22,12 +22,12 @@ from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.external_editor import edit_text
 from tui.chat.composer.mentions import MentionReader, names_in
 from tui.chat.conversation import Ending
-from tui.chat.format import empty_answer_text
+from tui.chat.format import empty_answer_text, figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
 from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line, unknown_command
 from tui.inline.scrollback import Scrollback, breaks_lines
-from tui.models.choice import find_model, local_models, model_lines
+from tui.models.choice import find_model, local_models, model_lines, resolve_model
 
 __all__ = ["COMMANDS", "SLASH_WORDS", "InlineChat", "help_text", "needs_full_screen", "parse_command"]
 
@@ -39,6 +39,8 @@ _IDS = (
     "editor",
     "new",
     "model",
+    "compare",
+    "figures",
     "system",
     "options",
     "preset",
@@ -318,6 +320,24 @@ class InlineChat:
             yield
         except UserError as error:
             self._scrollback.print_line(str(error))
+
+    async def compare(self, name: str) -> None:
+        """Answer the last question with the model `name` too, and print the figures of both answers."""
+        chat = self._session.chat
+        former = chat.conversation.branch[-1] if chat.conversation.last_answer else None
+        if not name or former is None:
+            self._scrollback.print_line("/compare MODEL answers the last question with another model.")
+            return
+        with self._print_errors():
+            model = await resolve_model(self._session.connection, name)
+            await self._answer(partial(chat.compare, model))
+            for message in (former, chat.conversation.branch[-1]):
+                self._scrollback.print_line(f"{message.model}: {figures_text(message.stats) or 'no figures'}")
+
+    def toggle_figures(self) -> None:
+        """Print the figures after each answer from now on, or no longer."""
+        self._shows_stats = not self._shows_stats
+        self._scrollback.print_line("Figures are now shown." if self._shows_stats else "Figures are now hidden.")
 
     def toggle_thoughts(self) -> None:
         """Collapse reasoning from now on, or show it, including that of the last answer."""

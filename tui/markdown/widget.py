@@ -169,6 +169,8 @@ class MarkdownText(Widget):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the rows of a region. Each is drawn once for as long as it has the same line: Textual forgets all of
         them whenever the text becomes longer."""
+        if not self.is_attached:  # removed since the last layout: it has no screen, and with it no selection
+            return [Strip.blank(crop.width)] * crop.height
         width = self.outer_size.width
         self._shown, self._style = self._lines(self.content_size.width), self.rich_style
         if self.text_selection is not None or crop.column_span != (0, width):

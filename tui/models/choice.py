@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quantizer.errors import UsageError
-from tui.connection import ServiceConnection, localllm_service
+from tui.connection import ServiceConnection, is_localllm, localllm_service
 
 if TYPE_CHECKING:
     from app.protocol.library import LocalModel
 
-__all__ = ["find_model", "local_models", "model_lines"]
+__all__ = ["find_model", "local_models", "model_lines", "resolve_model"]
 
 _LIST = "/model lists the local models."
 
@@ -24,6 +24,14 @@ async def local_models(connection: ServiceConnection) -> tuple[LocalModel, ...]:
     service = await localllm_service(connection)
     listing = await service.library.models(external=True)
     return tuple(model for model in listing.models if not model.damaged)
+
+
+async def resolve_model(connection: ServiceConnection, typed: str) -> str:
+    """Return the service's id of the model called `typed`, which begins to load. Raises UserError."""
+    service = await connection.service()
+    if is_localllm(service):
+        return await service.load(find_model(typed, await local_models(connection)).path)
+    return await service.load(typed)
 
 
 def find_model(typed: str, models: Sequence[LocalModel]) -> LocalModel:

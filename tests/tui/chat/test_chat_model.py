@@ -33,8 +33,8 @@ class ManyModels(ScriptedClient):
         await super().load(model, when_unfit)
         if model in self.missing:
             raise ModelFileError(f"There is no model {model}.", "Download it again.")
-        self.model = replace(READY, id=model)
-        return model
+        self.model = replace(READY, id=Path(model).stem)
+        return self.model.id
 
     def chat(self, messages: tuple[Message, ...], model: str = "", options: object = None):  # type: ignore[override]
         self.asked.append(model)

@@ -389,3 +389,32 @@ async def test_what_may_be_pasted_takes_no_file_from_elsewhere(opened, tmp_path,
     assert "sesame" not in client.requests[0][0].content
     assert "banana" in client.requests[0][0].content
     assert "No such file" not in capsys.readouterr().err
+
+
+async def test_another_model_answers_the_last_question_and_the_figures_of_both_are_printed(opened, tmp_path, capsys):
+    client = client_with_models()
+    async with opened(client) as chat:
+        await chat.submit("/compare qwen")
+        await chat.submit("Who are you?")
+        await chat.submit("/compare qwen")
+    out, err = capsys.readouterr()
+    assert out == "Hello.\nHello.\n"
+    assert "/compare MODEL answers the last question" in err
+    assert err.count("48.0 tok/s · first token 0.25 s · 40 tokens in · 12 tokens out") == 2
+    question, first, second = _stored(tmp_path)
+    assert first.parent_id == second.parent_id == question.id
+
+
+async def test_figures_are_printed_from_now_on_when_asked_for(opened, capsys):
+    async with opened(ScriptedClient()) as chat:
+        await chat.submit("/figures")
+        await chat.submit("one")
+    err = capsys.readouterr().err
+    assert "Figures are now shown." in err
+    assert "48.0 tok/s" in err
+
+
+async def test_an_answer_without_text_says_so(opened, capsys):
+    async with opened(ScriptedClient(ScriptedReply(deltas=()))) as chat:
+        await chat.submit("one")
+    assert "The model wrote nothing." in capsys.readouterr().err

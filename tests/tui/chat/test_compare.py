@@ -1,0 +1,111 @@
+"""Answers with their models and figures, and two of them side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.chat.store import ChatStore
+from app.client.fake import COMPLETED, ScriptedReply
+from quantizer.errors import EngineError
+from tests.tui.chat.test_chat_model import ManyModels
+from tests.tui.model_scenes import client_with_models
+from tui.chat.repository import SqliteChatRepository
+
+FIRST = ScriptedReply(deltas=("The guide's answer.",))
+FAST = replace(COMPLETED, decode_tokens_per_s=99.0)
+SECOND = ScriptedReply(deltas=("Another answer.",), ending=FAST)
+QWEN = "qwen3-0.6b-Q8_0"
+
+
+def _client(*replies: ScriptedReply) -> ManyModels:
+    client = ManyModels(*replies)
+    client.library.here = client_with_models().library.here
+    return client
+
+
+def _row(user, text: str) -> int:
+    return next(number for number, row in enumerate(user.screen_text.splitlines()) if text in row)
+
+
+async def test_an_answer_names_its_model_and_shows_its_figures_on_request(open_app):
+    async with open_app(_client(FIRST)) as user:
+        await user.asks("hello")
+        await user.sees("The guide's answer.", "guide · ready")
+        line = user.screen_text.splitlines()[_row(user, "The guide's answer.") + 2]
+        assert line.strip() == "guide"
+        await user.asks("/figures")
+        await user.sees("guide · 48.0 tok/s · first token 0.25 s · 40 tokens in · 12 tokens out")
+        await user.asks("/figures")
+        await user.no_longer_sees("40 tokens in")
+
+
+async def test_a_stopped_answer_names_its_model(open_app):
+    async with open_app(_client(ScriptedReply(deltas=("Half",), pause_after=1))) as user:
+        await user.asks("hello")
+        await user.sees("Half")
+        await user.presses("escape")
+        await user.sees("guide · stopped")
+
+
+@pytest.mark.parametrize(("size", "is_beside"), [((120, 40), True), ((80, 24), False)])
+async def test_two_models_answer_one_question_side_by_side_or_one_below_the_other(open_app, tmp_path, size, is_beside):
+    client = _client(FIRST, SECOND)
+    async with (
+        SqliteChatRepository(tmp_path) as repository,
+        open_app(client, size=size, repository=repository) as user,
+    ):
+        await user.asks("hello")
+        await user.sees("The guide's answer.", "guide · ready")
+        await user.asks("/compare QWEN")
+        await user.sees("The guide's answer.", "Another answer.", "guide · 48.0 tok/s", f"{QWEN} · 99.0 tok/s")
+        assert (_row(user, "The guide's answer.") == _row(user, "Another answer.")) is is_beside
+        await user.sees("2/2")
+        await user.asks("/compare")
+        await user.no_longer_sees("The guide's answer.")
+        await user.asks("/compare")
+        await user.sees("The guide's answer.", "Another answer.")
+    assert client.asked == ["guide", QWEN]
+    assert client.requests[0] == client.requests[1]
+    with ChatStore(tmp_path) as store:
+        chat = store.chats.latest()
+        question, first, second = store.messages.of(chat.id)
+    assert chat.model == "guide"
+    assert first.parent_id == second.parent_id == question.id
+    assert [first.model, second.model] == ["guide", QWEN]
+
+
+async def test_the_next_question_goes_to_the_model_of_the_chat(open_app):
+    client = _client(FIRST, SECOND, FIRST)
+    async with open_app(client) as user:
+        await user.asks("hello")
+        await user.sees("guide · ready")
+        await user.asks("/compare qwen")
+        await user.sees("Another answer.")
+        await user.asks("on")
+        await user.until(lambda: len(client.asked) == 3, "nothing was asked")
+    assert client.asked == ["guide", QWEN, "guide"]
+
+
+async def test_a_comparison_that_fails_shows_the_error_beside_the_first_answer(open_app):
+    client = _client(FIRST, ScriptedReply(deltas=("Half",), ending=EngineError("It died.")))
+    async with open_app(client) as user:
+        await user.asks("hello")
+        await user.sees("guide · ready")
+        await user.asks("/compare qwen")
+        await user.sees("The guide's answer.", "It died.", "incomplete", "guide · ready")
+
+
+async def test_comparing_says_what_it_needs(open_app):
+    client = _client(FIRST)
+    async with open_app(client) as user:
+        await user.asks("/compare qwen")
+        await user.sees("There is no answer to compare.")
+        await user.asks("hello")
+        await user.sees("guide · ready", "The guide's answer.")
+        await user.asks("/compare")
+        await user.sees("There is one answer only")
+        await user.asks("/compare nosuch")
+        await user.sees("no local model")
+    assert len(client.requests) == 1
