@@ -161,6 +161,11 @@ class AnswerView(Vertical):
 class MessageBar(Static):
     """The line below a message: its versions, and its actions if it is selected. Each part is clickable."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown = ""
+        self.display = False
+
     def show(self, entry: TranscriptEntry, *, is_selected: bool) -> None:
         """Show the versions of `entry`, and its actions if it is selected."""
         parts = [_versions(entry)] if entry.n_versions > 1 else []
@@ -173,7 +178,10 @@ class MessageBar(Static):
             if entry.message.reasoning:
                 actions = (*actions, _THOUGHTS)
             parts += [_link(command, words) for command, words in actions]
-        self.update(Content.from_markup("  ".join(parts)))
+        if (shown := "  ".join(parts)) == self._shown:
+            return  # drawing it again would lay out the whole screen while other messages are mounted
+        self._shown = shown
+        self.update(Content.from_markup(shown))
         self.display = bool(parts)
 
     def on_click(self) -> None:

@@ -29,8 +29,8 @@ __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
 # Each costs 10 to 20 ms to draw: so many at once are not felt.
 STEP = 4
 # Above this number, views some screens away are unmounted. By distance too: forty short messages may fit one screen.
-_MAX_VIEWS = 40
-_FAR_SCREENS = 4
+_MAX_VIEWS = 12
+_FAR_SCREENS = 2
 
 
 class SteadyScroll(VerticalScroll):
