@@ -194,7 +194,8 @@ class PlanScreen(FeatureScreen):
             await asyncio.sleep(_QUIET_S)
             await self._show(await service.plan(replace(request, is_full=True, is_fresh=False)))
         except UserError as error:
-            self._headline.update(printable(f"No plan: {error}"))
+            if self._is_whole:
+                self._headline.update(printable(f"No plan: {error}"))
 
     @work(group="reload", exclusive=True)
     async def _reload(self, request: PlanRequest) -> None:
@@ -208,7 +209,14 @@ class PlanScreen(FeatureScreen):
         await connection.use_model(model_id)
         self.inform("Loading: Esc returns to the chat.")
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the screen has its widgets: an app that ends removes them before it cancels a plan."""
+        return bool(self.query("#headline"))
+
     async def _show(self, report: PlanReport) -> None:
+        if not self._is_whole:
+            return
         is_new = self._report is None or [d.name for d in self._report.devices] != [d.name for d in report.devices]
         self._report = report
         self._headline.update(printable(f"{report.model} on {machine_text(self._request)}\n{headline(report)}"))

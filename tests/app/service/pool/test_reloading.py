@@ -11,11 +11,13 @@ import pytest
 
 from app.client.service_client import ServiceClient
 from app.engine.protocol.messages import EngineConfig, Load, decode, encode
-from app.protocol.chat import Message
+from app.protocol.chat import GenerationOptions, Message
 from app.protocol.plan import PlanRequest
 from app.service.api.native.plan import apply_plan_request
 from quantizer.errors import UsageError
 from tests.app.running import RunningService
+
+LONG = GenerationOptions(max_tokens=900, samplers={"ignore_eos": True})  # it runs when the reload comes
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ async def test_a_model_is_reloaded_with_the_requested_context(own_service: Runni
 
 async def test_running_answers_fail_with_a_reason_and_nothing_hangs(own_service: RunningService) -> None:
     async with ServiceClient(own_service.url) as client:
-        answer = client.chat([Message("user", "go on")])
+        answer = client.chat([Message("user", "go on")], options=LONG)
         await anext(answer)
         await client.reload(PlanRequest(n_ctx=2048))
         with pytest.raises(Exception, match="reloading"):
