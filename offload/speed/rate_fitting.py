@@ -18,7 +18,8 @@ __all__ = ["Run", "fit_rates"]
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
-_BEST_UNCERTAINTY, _MOST_UNCERTAINTY = 0.05, 0.95
+_BEST_UNCERTAINTY = 0.05
+_BUSY_UNCERTAINTY = 0.6  # at most, where no run is certain: how busy it was says little about the machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +86,14 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
 def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
     """Return the worst error or spread over the certain runs, but at least that of few runs: they explain themselves.
 
-    Without a certain one the others say how slow it may be, and nothing about how sure that is.
+    Without a certain one it is not less than before, and more where they contradict what was expected.
     """
     certain = [run for run in runs if run.is_certain]
-    worst: float = max(_error(run, fitted) for run in certain or runs)
-    return min(_MOST_UNCERTAINTY, max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(certain))))
-
-
-def _error(run: Run, fitted: Rates) -> float:
-    return max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1), run.spread if run.is_certain else 0.0)
+    if not certain:
+        worst = max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1) for run in runs)
+        return max(fitted.uncertainty, min(_BUSY_UNCERTAINTY, worst))
+    worst = max(max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1), run.spread) for run in certain)
+    return max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(certain)))
 
 
 def _with_operations(rates: Rates, prompts: Iterable[Run]) -> Rates:

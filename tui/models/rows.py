@@ -193,15 +193,15 @@ class Columns:
     size: int = 8
     type: int = 8
     fit: int = 9
-    speed: int = 13
+    speed: int = 14
     context: int = 5
 
 
 def columns(width: int) -> Columns:
     """Return the columns for rows of `width` cells: the name takes the rest, the last columns are hidden first."""
     wide = Columns(0)
-    narrow = replace(wide, context=0, type=0)
-    for kept in (wide, replace(wide, context=0), narrow, replace(narrow, speed=11)):
+    less, least = replace(wide, context=0), replace(wide, context=0, type=0)
+    for kept in (wide, less, replace(less, speed=11), least, replace(least, speed=11)):
         taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.speed, kept.context) if cells)
         if width - 2 - taken >= _MIN_NAME_CELLS:
             break
