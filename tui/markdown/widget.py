@@ -171,6 +171,8 @@ class MarkdownText(Widget):
         them whenever the text becomes longer."""
         if not self.is_attached:  # removed since the last layout: it has no screen, and with it no selection
             return [Strip.blank(crop.width)] * crop.height
+        if not self.is_attached:  # removed, but still in Textual's map of the screen: nothing of it may be asked
+            return [Strip.blank(crop.width)] * crop.height
         width = self.outer_size.width
         self._shown, self._style = self._lines(self.content_size.width), self.rich_style
         if self.text_selection is not None or crop.column_span != (0, width):
