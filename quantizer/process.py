@@ -111,6 +111,11 @@ class StderrTail:
         self._unfinished = rest[:_MAX_TAIL_CHARACTERS]
         return text
 
+    def clear(self) -> None:
+        """Forget what was written so far: what follows is about something else."""
+        self._lines.clear()
+        self._unfinished = ""
+
     @property
     def lines(self) -> tuple[str, ...]:
         rest = _clean(self._unfinished)

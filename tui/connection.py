@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
+from app.event_log import log_event
 from app.settings.settings import Settings
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
@@ -201,6 +202,7 @@ class ServiceConnection:
     async def report_failure(self, error: UserError) -> None:
         """Handle an error of an answer or of a subscription: EngineError reloads the model, ServiceError reconnects. A
         service that was not ready is retried at the next question only. Other errors change nothing."""
+        log_event("app", str(error))
         if self.state.phase in {"failed", "starting"}:
             return  # connecting failed and reported it, or the loss is known
         if isinstance(error, EngineError):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
+from app.event_log import logging_to_file
 from app.settings.settings import Settings
 from app.terminal import printable
 from quantizer.errors import UserError
@@ -155,12 +156,16 @@ class _AppRun:
     async def run(self) -> None:
         """Show the app until it ends."""
         asyncio.get_running_loop().set_exception_handler(self._on_task_error)
+        with logging_to_file(self._settings.cache_dir):
+            await self._run_logged()
+        self.is_saved = True
+
+    async def _run_logged(self) -> None:
         async with SqliteChatRepository(self._settings.data_dir) as repository:
             try:
                 await self._show(repository)
             except Exception as error:  # reported once everything is saved
                 self.failure = self.failure or error
-        self.is_saved = True
 
     async def _show(self, repository: SqliteChatRepository) -> None:
         settings = self._settings

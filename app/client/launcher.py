@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from app.client.connection import error_of
 from app.client.remote_engine import RemoteEngine, parse_address
 from app.client.service_client import ServiceClient
+from app.event_log import LOG_NAME
 from app.keys import own_key
 from app.library.local.resolve import portable
 from app.protocol.status import ModelStatus
@@ -235,11 +236,12 @@ def _variables(settings: Settings) -> dict[str, str]:
 
 def _open_log(cache_dir: Path) -> BinaryIO:
     """Open the service's log for appending; one larger than 1 MiB is truncated."""
-    path = cache_dir / "service.log"
+    path = cache_dir / LOG_NAME
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        is_large = path.exists() and path.stat().st_size > _LOG_BYTES_KEPT
-        return path.open("wb" if is_large else "ab")
+        if path.exists() and path.stat().st_size > _LOG_BYTES_KEPT:
+            path.write_bytes(b"")
+        return path.open("ab")  # the app appends to it too
     except OSError as error:
         cause = f"Cannot write {path}: {error.strerror}."
         raise ServiceError(cause, "Set LOCALLLM_CACHE_DIR to a folder of yours.") from error

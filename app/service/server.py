@@ -24,8 +24,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from app import __version__
 from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.protocol.messages import UnfitPolicy
+from app.event_log import log_event, log_to
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import GUIDE, resolve
 from app.service.http.guard import policy_of
@@ -75,6 +77,10 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
         others = listen_for_clients(settings.host, stack) if settings.also else {}
         ref, file, attached = _default_model(settings, is_owned=operator is None)
         url = replace(settings, port=listener.getsockname()[1]).url
+
+        if operator is None:
+            log_to(sys.stderr)  # which is the log file of who started this service
+            log_event("service", f"{url}, localllm {__version__}, process {os.getpid()}")
 
         async def run() -> None:
             shutdown_policy = ShutdownPolicy(is_owned=operator is None)

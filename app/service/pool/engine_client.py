@@ -41,6 +41,7 @@ from app.engine.protocol.messages import (
     WorkerMessage,
 )
 from app.engine.request import FinishReason, Request
+from app.event_log import log_event
 from app.service.pool.engine_status import CrashLimit, EngineStatus
 from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
 from quantizer.errors import EngineError, UnfitError, UserError
@@ -217,6 +218,8 @@ class EngineClient:
         Leaving the context early aborts them. Raises the error of the first request that fails.
         """
         async with self.in_use():
+            if self._worker is not None and not self._pending.n_answers:
+                self._worker.forget_output()  # warnings of loading or of former requests explain nothing
             events = self._pending.expect_answers(requests)
             for request in requests:
                 self._send(request)
@@ -308,10 +311,12 @@ class EngineClient:
     def _begin_loading(self) -> None:
         self.settled = asyncio.Event()
         self.status = EngineStatus()
+        self._log("begins to load")
         self._owner.on_work()
 
     def _unload(self) -> None:
         self.status = EngineStatus(state="unloaded")
+        self._log("is unloaded")
         self._is_wanted = False
         self.settled.set()
         self._end_task()
@@ -325,8 +330,13 @@ class EngineClient:
 
     def _fail_loading(self, error: UserError) -> None:
         self.status = replace(self.status, state="failed", facts=None, error=self._limit.explained(error))
+        if not self._is_stopped:
+            self._log(f"failed: {error}")
         self.settled.set()
         self._notify_if_idle()
+
+    def _log(self, event: str) -> None:
+        log_event("service", f"{self.model_path.name} {event}.".replace("..", "."))
 
     def _notify_if_idle(self) -> None:
         if not self.is_busy:
@@ -395,6 +405,7 @@ class EngineClient:
             case Ready():
                 self.status = replace(self.status, state="ready", progress=1.0, facts=message.facts)
                 self.settled.set()
+                self._log(f"is loaded, with {message.facts.n_ctx} tokens of context")
                 self._notify_if_idle()
             case Failed():
                 error = message.error.error()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from app.engine.protocol.messages import Finished, Output, WorkerMessage, decode, encode, message_length
 from app.engine.request import Request
+from app.event_log import log_event
 from quantizer.errors import EngineError, UserError
 from quantizer.process import ChildProcess, exit_error
 
@@ -38,11 +40,19 @@ class WorkerProcess:
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
         """Start `command`. Raises EngineError where the system cannot."""
         environment = {"GGML_NO_BACKTRACE": "1"}
-        return cls(await ChildProcess.start(command, _NAME, environment, max_line_bytes=_BUFFER_BYTES))
+        return cls(
+            await ChildProcess.start(
+                command, _NAME, environment, on_stderr=partial(log_event, "worker"), max_line_bytes=_BUFFER_BYTES
+            )
+        )
 
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    def forget_output(self) -> None:
+        """Leave what the worker wrote so far out of the error by which it may end."""
+        self._child.stderr.clear()
 
     def send(self, message: WorkerMessage) -> None:
         """Queue `message` for the worker. A dead worker loses it; `messages` ends then."""

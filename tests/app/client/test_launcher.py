@@ -276,3 +276,12 @@ async def test_what_is_no_address_is_wrong_use() -> None:
     with pytest.raises(UsageError, match="not an address"):
         async with connect("far:8000", ""):
             pass
+
+
+async def test_what_the_service_does_is_in_its_log(settings: Settings, tmp_path: Path) -> None:
+    own = replace(settings, cache_dir=tmp_path / "cache")
+    async with open_service(own) as client:
+        await load_model(client, "")
+    log = (tmp_path / "cache" / "service.log").read_text()
+    assert f"service: {client.base_url}, localllm" in log
+    assert "service: tiny.gguf is loaded, with" in log

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import pytest
@@ -20,6 +21,18 @@ async def _death_of(program: str) -> EngineError:
 async def test_a_worker_that_dies_is_reported_with_its_last_output() -> None:
     death = await _death_of("import sys; sys.exit('GGML_ASSERT(n > 0) failed')")
     assert death.cause == "The engine process died (exit status 1); its last output: GGML_ASSERT(n > 0) failed."
+
+
+async def test_the_death_of_a_worker_is_explained_only_by_what_it_wrote_since_the_request() -> None:
+    program = "import sys; print('an old warning', file=sys.stderr, flush=True); input(); sys.exit('no memory')"
+    worker = await WorkerProcess.start([sys.executable, "-c", program])
+    while not worker._child.stderr.lines:  # noqa: ASYNC110 - the process itself is waited for
+        await asyncio.sleep(0.01)
+    worker.forget_output()
+    worker._child.write(b"go\n")
+    assert [message async for message in worker.messages()] == []
+    death = await worker.end(5.0)
+    assert death.cause == "The engine process died (exit status 1); its last output: no memory."
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
