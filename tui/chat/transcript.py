@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.layout import DockArrangeResult
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -26,11 +28,30 @@ from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
 
 __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
 
+_EIGHTHS = 8  # the least that the ends of a scroll bar's thumb move
 # Each costs 10 to 20 ms to draw: so many at once are not felt.
 STEP = 4
 # Above this number, views some screens away are unmounted. By distance too: forty short messages may fit one screen.
 _MAX_VIEWS = 12
 _FAR_SCREENS = 2
+
+
+class SteadyScrollBar(ScrollBar):
+    """A vertical scroll bar that is drawn again only if its thumb moves by what can be seen: with every row of an
+    answer that streams it becomes a little smaller."""
+
+    _look: tuple[object, ...] = ()
+    _rows: Sequence[Strip] = ()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        bar, n_rows = self.render(), self.outer_size.height
+        assert isinstance(bar, ScrollBarRender)
+        thumb = n_rows * bar.window_size / max(bar.virtual_size, 1)
+        place = (n_rows - max(thumb, 1)) * bar.position / max(bar.virtual_size - bar.window_size, 1)
+        look = (int(_EIGHTHS * place), ceil(_EIGHTHS * thumb), bar.style, crop, self.opacity, *self.get_line_filters())
+        if look != self._look:
+            self._look, self._rows = look, super().render_lines(crop)
+        return [*self._rows]
 
 
 class SteadyScroll(VerticalScroll):
@@ -39,6 +60,14 @@ class SteadyScroll(VerticalScroll):
 
     _held: Widget | None = None
     _held_row = 0
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        if self._vertical_scrollbar is None:
+            bar = SteadyScrollBar(vertical=True, name="vertical", thickness=self.scrollbar_size_vertical)
+            self._vertical_scrollbar, bar.display = bar, False
+            self.app._start_widget(self, bar)  # noqa: SLF001 - as Textual starts its own
+        return self._vertical_scrollbar
 
     @property
     def is_following(self) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.app import App
+from textual.widgets import Static
 
-from tui.chat.transcript import STEP, MessageWindow
+from tui.chat.transcript import STEP, MessageWindow, SteadyScroll
 
 
 @given(st.integers(0, 50), st.data())
@@ -36,3 +38,26 @@ def test_what_two_windows_have_in_common_is_in_both(a, b, c, d):
 def test_a_chat_that_became_shorter_cuts_its_window():
     assert MessageWindow(2, 8).cut(5) == MessageWindow(2, 5)
     assert MessageWindow(4, 8).cut(1) == MessageWindow(1, 1)
+
+
+class _Rows(App[None]):
+    CSS = "Static { height: auto; }"
+
+    def compose(self):
+        with SteadyScroll():
+            yield Static("\n".join(map(str, range(2000))))
+
+
+async def test_the_scroll_bar_is_drawn_again_only_when_its_thumb_moves():
+    async with _Rows().run_test(size=(40, 20)) as pilot:
+        scroll = pilot.app.query_one(SteadyScroll)
+        await pilot.pause()
+        bar = scroll.vertical_scrollbar
+        looks = []
+        for y in (0, 1, 1000, 0):
+            scroll.scroll_to(y=y, animate=False)
+            await pilot.pause()
+            looks.append(bar.render_lines(bar.outer_size.region))
+    at_top, one_row_below, in_the_middle, at_top_again = looks
+    assert [*map(id, at_top)] == [*map(id, one_row_below)]
+    assert [*map(list, in_the_middle)] != [*map(list, at_top)] == [*map(list, at_top_again)]
