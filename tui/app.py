@@ -37,7 +37,7 @@ from tui.jobs.format import ending, is_long
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, model_of
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
-from tui.settings.themes import HIGH_CONTRAST, theme_choices
+from tui.settings.themes import HIGH_CONTRAST, NO_COLOR_CSS, WithoutColors, theme_choices
 from tui.widgets.notifications import NotificationCenter, Severity
 from tui.widgets.screens import AppContext, CommandScreen
 
@@ -69,6 +69,7 @@ class LocalllmApp(App[None]):
     TITLE = "localllm"
     DEFAULT_MODE = HOME
     COMMANDS: ClassVar[set[Any]] = {_palette_provider}
+    CSS = NO_COLOR_CSS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy", show=False, priority=True, id="interrupt"),
         Binding("ctrl+z", "suspend_to_shell", "Suspend", show=False, priority=True, id="suspend"),
@@ -90,6 +91,8 @@ class LocalllmApp(App[None]):
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty means unset, but Textual would turn colours off
         super().__init__()
+        if self.no_color:
+            self._filters.append(WithoutColors())
         self._notification_center = NotificationCenter(self)
         self._is_welcoming = is_welcoming
         self.animation_level = "none"

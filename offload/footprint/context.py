@@ -92,4 +92,7 @@ def _notice(request: ContextRequest, n_ctx: int, n_fitting: int | None) -> str:
     n_possible = n_trained if n_fitting is None else min(n_trained, n_fitting)
     if request.n_ctx or n_possible <= n_ctx:
         return ""
-    return f"The context is {n_ctx:,} tokens; this model could use {n_possible:,}: --ctx {n_possible}."
+    return (
+        f"The context is {n_ctx:,} tokens; this model could use {n_possible:,}. "
+        f"F7 in the app, or --ctx {n_possible}, raises it."
+    )

@@ -45,7 +45,7 @@ async def go_about(pilot: Pilot[None], clock: Clock, n_chats: int) -> None:
     all_of_them = f"{n_chats} chats"
     with clock.during("open"):
         await pilot.press("f5")
-        await until(pilot, lambda seen: "chats so far" in seen)
+        await until(pilot, lambda seen: "chats shown, more below" in seen)
     for name, keys, awaited in (
         ("end", ["end"], all_of_them),
         ("up", ["up"] * 20, all_of_them),
@@ -53,14 +53,14 @@ async def go_about(pilot: Pilot[None], clock: Clock, n_chats: int) -> None:
         ("pin", ["p"], all_of_them),
         ("home", ["home"], "◆"),
         ("unpin", ["p"], all_of_them),
-        ("search", ["slash", *_WORD], "chats so far"),
+        ("search", ["slash", *_WORD], "chats shown, more below"),
         ("end of what is found", ["enter", "end"], ""),
     ):
         with clock.during(name):
             await pilot.press(*keys)
             await until(pilot, lambda seen, awaited=awaited: awaited in seen)
             if name == "end of what is found":
-                await until(pilot, lambda seen: "chats so far" not in seen)
+                await until(pilot, lambda seen: "chats shown, more below" not in seen)
 
 
 async def measure(folder: Path, n_chats: int) -> Clock:

@@ -239,7 +239,7 @@ class MessageView(Vertical, can_focus=True):
                     yield AnswerView(entry)
         yield MessageBar()
         if self.entry.error is not None:
-            yield ErrorPanel(self.entry.error)
+            yield ErrorPanel(self.entry.error, has_text=_has_answer(self.entry))
 
     def on_mount(self) -> None:
         self._show_bar()
@@ -300,7 +300,7 @@ class MessageView(Vertical, can_focus=True):
         for answer, version in zip(self.query(AnswerView), self._versions(), strict=False):
             await answer.show(version)
         if entry.error is not None and not had_error:
-            await self.mount(ErrorPanel(entry.error))
+            await self.mount(ErrorPanel(entry.error, has_text=_has_answer(entry)))
         elif entry.error is None and had_error:
             await self.query(ErrorPanel).remove()
         self._show_bar()
@@ -326,3 +326,8 @@ class MessageView(Vertical, can_focus=True):
 
 def _id(entry: TranscriptEntry | None) -> int | None:
     return entry.message.id if entry else None
+
+
+def _has_answer(entry: TranscriptEntry) -> bool:
+    """Return whether the error of `entry` ended an answer of which a part is there."""
+    return entry.message.role == "assistant" and bool(entry.message.content or entry.message.reasoning)

@@ -50,10 +50,10 @@ class DeletionNotice(Notice):
 class ErrorPanel(Static):
     """Cause, remedy and the key to continue, one per line."""
 
-    def __init__(self, error: UserError) -> None:
+    def __init__(self, error: UserError, *, has_text: bool = False) -> None:
         lines = (error.cause, error.remedy, _KEYS.get(type(error), _OTHER_KEYS))
         super().__init__("\n".join(printable(line) for line in lines if line), markup=False)
-        self.border_title = "No answer"
+        self.border_title = "The answer is incomplete" if has_text else "No answer"
 
 
 class Greeting(Static):

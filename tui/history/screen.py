@@ -156,7 +156,7 @@ class HistoryScreen(FeatureScreen):
         n_rows = len(self.chat_list.rows)
         some = f"{n_rows} chats" if n_rows != 1 else "1 chat"
         none = "No chat matches." if chat_query.is_narrowed else "No chats yet: every chat you start is saved here."
-        more = "" if self.chat_list.is_complete else " so far"
+        more = "" if self.chat_list.is_complete else " shown, more below"
         self.query_one("#count", Static).update(f"{some}{more}" if n_rows else none)
 
     # Command handlers

@@ -77,7 +77,7 @@ def _layer_state(name: str, request: PlanRequest, report: PlanReport) -> Stepper
     is_full = sum(layers.values()) >= report.n_layers
     chosen = "" if request.gpu_layers is not None else ", planned"
     value = f"{layers[name]} of {report.n_layers}{chosen}"
-    return StepperState(f"{_LAYERS}{name}", f"Layers on {name}", value, layers[name] > 0, not is_full)
+    return StepperState(f"{_LAYERS}{name}", f"Layers: {name}", value, layers[name] > 0, not is_full)
 
 
 def _contexts(report: PlanReport, n_ctx: int) -> tuple[int, ...]:
@@ -168,4 +168,6 @@ class Stepper(Static, can_focus=True):
 
 def _text(state: StepperState) -> str:
     less, more = "◀" if state.has_less else " ", "▶" if state.has_more else " "
-    return printable(f"{state.label:<{_LABEL_COLUMNS}.{_LABEL_COLUMNS}}{less} {state.value} {more}")
+    room = _LABEL_COLUMNS - 1
+    label = state.label if len(state.label) <= room else f"{state.label[: room - 1]}…"
+    return printable(f"{label:<{_LABEL_COLUMNS}}{less} {state.value} {more}")

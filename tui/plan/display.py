@@ -100,7 +100,8 @@ def describe_load(request: PlanRequest, report: PlanReport) -> str:
 
 
 def _device(device: DevicePlan, n_layers: int, n_columns: int) -> tuple[str, str]:
-    name = f"{device.name}{f' {device.description}' if device.description else ''}"[:_NAME_COLUMNS]
+    name = f"{device.name}{f' {device.description}' if device.description else ''}"
+    name = name if len(name) <= _NAME_COLUMNS else f"{name[: _NAME_COLUMNS - 1]}…"
     head = f"{name:<{_NAME_COLUMNS}} {device.layers:>3} of {n_layers} layers "
     room = n_columns - len(head)
     bar = _bar(device, room) if room >= _LEAST_BAR_COLUMNS else ""

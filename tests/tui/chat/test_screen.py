@@ -396,3 +396,11 @@ async def test_a_model_that_the_service_unloaded_is_said_to_be_and_loads_with_th
             await user.sees("guide · loading █████")
             client.model = READY
             await user.sees("Here again.", "guide · ready")
+
+
+async def test_an_error_after_a_part_of_an_answer_says_that_the_answer_is_incomplete(open_app):
+    client = ScriptedClient(ScriptedReply(deltas=("A beginning",), ending=EngineError("The worker died.", "Again.")))
+    async with open_app(client) as user:
+        await user.asks("go")
+        await user.sees("A beginning", "─ The answer is incomplete ─", "The worker died.")
+        assert "No answer" not in user.screen_text

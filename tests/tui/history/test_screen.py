@@ -241,9 +241,9 @@ async def test_more_chats_are_loaded_near_the_end_of_the_list(open_app, store):
     keep_many(store, 120)
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
-        await user.sees("Number 119", "50 chats so far")
+        await user.sees("Number 119", "50 chats shown, more below")
         await user.presses("pagedown", "pagedown")
-        await user.sees("100 chats so far")
+        await user.sees("100 chats shown, more below")
 
 
 @pytest.mark.parametrize("typed", ["", "needle"], ids=["the list", "what was found"])
@@ -251,10 +251,10 @@ async def test_end_goes_to_the_last_of_all_chats_and_home_to_the_first(open_app,
     keep_many(store, 420)
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
-        await user.sees("50 chats so far")
+        await user.sees("50 chats shown, more below")
         if typed:
             await user.presses("slash", *typed)
-            await user.sees("needle", "50 chats so far")
+            await user.sees("needle", "50 chats shown, more below")
             await user.presses("enter")
         await user.presses("end")
         await user.sees("420 chats", "Number 000")
@@ -281,7 +281,7 @@ async def test_pages_that_are_not_loaded_yet_can_be_scrolled_to(open_app, store)
     keep_many(store, 200)
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
-        await user.sees("50 chats so far")
+        await user.sees("50 chats shown, more below")
         chats = user.app.screen.chat_list
         for _ in range(7):
             user.app.post_message(Key("pagedown", None))
@@ -295,10 +295,10 @@ async def test_who_turns_back_on_the_way_to_the_end_is_not_led_there(open_app, s
     keep_many(store, 120)
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
-        await user.sees("50 chats so far")
+        await user.sees("50 chats shown, more below")
         for key in ("end", "up"):
             user.app.post_message(Key(key, None))
-        await user.sees("100 chats so far")
+        await user.sees("100 chats shown, more below")
         assert user.app.screen.chat_list.row.chat.title == "Number 071"
 
 
@@ -308,7 +308,7 @@ async def test_a_search_reads_no_more_than_a_page_after_a_long_list(open_app, st
         await user.presses("f5", "end")
         await user.sees("120 chats", "Number 000")
         await user.presses("slash", *"needle")
-        await user.sees("50 chats so far")
+        await user.sees("50 chats shown, more below")
 
 
 async def test_a_chat_that_moves_while_the_list_is_read_is_listed_once(open_app, store):
@@ -316,7 +316,7 @@ async def test_a_chat_that_moves_while_the_list_is_read_is_listed_once(open_app,
     store.chats.pin(100, True)
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
-        await user.sees("◆ Number 099", "50 chats so far")
+        await user.sees("◆ Number 099", "50 chats shown, more below")
         store.chats.pin(100, False)
         store.chats.rename(1, "The last one")
         await user.presses("end")

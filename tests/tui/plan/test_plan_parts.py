@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
-from tui.plan.controls import apply_step, plan_controls
+from tui.plan.controls import Stepper, StepperState, apply_step, plan_controls
 from tui.plan.display import BrailleCanvas, curve_lines, describe_load, device_lines, headline, machine_text
 
 ANSWER = planner_for()
@@ -99,7 +99,7 @@ def test_controls_stop_at_their_limits() -> None:
         "Context",
         "Cache",
         "Parallel",
-        "Layers on CUDA0",
+        "Layers: CUDA0",
     ]
     most = apply_step(PlanRequest(), found, "context", 99)
     assert most.n_ctx == found.n_ctx_train
@@ -140,3 +140,8 @@ def test_a_cache_type_of_the_settings_that_no_control_offers_is_still_shown() ->
 def test_machines_are_named_as_they_were_given() -> None:
     assert machine_text(PlanRequest()) == "this machine"
     assert machine_text(PlanRequest(vram=("RTX 3060=12GiB",), ram="32GiB")) == "RTX 3060=12GiB + 32GiB RAM"
+
+
+def test_a_label_that_does_not_fit_ends_in_an_ellipsis_before_the_arrows():
+    state = StepperState("layers:RPC0", "Layers: RPC0[192.168.1.20:50052]", "4 of 28", has_less=True, has_more=True)
+    assert Stepper(state, lambda *_: None).render().plain == "Layers: RPC0[1… ◀ 4 of 28 ▶"

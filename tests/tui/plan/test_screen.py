@@ -24,7 +24,7 @@ async def open_plan(user) -> None:
 async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(open_app):
     async with open_app(scripted()) as user:
         await user.presses("f7")
-        await user.sees("gemma-2-9b on this machine", "43 of 43 layers", "◆ plan", "--kv-type q8_0", "Layers on CUDA0")
+        await user.sees("gemma-2-9b on this machine", "43 of 43 layers", "◆ plan", "--kv-type q8_0", "Layers: CUDA0")
 
 
 async def test_layers_change_with_the_arrows_and_the_plan_follows(open_app):
