@@ -41,6 +41,7 @@ _N_CHATS = 8
 _PATIENCE_S = 0.3  # for the list of models: without a service the rest is found all the same
 _ELSEWHERE = 0.95  # the present screen's commands come before those of others
 _FUZZY = 0.3
+_CHAT_BY_TITLE, _CHAT_BY_TEXT = 0.6, 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class PaletteProvider(Provider):
             if (score := rate(entry, query, matcher.match(entry.title))) > 0:
                 yield self._hit(score, entry, query)
         for entry in await self._found_chats(query):
-            yield self._hit(0.6, entry, query)
+            is_named = query.casefold() in entry.title.casefold()
+            yield self._hit(_CHAT_BY_TITLE if is_named else _CHAT_BY_TEXT, entry, query)
 
     # Entries
 

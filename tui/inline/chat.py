@@ -58,7 +58,7 @@ _COMMANDS = CommandTable(COMMANDS)
 SLASH_WORDS = tuple(word for command in COMMANDS for word in (command.slash, *command.also) if word.isalpha())
 
 _KEYS = (
-    ("Ctrl+C", "Stop the answer and keep the text so far; at the prompt: clear the line"),
+    ("Ctrl+C", "Stop the answer and keep the text so far; at the prompt: clear the line, and say how to quit"),
     ("Ctrl+D", "Quit"),
     ("Up, Down", "Recall earlier questions"),
     ('"""', "Start and end a question of several lines"),

@@ -117,8 +117,10 @@ class InlineSession:
             try:
                 text = prompt.read(self._chat.begun)
             except KeyboardInterrupt:
-                self._chat.cancel_edit()
                 click.echo()
+                if self._chat.edited is None:
+                    self._scrollback.print_line("Ctrl-D or /bye quits.")
+                self._chat.cancel_edit()
                 continue
             except EOFError:
                 click.echo()

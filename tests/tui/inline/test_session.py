@@ -89,6 +89,17 @@ def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     assert _stored(environment) == []
 
 
+def test_ctrl_c_at_the_prompt_says_how_to_leave(environment):
+    with Typist(environment, "run") as typist:
+        typist.read_until(PROMPT)
+        typist.type("not sent")
+        typist.read_until("not sent")  # now the line is being read
+        time.sleep(0.2)  # fingers take longer: within microseconds of a key Python's readline waits for the next one
+        typist.type(CTRL_C)
+        assert "Ctrl-D or /bye quits." in typist.read_until(PROMPT)
+        assert typist.leaves() == 0
+
+
 @pytest.mark.slow
 def test_each_question_carries_the_conversation_until_a_new_one_begins(environment):
     def n_prompt_tokens() -> int:
