@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -239,6 +239,10 @@ def _bar(progress: float) -> str:
 
 
 def _shortened(model: str) -> str:
+    """Return the name that F6 shows, also while a path is being loaded; the end of a long one."""
+    path = PurePath(model)
+    if path.is_absolute():
+        model = path.name.removesuffix(".gguf")
     if cell_len(model) <= _MODEL_CELLS:
         return model
     while cell_len(model) >= _MODEL_CELLS:

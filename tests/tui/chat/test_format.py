@@ -154,3 +154,8 @@ async def test_the_line_grows_and_shrinks_with_the_terminal(open_app):
         await user.pilot.resize_terminal(60, 20)
         await user.no_longer_sees("cached")
         await user.sees("guide · ready · ! GPU 20 of 33: F7 helps · 48.0 tok/s")
+
+
+def test_a_model_that_loads_from_a_path_has_the_name_of_the_models_screen():
+    status = Status(model="/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf", activity="loading")
+    assert status.text().startswith("qwen3-0.6b-Q8_0 · loading")
