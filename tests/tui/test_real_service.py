@@ -105,7 +105,7 @@ async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_a
         _service().kill()
         await user.presses("f6")
         await user.sees("Lost the service:")
-        await user.presses("escape")
+        await user.presses("escape", "escape")  # the notification, then the screen
         await user.sees("ready")
         await user.asks("Hello there")
         await user.sees("tok/s", "ready")

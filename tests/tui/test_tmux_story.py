@@ -83,7 +83,9 @@ def talks_with_the_guide(terminal):
 
 
 def words_below(terminal, question):
-    return terminal.screen.rpartition(f"▌ {question}")[2].partition("╭")[0].split()
+    """Return the words of an answer and how it ended, without the name of its model."""
+    words = terminal.screen.rpartition(f"▌ {question}")[2].partition("╭")[0].split()
+    return [word for word in words if word not in {"guide", "·"}]
 
 
 def stops_an_answer(terminal):
