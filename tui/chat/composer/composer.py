@@ -313,8 +313,10 @@ class Composer(Vertical):
         name = completion.text[1:]
         is_folder = name.endswith("/")  # continue inside it
         mention = mention_of(name, is_finished=not is_folder)
-        # a name that cannot be shown is attached without a mention
-        self.prompt.replace_before_cursor(word.n_characters, mention if printable(mention) == mention else "")
+        if printable(mention) == mention:
+            self.prompt.replace_before_cursor(word.n_characters, mention)
+        elif not is_folder:  # a name that cannot be shown is attached without a mention
+            self.prompt.replace_before_cursor(word.n_characters, "")
         if not is_folder:
             self.run_worker(self._attach_file(name), group="attach")
 

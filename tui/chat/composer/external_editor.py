@@ -62,10 +62,10 @@ async def edit_text(text: str, environment: Mapping[str, str] = os.environ) -> s
             status = await _run([*command, str(path)], environment)
             if status:
                 ending = f"ended with status {status}" if status > 0 else f"was stopped by signal {-status}"
-                raise UsageError(f"The editor {command[0]} {ending}: its text is not used.", _REMEDY)
+                raise UsageError(f"{Path(command[0]).name} {ending}: its text is not used.", _REMEDY)
             return read_text_file(path, "The edited text").content.rstrip("\n")
     except OSError as error:
-        raise StorageError(f"The editor {command[0]} cannot be started: {error.strerror}.", _REMEDY) from error
+        raise StorageError(f"{Path(command[0]).name} cannot be started: {error.strerror}.", _REMEDY) from error
 
 
 async def edit_text_outside(app: App[None], text: str) -> str:

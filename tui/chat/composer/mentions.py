@@ -20,7 +20,7 @@ __all__ = ["MentionReader", "Mentioned", "has_mention", "mention_of", "names_in"
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
 _AFTER_A_WORD = ".,;:!?)]}'\""
 _LOOKS_LIKE_A_FILE = re.compile(r"[/\\]|\w\.\w{1,8}$")
-_HELD_BACK = "Enter again sends the question without it."
+_HELD_BACK = "Enter again sends it as text."  # short: a notice is one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ def read_mentions(question: str, folder: Path, attached: Collection[str] = (), *
             if is_typed and _LOOKS_LIKE_A_FILE.search(name):
                 faults[name] = f"{name} is a folder: mention one of its files."
         elif not is_typed and not path.resolve().is_relative_to(folder.resolve()):
-            faults[name] = f"{name} is outside this folder, and the text may be pasted."
+            faults[name] = f"{name} is outside this folder."
         else:
             try:
                 attachments[name] = read_text_file(path, name)
             except UserError as error:
-                faults[name] = str(error)
+                faults[name] = error.cause
     return Mentioned(tuple(attachments.values()), tuple(faults.values()))
 
 

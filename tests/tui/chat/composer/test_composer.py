@@ -70,7 +70,7 @@ async def test_a_mention_of_no_file_is_reported_and_its_question_stays_until_ent
     async with open_app(client) as user:
         await user.types("What is in @nope.txt")
         await user.presses("enter")
-        await user.sees("No such file: nope.txt.", "Enter again")
+        await user.sees("No such file: nope.txt. Enter again sends it as text.")
         assert user.app.screen.query_one("PromptInput").text == "What is in @nope.txt"
         assert client.requests == []
         await user.presses("enter")
@@ -111,7 +111,7 @@ async def test_a_pipe_is_refused_and_the_app_goes_on(open_app, tmp_path):
     async with open_app(client) as user:
         await user.types("What? @fifo")
         await user.presses("tab", "enter")
-        await user.sees("fifo is a pipe.")
+        await user.sees("fifo is a pipe. Enter again sends it as text.")
         await user.presses("ctrl+u")
         await user.asks("Still here?")
         await user.sees("Hello.")
@@ -135,10 +135,11 @@ async def test_a_name_with_spaces_is_completed_in_quotes(open_app, tmp_path):
 
 async def test_a_pasted_text_of_several_lines_takes_no_file_from_elsewhere(open_app, tmp_path):
     client = ScriptedClient()
-    (tmp_path.parent / f"{tmp_path.name}.txt").write_text("sesame")
+    elsewhere = tmp_path.parent / "elsewhere.txt"
+    elsewhere.write_text("sesame")
     async with open_app(client) as user:
-        await user.asks(f"@../{tmp_path.name}.txt\n@app.route('/')\n@notes/soup.md")
-        await user.sees("is outside this folder")
+        await user.asks(f"@../{elsewhere.name}\n@app.route('/')\n@notes/soup.md")
+        await user.sees("../elsewhere.txt is outside this folder. Enter again sends it as text.")
         await user.presses("enter")
         await user.sees("Hello.")
     assert "sesame" not in client.requests[0][0].content
