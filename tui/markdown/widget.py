@@ -169,8 +169,6 @@ class MarkdownText(Widget):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the rows of a region. Each is drawn once for as long as it has the same line: Textual forgets all of
         them whenever the text becomes longer."""
-        if not self.is_attached:  # removed since the last layout: it has no screen, and with it no selection
-            return [Strip.blank(crop.width)] * crop.height
         if not self.is_attached:  # removed, but still in Textual's map of the screen: nothing of it may be asked
             return [Strip.blank(crop.width)] * crop.height
         width = self.outer_size.width
