@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Code", "CodeRows", "finished_code"]
 
 # A growing block is read again from a place so many rows, at least, above its end: later rows may change what is read.
-_WINDOW = 32
+_WINDOW = 16
 _MAX_WHOLE = 600  # a finished block of so many rows is read as a whole: 30 ms
 _MAX_ROW = 1000  # characters; a longer row has no colours
 _MAX_DRAWN = 500  # rows whose lines are kept
