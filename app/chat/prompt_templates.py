@@ -10,9 +10,18 @@ from dataclasses import dataclass
 
 from app.protocol.chat import Message
 
-__all__ = ["COMPLETION", "TEMPLATES", "TEMPLATE_MEANINGS", "PromptTemplate", "render_prompt", "template_stops"]
+__all__ = [
+    "COMPLETION",
+    "COMPLETION_TOKENS",
+    "TEMPLATES",
+    "TEMPLATE_MEANINGS",
+    "PromptTemplate",
+    "render_prompt",
+    "template_stops",
+]
 
 COMPLETION = "completion"
+COMPLETION_TOKENS = 256  # a base model seldom ends by itself; /continue goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ TEMPLATES: Mapping[str, PromptTemplate] = {
     ),
 }
 TEMPLATE_MEANINGS: Mapping[str, str] = {
-    COMPLETION: "the model continues the text; no template",
+    COMPLETION: f"the model continues your text, {COMPLETION_TOKENS} tokens at a time",
     **{name: template.meaning for name, template in TEMPLATES.items()},
 }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from app.chat.conversation import MessageContent, Scalar
-from app.chat.prompt_templates import render_prompt, template_stops
+from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
 from app.chat.sampling_options import generation_options, template_of
 from app.protocol.chat import Completed, Message, TextDelta
 from app.terminal import printable
@@ -81,7 +81,9 @@ def _requested(
     sent, template = generation_options(options), template_of(options)
     if template:
         stops = (*(sent.stop or ()), *template_stops(template))
-        return client.complete(render_prompt(template, turns), model, replace(sent, stop=stops or None))
+        n_tokens = sent.max_tokens or (COMPLETION_TOKENS if template == COMPLETION else None)
+        sent = replace(sent, stop=stops or None, max_tokens=n_tokens)
+        return client.complete(render_prompt(template, turns), model, sent)
     continues = turns[-1].role == "assistant" or None
     return client.chat(turns, model, replace(sent, continue_final_message=continues))
 

@@ -32,6 +32,7 @@ async def test_a_base_model_says_how_to_talk_with_it_and_then_continues_the_text
         await user.asks("The dragon")
         await user.until(lambda: len(client.prompts) == 2, "the second text was not sent")
     assert client.prompts == ["Once upon", "Once upon a time.\nThe dragon"]
+    assert [options.max_tokens for options in client.options] == [None, 256, 256]
     with ChatStore(tmp_path) as store:
         assert store.chats.get(1).settings.options == {"template": "completion"}
 
@@ -42,7 +43,7 @@ async def test_a_template_is_chosen_from_a_list_and_formats_the_chat(open_app):
         await user.sees("ready")
         await user.asks("/template")
         await user.sees(
-            "completion: the model continues the text", "chatml", "llama3", "gemma", "model: the model's own"
+            "completion: the model continues your text", "chatml", "llama3", "gemma", "model: the model's own"
         )
         await user.presses("down", "enter")
         await user.sees("Template: chatml")
@@ -85,6 +86,11 @@ async def test_prompts_are_listed_and_their_names_completed(open_app, tmp_path):
         await user.sees("ready")
         await user.asks("/prompt")
         await user.sees("/prompt NAME, one of:", "code review", "summary")
+        await user.presses("ctrl+n")
+        await user.types("/prompt ")
+        await user.sees("summary")
+        await user.presses("enter")
+        await user.sees("/prompt NAME, one of:")
         await user.types("/prompt co")
         await user.presses("tab")
         await user.sees("/prompt code review")

@@ -164,12 +164,17 @@ class Composer(Vertical):
         """Apply the selected completion; return False if there is none, if it no longer matches the text, or if
         `is_sending` a text whose last word it already is."""
         completion, word = self.query_one(CompletionList).chosen, self._partial_word()
-        is_done = is_sending and completion is not None and word is not None and word.equals(completion)
+        is_done = is_sending and completion is not None and word is not None and self._is_whole(word, completion)
         if completion is None or word is None or is_done or completion not in self._completions(word):
             self.dismiss()
             return False
         self._apply(completion, word)
         return True
+
+    def _is_whole(self, word: PartialWord, completion: Completion) -> bool:
+        """Return whether Enter sends `word` as it is: typed in full, or an argument of which nothing was chosen."""
+        has_chosen = bool(word.typed or self.query_one(CompletionList).highlighted)
+        return word.equals(completion) or (word.kind == "argument" and not has_chosen)
 
     def move(self, n_rows: int) -> bool:
         """Select another completion; return False if there is none."""
