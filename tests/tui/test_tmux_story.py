@@ -22,7 +22,7 @@ QUESTION, ANSWER = "What is quantization?", "Q4_K_M is the usual balance."
 FOUND = ANSWER.removesuffix("balance.").rstrip()  # as much of it as a row of hits has room for
 LONG_QUESTION = "What can you do?"
 OTHER_QUESTION, OTHER_ANSWER = "How do I quantize a model?", "localllm quantize SRC Q4_K_M -o model.gguf"
-JOB = "Quantize guide to Q4_K_M"
+JOB = "guide → Q4_K_M"
 _NOWHERE = "http://127.0.0.1:9"
 _BREATH_S, _PAUSE_S = 0.002, 0.15  # some tokens of the guide's; more than the app takes to show them
 
@@ -156,7 +156,7 @@ def quantizes_the_guide(terminal):
     terminal.presses("q")
     terminal.sees("Choose a type or a size", "Enter starts")
     terminal.presses("Enter")
-    terminal.sees(f"{JOB}: started", f"{JOB} is finished.")
+    terminal.sees("guide-Q4_K_M")
     terminal.presses("F8")
     terminal.sees(JOB, "100 %")
 
@@ -182,7 +182,7 @@ def leaves(terminal):
 
 
 def finds_it_all_there(terminal):
-    terminal.sees("guide · ready", OTHER_ANSWER, "‹ 2/2 ›")
+    terminal.sees("guide:q4_K_M · ready", OTHER_ANSWER, "‹ 2/2 ›")
     assert "Welcome" not in terminal.screen
     steps_through_the_versions(terminal, n_messages_below=3)
     searches_the_chats(terminal)
