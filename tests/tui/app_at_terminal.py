@@ -34,10 +34,9 @@ _AFTER_ESC_S = 0.15  # else it and the next key are one: Alt and that key
 _LOOKS_EVERY_S = 0.02
 _STATUS = re.compile(r"^ {2}\S+ · ([a-z ]+)")
 _QUESTION = re.compile(r"^ {2}▌ (.*)$", re.MULTILINE)
-_TOAST = re.compile(r"(?<=.{10}) ▌.*$")
-_JOB = re.compile(r"^ +Quantize \S+ to \S+(?: {2}|$)", re.MULTILINE)
+_JOB = re.compile(r"^ +\S+ → \S+(?: {2}|$)", re.MULTILINE)
 _GREETING = "ask one of these"
-_MARKS = {"waitingfortheanswer", "tokenlimitreached"}
+_FOOT = re.compile(r" {4}\S+ · [a-z ]+$")  # below an answer: its model, and how it goes
 _N_LETTERS = 16
 
 
@@ -56,11 +55,10 @@ class Glance:
 
     @classmethod
     def of(cls, at_s: float, screen: str) -> Glance:
-        rows = [_TOAST.sub("", row) for row in screen.split("\n")]
-        text = "\n".join(rows)
+        rows = screen.split("\n")
         status = next((match[1].strip() for row in rows if (match := _STATUS.match(row))), "")
-        asked = frozenset(int(number) for row in _QUESTION.findall(text) for number in re.findall(r"\bn(\d+)\b", row))
-        return cls(at_s, screen, status, asked, _said(rows) if status else "", len(_JOB.findall(text)))
+        asked = frozenset(int(number) for row in _QUESTION.findall(screen) for number in re.findall(r"\bn(\d+)\b", row))
+        return cls(at_s, screen, status, asked, _said(rows) if status else "", len(_JOB.findall(screen)))
 
 
 class AppAtTerminal:
@@ -188,8 +186,10 @@ def _said(rows: list[str]) -> str:
         return ""
     end = next((n for n, row in enumerate(rows) if row.startswith("╭")), len(rows))
     begin = max((n for n, row in enumerate(rows[:end]) if row.startswith("  ▌ ")), default=-1)
-    answers = (letters_of(row) for row in reversed(rows[begin + 1 : end]) if row.startswith("    "))
-    return next((letters for letters in answers if len(letters) >= _N_LETTERS and letters not in _MARKS), "")
+    answers = [
+        row for row in reversed(rows[begin + 1 : end]) if row.startswith("    ") and not _FOOT.match(row.rstrip())
+    ]
+    return next((letters for letters in map(letters_of, answers) if len(letters) >= _N_LETTERS), "")
 
 
 def _data_dir_of(process: psutil.Process) -> str:

@@ -179,7 +179,7 @@ FEATURES = (
     Place("welcome", seen=("This machine:", "h119")),
     Place("notices", "escape", seen=("ready", "h119")),
     Place("streamed answer", question="go", seen=("tok/s", "h119"), is_whole=True),
-    Place("error", question="again", seen=("No answer", "h119"), is_whole=True),
+    Place("error", question="again", seen=("The answer is incomplete", "h119"), is_whole=True),
     Place("paste", act=pastes, seen=("h119",)),
     Place("file names", act=names_files),
     Place("chats", "f5", seen=("chats", "h119")),
