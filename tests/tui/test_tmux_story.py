@@ -155,6 +155,8 @@ def quantizes_the_guide(terminal):
     terminal.sees("● guide", "built in")
     terminal.presses("q")
     terminal.sees("Choose a type or a size", "Enter starts")
+    terminal.presses("Down")
+    terminal.sees("the usual balance")
     terminal.presses("Enter")
     terminal.sees("guide-Q4_K_M")
     terminal.presses("F8")

@@ -69,7 +69,7 @@ def _quantize(app: AppAtTerminal, chance: random.Random) -> None:
     app.comes_to(lambda glance: "Local" in glance.screen and "guide" in glance.screen, patience_s=5.0)
     app.presses("home", "q")
     if app.comes_to(lambda glance: "Choose a type or a size" in glance.screen, patience_s=3.0):
-        app.presses(*["up"] * chance.randrange(10), "enter")
+        app.presses(*["down"] * chance.randrange(1, 11), "enter")  # the first choice starts nothing
 
 
 USER_ACTIONS: Mapping[str, Callable[[AppAtTerminal, random.Random], None]] = {

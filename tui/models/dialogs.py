@@ -46,6 +46,7 @@ __all__ = [
 
 _HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
 _USUAL = "Q4_K_M"
+_CANCEL = "cancel"  # no name of a type
 _GUIDE = "guide"
 _SEEN = "welcome-seen"
 _N_OFFERS = 3
@@ -71,9 +72,14 @@ class ModelInfoScreen(TableDialog):
 
 class QuantizeScreen(ModalScreen[dict[str, object] | None]):
     """A list of types and a field for a size; `n_bytes` is the model's current size. Returns the arguments of a
-    quantize job."""
+    quantize job.
+
+    It opens with a single letter, so what is typed may be meant for the search field: Enter alone starts nothing.
+    """
 
     CSS_PATH = "panel.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (12, "-tall")]  # noqa: RUF012 - the same
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Close", id="quantize-close", tooltip="Cancel"),
     ]
@@ -82,33 +88,44 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
         super().__init__()
         self._name = printable_line(name)
         self._n_bytes = n_bytes
-        self._choices = {choice.quant.name: choice for choice in choices}
+        usual_first = sorted(choices, key=lambda choice: choice.quant.name != _USUAL)
+        self._choices = {choice.quant.name: choice for choice in usual_first}
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="panel") as panel:
             panel.border_title = "Quantize"
-            panel.border_subtitle = "Enter starts, Esc cancels"
-            yield Static(f"{self._name} is {format_size(self._n_bytes)} now. Choose a type or a size.", markup=False)
-            yield Static(_HEADINGS, markup=False)
-            yield OptionList(*(Option(Content(type_line(each)), id=name) for name, each in self._choices.items()))
+            panel.border_subtitle = "Down selects, Enter starts, Esc cancels"
+            now = f"{self._name} is {format_size(self._n_bytes)} now. Choose a type or a size."
+            yield Static(now, markup=False, classes="aside")
+            yield Static(_HEADINGS, markup=False, classes="aside")
+            types = (Option(Content(type_line(each)), id=name) for name, each in self._choices.items())
+            yield OptionList(Option("Cancel", id=_CANCEL), *types)
             yield Static("", id="about", markup=False)
             yield Input(placeholder="or a maximum size, such as 4.2GB: selects the best mix", compact=True)
-            yield Static("loss: perplexity increase on Llama-3-8B (6.23), from llama.cpp.", markup=False)
+            yield Static(
+                "loss: perplexity increase on Llama-3-8B (6.23), from llama.cpp.", markup=False, classes="aside"
+            )
 
     def on_mount(self) -> None:
         types = self.query_one(OptionList)
-        types.highlighted = next((i for i, name in enumerate(self._choices) if name == _USUAL), 0)
+        types.highlighted = 0
         types.focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Describe the type."""
-        choice = self._choices[event.option_id or ""]
+        choice = self._choices.get(event.option_id or "")
+        if choice is None:
+            self.query_one("#about", Static).update("Starts nothing.", layout=False)
+            return
         needs = "; computes an importance matrix first, which takes a while" if choice.needs_imatrix else ""
         self.query_one("#about", Static).update(printable_line(f"{choice.description}{needs}"), layout=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Return the type."""
-        choice = self._choices[event.option_id or ""]
+        """Return the type, or None for Cancel."""
+        choice = self._choices.get(event.option_id or "")
+        if choice is None:
+            self.dismiss(None)
+            return
         arguments: dict[str, object] = {"file_type": choice.quant.name}
         self.dismiss(arguments | ({"imatrix": "auto"} if choice.needs_imatrix else {}))
 

@@ -26,7 +26,8 @@ _LAYERS = "layers:"
 Value = TypeVar("Value", int, str)
 OnStep = Callable[[str, int], None]
 """Takes the id of a control and the steps it changes. Called, not posted: the next key must find the change applied."""
-_LABEL_COLUMNS = 16
+_LABEL_COLUMNS, _WIDEST_LABEL_COLUMNS = 16, 32  # by the width of the control
+_VALUE_COLUMNS = 22  # such as ◀ 28 of 28, planned ▶
 _FAR = 4
 
 
@@ -146,7 +147,7 @@ class Stepper(Static, can_focus=True):
     ]
 
     def __init__(self, state: StepperState, on_step: OnStep) -> None:
-        super().__init__(_text(state), markup=False)
+        super().__init__(_text(state, _LABEL_COLUMNS), markup=False)
         self.state = state
         self._on_step = on_step
 
@@ -154,7 +155,11 @@ class Stepper(Static, can_focus=True):
         """Show another value."""
         if state != self.state:
             self.state = state
-            self.update(_text(state), layout=False)
+            self._draw()
+
+    def on_resize(self) -> None:
+        """Show as much of the label as there is room for."""
+        self._draw()
 
     def action_step(self, n_steps: int) -> None:
         """Change the value."""
@@ -162,12 +167,19 @@ class Stepper(Static, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         """Decrease on the left half of the value, increase on the right."""
-        n_columns = max(self.content_size.width - _LABEL_COLUMNS, 1)
-        self.action_step(1 if event.x - _LABEL_COLUMNS >= n_columns // 2 else -1)
+        n_columns = max(self.content_size.width - self._n_label_columns, 1)
+        self.action_step(1 if event.x - self._n_label_columns >= n_columns // 2 else -1)
+
+    @property
+    def _n_label_columns(self) -> int:
+        return min(max(self.content_size.width - _VALUE_COLUMNS, _LABEL_COLUMNS), _WIDEST_LABEL_COLUMNS)
+
+    def _draw(self) -> None:
+        self.update(_text(self.state, self._n_label_columns), layout=False)
 
 
-def _text(state: StepperState) -> str:
+def _text(state: StepperState, n_label_columns: int) -> str:
     less, more = "◀" if state.has_less else " ", "▶" if state.has_more else " "
-    room = _LABEL_COLUMNS - 1
+    room = n_label_columns - 1
     label = state.label if len(state.label) <= room else f"{state.label[: room - 1]}…"
-    return printable(f"{label:<{_LABEL_COLUMNS}}{less} {state.value} {more}")
+    return printable(f"{label:<{n_label_columns}}{less} {state.value} {more}")

@@ -86,6 +86,7 @@ class ChoiceDialog(ModalScreen[str | None]):
     `is_numbered`, the keys 1 to 9 choose too."""
 
     CSS_PATH = "dialogs.tcss"
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - Textual declares no class variable
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="choice-cancel", tooltip="Cancel without changes"),
     ]
@@ -130,6 +131,7 @@ class InputDialog(ModalScreen[None]):
     """Asks until `take` accepts the line without a UserError, or the user cancels. `title` is trusted text."""
 
     CSS_PATH = "dialogs.tcss"
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - Textual declares no class variable
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Cancel without changes"),
     ]

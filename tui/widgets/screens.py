@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer, Static
+from textual.widgets import Footer
 
 from app.settings.settings import Settings
 from app.terminal import printable
@@ -131,24 +131,46 @@ class CommandScreen(Screen[None]):
             self.inform(str(error))
 
 
-class NavigationBar(Static):
-    """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command."""
+class NavigationBar(Widget):
+    """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command.
+
+    Where there is no room for names and keys it shows the names, else the keys, else the current feature alone.
+    """
 
     def __init__(self, current: str, keys: Mapping[str, str]) -> None:
         super().__init__()
         self._current = current
+        self._lines: tuple[Content, ...] = ()
         self.show(keys)
 
     def show(self, keys: Mapping[str, str]) -> None:
         """Update the keys."""
-        names = (self._link(feature, keys.get(f"go-{feature.id}", feature.key)) for feature in FEATURES)
-        self.update(Content.from_markup("  ".join(names)))
+        key_of = {feature.id: keys.get(f"go-{feature.id}", feature.key) for feature in FEATURES}
+        lines = (
+            (self._link(each, each.title, key_of[each.id]) for each in FEATURES),
+            (self._link(each, each.title) for each in FEATURES),
+            (self._link(each, key=key_of[each.id]) for each in FEATURES),
+            (self._link(each) for each in FEATURES if each.id == self._current),
+        )
+        self._lines = tuple(Content.from_markup("  ".join(filter(None, links))) for links in lines)
+        self.refresh()
 
-    def _link(self, feature: Feature, key: str) -> str:
+    def render(self) -> Content:
+        """Return the longest line that fits."""
+        n_columns = self.content_size.width
+        return next((line for line in self._lines if line.cell_length <= n_columns), self._lines[-1])
+
+    def on_resize(self) -> None:
+        """Select the line again."""
+        self.refresh()
+
+    def _link(self, feature: Feature, title: str = "", key: str = "") -> str:
+        """Return a feature as markup, or an empty text where neither its title nor its key is shown."""
         if feature.id == self._current:
             return f"[reverse] {feature.title} [/reverse]"
-        shown = f" [dim]{key.upper()}[/dim]" if key else ""
-        return f"[@click=screen.command('go-{feature.id}')]{feature.title}[/]{shown}"
+        shown = f"[dim]{key.upper()}[/dim]" if key else ""
+        link = f"[@click=screen.command('go-{feature.id}')]{title or shown}[/]" if title or shown else ""
+        return f"{link} {shown}" if title and shown else link
 
 
 class FeatureScreen(CommandScreen):

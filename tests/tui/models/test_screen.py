@@ -123,13 +123,42 @@ async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):
         await user.presses("f6")
         await _chosen(user, "qwen3-0.6b-Q8_0")
         await user.presses("q")
-        await user.sees("397 MB", "+0.1754", "62 tok/s", "the usual balance")
+        await user.sees("397 MB", "+0.1754", "62 tok/s", "Starts nothing.")
         await user.presses("down")
+        await user.sees("the usual balance")
+        await user.presses("down", "down")
         await user.sees("computes an importance matrix first")
-        await user.presses("up", "enter")
+        await user.presses("up", "up", "enter")
         await user.sees("has started: F8 shows the jobs")
     source = "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
     assert client.started == [("quantize", {"source": source, "file_type": "Q4_K_M"})]
+
+
+async def test_a_word_meant_for_the_search_opens_the_choice_of_types_and_its_enter_starts_nothing(open_app):
+    client = client_with_models()
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("397 MB", "Starts nothing.")
+        await user.types("wen")
+        await user.presses("enter")
+        await user.no_longer_sees("397 MB")
+        await user.presses("f8")
+        await user.sees("No jobs.")
+    assert client.started == []
+
+
+async def test_the_choice_of_types_and_the_field_for_a_size_are_seen_in_a_tiny_terminal(open_app):
+    async with open_app(client_with_models(), size=(100, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("397 MB")
+        for size in ((80, 24), (60, 18), (20, 6)):
+            await user.pilot.resize_terminal(*size)
+            await user.sees("Cancel", "Q4_K_M", "or a maximum")
+            assert size[0] < 60 or "62 tok/s" in user.screen_text
 
 
 async def test_quantizing_says_at_once_that_it_prepares_and_a_second_press_opens_one_dialog(open_app):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.app import App
 
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
@@ -145,3 +146,15 @@ def test_machines_are_named_as_they_were_given() -> None:
 def test_a_label_that_does_not_fit_ends_in_an_ellipsis_before_the_arrows():
     state = StepperState("layers:RPC0", "Layers: RPC0[192.168.1.20:50052]", "4 of 28", has_less=True, has_more=True)
     assert Stepper(state, lambda *_: None).render().plain == "Layers: RPC0[1… ◀ 4 of 28 ▶"
+
+
+async def test_a_label_is_whole_where_there_is_room_for_it():
+    state = StepperState("layers:RTX 3060", "Layers: RTX 3060 12 GB", "4 of 28", has_less=True, has_more=True)
+    stepper = Stepper(state, lambda *_: None)
+
+    class Alone(App[None]):
+        def compose(self):
+            yield stepper
+
+    async with Alone().run_test(size=(56, 5)):
+        assert stepper.render().plain.startswith("Layers: RTX 3060 12 GB")

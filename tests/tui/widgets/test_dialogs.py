@@ -1,10 +1,14 @@
-"""The help screen."""
+"""The help screen, the field of a question, and the bar of features."""
 
 from __future__ import annotations
 
+import pytest
+
 from app.client.fake import ScriptedClient
+from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS
+from tui.widgets.dialogs import InputDialog
 
 
 async def test_f1_shows_every_command_and_escape_returns(open_app):
@@ -23,3 +27,40 @@ async def test_help_is_reached_by_its_slash_word(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.asks("/help")
         await user.sees("Keys and commands")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 18), (40, 14), (20, 6)])
+async def test_a_question_with_a_long_explanation_keeps_its_field_in_sight(open_app, size):
+    async def refuses(line: str) -> None:
+        raise UserError(f"nothing is called {line}")
+
+    async with open_app(ScriptedClient(), size=size) as user:
+        user.app.push_screen(InputDialog("Which?", refuses, value="typed", explanation="word " * 60))
+        await user.sees("word", "typed")
+        await user.presses("enter")
+        await user.sees("nothing is")
+        assert "typed" in user.screen_text.replace("called typed", "")
+
+
+@pytest.mark.parametrize(
+    ("n_columns", "line"),
+    [
+        (80, "Chat  Chats F5  Models F6  Plan F7   Jobs   Metrics F9  Settings F10  Log"),
+        (60, "Chat  Chats  Models  Plan   Jobs   Metrics  Settings  Log"),
+        (40, "F5  F6  F7   Jobs   F9  F10"),
+        (20, "Jobs"),
+    ],
+)
+async def test_the_features_take_one_row_at_any_width(open_app, n_columns, line):
+    async with open_app(ScriptedClient(), size=(n_columns, 6)) as user:
+        await user.presses("f8")
+        await user.sees("No jobs.")
+        assert user.screen_text.split("\n")[0].strip() == line
+
+
+async def test_the_features_are_written_again_for_another_width(open_app):
+    async with open_app(ScriptedClient(), size=(40, 20)) as user:
+        await user.presses("f8")
+        await user.sees("F7   Jobs   F9")
+        await user.pilot.resize_terminal(100, 20)
+        await user.sees("Plan F7   Jobs   Metrics F9")
