@@ -193,7 +193,7 @@ class Columns:
     size: int = 8
     type: int = 8
     fit: int = 9
-    speed: int = 14
+    speed: int = 11
     context: int = 5
 
 
@@ -201,7 +201,7 @@ def columns(width: int) -> Columns:
     """Return the columns for rows of `width` cells: the name takes the rest, the last columns are hidden first."""
     wide = Columns(0)
     less, least = replace(wide, context=0), replace(wide, context=0, type=0)
-    for kept in (wide, less, replace(less, speed=11), least, replace(least, speed=11)):
+    for kept in (wide, less, least):
         taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.speed, kept.context) if cells)
         if width - 2 - taken >= _MIN_NAME_CELLS:
             break
@@ -220,7 +220,7 @@ def row_line(row: ModelRow, at: Columns) -> str:
     cells += [
         (row.type, at.type),
         (format_fit(row.fit), at.fit),
-        (format_rate(row.fit), at.speed),
+        (format_rate(row.fit).removesuffix(" tok/s"), at.speed),
         (format_context(row.n_ctx), at.context),
     ]
     return " ".join((name, *(_right_aligned(text, width) for text, width in cells if width))).rstrip()
@@ -228,7 +228,7 @@ def row_line(row: ModelRow, at: Columns) -> str:
 
 def headings(title: str, at: Columns) -> str:
     """Return a section's title followed by the column names."""
-    named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("speed", at.speed), ("ctx", at.context))
+    named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("tok/s", at.speed), ("ctx", at.context))
     return " ".join(
         (
             set_cell_size(_cut(title, at.name + 2), at.name + 2),
