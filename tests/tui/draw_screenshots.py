@@ -7,6 +7,7 @@ assets/screenshots/{chat,models,plan}.svg.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from tui.connection import ServiceConnection, local_service
 PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
 SIZE = (100, 30)
 PATIENCE_S = 120.0
+_SETTLE_S = 8.0
 
 
 class _Sitting:
@@ -74,8 +76,10 @@ async def draw() -> None:
     """Go through the app and draw what is worth a picture."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="localllm-pictures-") as folder:
+        os.environ["HOME"] = folder  # its paths are shown
         async with _sitting(Path(folder)) as open_app:
             await open_app.sees("ready")
+            await asyncio.sleep(_SETTLE_S)  # what starts with the app has ended
             await open_app.presses("f3")
             await open_app.sees("tok/s")
             await open_app.sees("ready")
