@@ -63,18 +63,21 @@ def survey(rpc: Sequence[str], cache_dir: Path) -> Survey:
     """
     check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
-    bytes_per_s, is_certain = _host_bandwidth(cache_dir, is_fresh=True)
+    bytes_per_s, is_certain = _host_bandwidth(_bandwidth_file(cache_dir), is_fresh=True)
     gpus = distinct_gpus(list_gpus(rpc))
     machine = _machine(memory, bytes_per_s, gpus, on_bus)
     return Survey(machine, memory, unusable_gpus(on_bus, [gpu.address for gpu in gpus]), is_certain)
 
 
-def _host_bandwidth(cache_dir: Path, *, is_fresh: bool) -> tuple[float, bool]:
+def _bandwidth_file(cache_dir: Path) -> MachineFile:
+    return MachineFile(cache_dir / "bandwidth.json", this_build())
+
+
+def _host_bandwidth(file: MachineFile, *, is_fresh: bool) -> tuple[float, bool]:
     """Return the bytes a second of the processor's memory, and whether the machine was quiet when it was measured.
 
     Without `is_fresh` an earlier measurement is used: of a quiet machine, or of the last minutes.
     """
-    file = MachineFile(cache_dir / "bandwidth.json", this_build())
     stored, now_s = file.entry(HOST_NAME), time.time()
     quiet, busy = stored.get("quiet_bytes_per_s"), stored.get("busy_bytes_per_s")
     if not is_fresh and quiet is not None:
@@ -83,8 +86,8 @@ def _host_bandwidth(cache_dir: Path, *, is_fresh: bool) -> tuple[float, bool]:
         return busy, False
     measured = measure_read_bandwidth(default_threads())
     found = settled_bandwidth(measured, quiet)
-    is_new = is_quiet(measured.others_share)
-    change = {"quiet_bytes_per_s": found[0]} if is_new else {"busy_bytes_per_s": found[0], "busy_at_s": now_s}
+    is_quiet_now = is_quiet(measured.others_share)
+    change = {"quiet_bytes_per_s": found[0]} if is_quiet_now else {"busy_bytes_per_s": found[0], "busy_at_s": now_s}
     with contextlib.suppress(OSError):  # the disk is full or read-only: measured again next time
         file.update(HOST_NAME, change)
     return found
@@ -106,8 +109,8 @@ def detect_machine(gpus: Sequence[ListedGpu], cache_dir: Path) -> Machine:
     The memory bandwidth of the processor is stored in `cache_dir` once the machine was quiet. Without a GPU it is not
     measured: it would decide nothing.
     """
-    stored = MachineFile(cache_dir / "bandwidth.json", this_build()).entry(HOST_NAME)
-    bytes_per_s = _host_bandwidth(cache_dir, is_fresh=False)[0] if gpus else stored.get("quiet_bytes_per_s")
+    file = _bandwidth_file(cache_dir)
+    bytes_per_s = _host_bandwidth(file, is_fresh=False)[0] if gpus else file.entry(HOST_NAME).get("quiet_bytes_per_s")
     return _machine(host_memory(), bytes_per_s, distinct_gpus(gpus), pci_gpus() if gpus else ())
 
 

@@ -62,9 +62,7 @@ def model_paths(models_dir: Path) -> list[Path]:
 
 def _models_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
     try:
-        with os.scandir(folder) as found:
-            entries = [entry for entry in found if not entry.name.startswith(".")]
-            status = folder.stat()
+        entries, status = _visible(folder), folder.stat()
     except OSError:  # missing, or it cannot be read
         return
     here = (status.st_dev, status.st_ino)
@@ -76,6 +74,11 @@ def _models_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]
                 yield folder / entry.name
         elif n_folders:
             yield from _models_below(folder / entry.name, n_folders - 1, above | ({here} if status.st_ino else set()))
+
+
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return [entry for entry in found if not entry.name.startswith(".")]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -96,15 +99,10 @@ def folder_stamp(models_dir: Path) -> tuple[tuple[str, int], ...]:
         try:
             stamps.append((str(folder), folder.stat().st_mtime_ns))
             if n_folders:
-                with os.scandir(folder) as found:
-                    folders += [(folder / each.name, n_folders - 1) for each in found if _is_shown_folder(each)]
+                folders += [(folder / each.name, n_folders - 1) for each in _visible(folder) if _is_folder(each)]
         except OSError:
             stamps.append((str(folder), 0))
     return tuple(sorted(stamps))
-
-
-def _is_shown_folder(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".") and _is_folder(entry)
 
 
 def is_model_file(name: str) -> bool:
