@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard, cast
 
 from app.event_log import log_event
 from app.settings.settings import Settings
@@ -320,7 +320,7 @@ class ServiceConnection:
                 task.result()
 
 
-def is_localllm(service: ChatBackend) -> bool:
+def is_localllm(service: ChatBackend) -> TypeGuard[ServiceClient]:
     """Return whether `service` has models, plans and jobs; another engine only chats."""
     return hasattr(service, "library")
 
@@ -333,4 +333,4 @@ async def localllm_service(connection: ServiceConnection) -> ServiceClient:
         raise RequestError(
             "The connected engine only supports chat.", "Start localllm without --connect for models, plans and jobs."
         )
-    return cast("ServiceClient", service)
+    return service

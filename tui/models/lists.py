@@ -6,7 +6,7 @@ Owns when each is fetched. Independent of widgets: calls `on_change` after each 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +31,20 @@ _CHANGES_SHOWN_S = 0.2  # each job reports up to ten times a second
 
 
 class ModelLists:
-    """The lists of one screen. `error` replaces them all."""
+    """The lists of one screen. `error` replaces them all. `sleep` waits for a pause in typing."""
 
-    def __init__(self, connection: ServiceConnection, jobs: JobMonitor, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: ServiceConnection,
+        jobs: JobMonitor,
+        on_change: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self.words = ""
         self.error: UserError | None = None
         self._connection = connection
         self._on_change = on_change
+        self._sleep = sleep
         self._local: tuple[LocalModel, ...] = ()
         self._recommended: tuple[Recommended, ...] = ()
         self._found: tuple[HubRepository, ...] = ()
@@ -89,7 +96,7 @@ class ModelLists:
                 self._of_engine, self.error = (await service.status()).models, None
                 self._on_change()
                 return
-            library = (await localllm_service(self._connection)).library
+            library = service.library
             listing = await library.models(external=True, fresh=is_fresh)
             self._folder = listing.folder
             self._folder_stamp = await self._look()
@@ -156,7 +163,7 @@ class ModelLists:
             self._on_change()
         if not self.can_search_hub:
             return
-        await asyncio.sleep(DEBOUNCE_S)
+        await self._sleep(DEBOUNCE_S)
         try:
             self._found = await (await localllm_service(self._connection)).library.search(self.words, N_REPOSITORIES)
             self._notes["hub"] = "" if self._found else "No match on the hub."

@@ -66,7 +66,7 @@ async def test_words_search_here_and_on_the_hub_and_enter_fetches_a_quant(open_a
         await user.presses("x")
         await user.sees("Partial data is kept")
     assert client.started == [("pull", {"reference": "someone/Tiny-Coder-GGUF:Q4_K_M"})]
-    assert client.library.searched == ["tiny"]
+    assert client.library.searched[-1] == "tiny"  # a slow machine may pause while "tiny" is typed
 
 
 async def test_a_checkpoint_is_fetched_to_be_quantized(open_app):
