@@ -13,10 +13,10 @@ from tui.models.lists import ModelLists
 async def test_the_hub_is_asked_only_after_a_pause_in_typing():
     client = client_with_models()
     typing_paused = asyncio.Event()
-    pauses_s: list[float] = []
+    pauses_s: asyncio.Queue[float] = asyncio.Queue()
 
     async def sleep(seconds: float) -> None:
-        pauses_s.append(seconds)
+        pauses_s.put_nowait(seconds)
         await typing_paused.wait()
 
     async with ServiceConnection(client.opened, "guide") as connection:
@@ -24,15 +24,12 @@ async def test_the_hub_is_asked_only_after_a_pause_in_typing():
         lists = ModelLists(connection, JobMonitor(connection), lambda: None, sleep)
         lists.narrow("ti")
         first = asyncio.create_task(lists.search())
-        while not pauses_s:
-            await asyncio.sleep(0)
+        assert await pauses_s.get() > 0
         first.cancel()  # as the screen does at the next key
         lists.narrow("tiny")
         last = asyncio.create_task(lists.search())
-        while len(pauses_s) < 2:
-            await asyncio.sleep(0)
+        await pauses_s.get()
         assert client.library.searched == []
         typing_paused.set()
         await last
     assert client.library.searched == ["tiny"]
-    assert all(seconds > 0 for seconds in pauses_s)
