@@ -6,6 +6,7 @@ Owns batching, cleaning and timing. Stores no text: `tui.chat.session` appends t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,9 +18,20 @@ from app.protocol.chat import Completed, Message, TextDelta
 from app.terminal import printable
 from tui.connection import ChatBackend, ServiceConnection
 
-__all__ = ["BATCH_S", "AnswerFigures", "AnswerTimer", "Clock", "StreamChunk", "format_reasoning", "stream_answer"]
+__all__ = [
+    "BATCH_S",
+    "AnswerFigures",
+    "AnswerTimer",
+    "Clock",
+    "StreamChunk",
+    "format_reasoning",
+    "remaining_pause_s",
+    "stream_answer",
+]
 
 BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
+_LONGEST_BATCH_S = 0.15
+_DRAWING_SHARE = 0.2  # of a core, for one answer; keys and what is drawn for them come on top
 _MIN_RATE_SPAN_S = 0.2
 _REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
 _N_TOKENS, _FIRST_TOKEN_S, _RATE = "n_output_tokens", "time_to_first_token_s", "decode_tokens_per_s"  # as `Completed`
@@ -45,11 +57,12 @@ async def stream_answer(
     turns: Sequence[Message],
     options: Mapping[str, Scalar] = _NO_OPTIONS,
     other_model: Callable[[], str] = lambda: "",
+    busy_s: Clock = time.thread_time,
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
     answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with a template among them the
     model continues a text made of the turns. Where `other_model` names one, that answers instead of the connection's;
-    the service loads it.
+    the service loads it. `busy_s` tells how long the thread that draws has worked: it sets the pace.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
@@ -64,15 +77,22 @@ async def stream_answer(
             while not queue.empty():
                 events.append(queue.get_nowait())
             is_open = events[-1] is not None
+            busy_before_s = busy_s()
             for event in _batch(events):
                 yield event
             if is_open:
                 await asyncio.sleep(BATCH_S)
+                await asyncio.sleep(remaining_pause_s(busy_s() - busy_before_s))
         await reader
     finally:
         # Cancelled inside the stream's own await, so that the connection is closed and the engine stops.
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
+
+
+def remaining_pause_s(drawing_s: float) -> float:
+    """Return how long to wait after `BATCH_S` for the next chunk, where drawing the last one took `drawing_s`."""
+    return max(0.0, min(drawing_s / _DRAWING_SHARE, _LONGEST_BATCH_S) - BATCH_S)
 
 
 def _requested(

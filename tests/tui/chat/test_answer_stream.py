@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import aclosing
 
 import pytest
@@ -14,7 +15,7 @@ from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable
 from quantizer.errors import EngineError
 from tui.chat import answer_stream as stream
-from tui.chat.answer_stream import AnswerTimer, StreamChunk, format_reasoning, stream_answer
+from tui.chat.answer_stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
 from tui.connection import ServiceConnection
 
 
@@ -58,6 +59,29 @@ async def test_closing_the_generator_aborts_the_stream():
         async with aclosing(stream_answer(connection, [ChatMessage("user", "hi")])) as parts:
             assert (await anext(parts)).text == "a"
         assert client.n_aborted == 1
+
+
+@pytest.mark.parametrize(
+    ("drawing_s", "pause_s"),
+    [(0.0, 0.0), (0.01, 0.0), (0.02, 0.05), (0.025, 0.075), (5.0, 0.1)],
+)
+def test_an_answer_that_is_slow_to_draw_comes_in_larger_chunks_up_to_a_limit(monkeypatch, drawing_s, pause_s):
+    monkeypatch.setattr(stream, "BATCH_S", 0.05)
+    assert remaining_pause_s(drawing_s) == pytest.approx(pause_s)
+
+
+async def test_the_next_chunk_waits_for_as_long_as_the_work_on_the_last_one_asks(monkeypatch):
+    pauses_s = []
+    monkeypatch.setattr(stream, "remaining_pause_s", lambda drawing_s: pauses_s.append(drawing_s) or 0.0)
+    work_s = itertools.count(step=3.0)
+    client = ScriptedClient(ScriptedReply(deltas=("a", "b"), pause_after=1))
+    async with ServiceConnection(client.opened, "guide") as connection:
+        turns = [ChatMessage("user", "hi")]
+        async with aclosing(stream_answer(connection, turns, busy_s=lambda: next(work_s))) as parts:
+            assert (await anext(parts)).text == "a"
+            client.resume()
+            assert (await anext(parts)).text == "b"
+    assert pauses_s == [3.0]
 
 
 def test_thoughts_are_timed_from_the_first_to_the_last_and_the_answer_is_not():
