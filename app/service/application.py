@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
@@ -128,7 +128,7 @@ def create_app(
     app.add_exception_handler(UserError, _user_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
-    return AccessLog(Guard(app, policy, _error_body), log)
+    return AccessLog(Guard(app, policy, _error_body_for), log)
 
 
 def create_document() -> dict[str, Any]:
@@ -141,8 +141,12 @@ def _error_body(path: str) -> ErrorBody:
     return next((body for prefix, body in _ERROR_BODIES if path.startswith(prefix)), openai_error)
 
 
+def _error_body_for(scope: Scope) -> ErrorBody:
+    return _error_body(scope["path"])
+
+
 def _respond(request: Request, error: UserError) -> Response:
-    return JsonResponse(_error_body(request.url.path)(error), status_of(error))
+    return JsonResponse(_error_body_for(request.scope)(error), status_of(error))
 
 
 async def _user_error(request: Request, error: Exception) -> Response:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.settings.parsing import parse_byte_size, parse_duration, parse_rpc_endpoints
+from app.settings.origins import parse_origins
+from app.settings.parsing import parse_byte_size, parse_duration, parse_host_names, parse_rpc_endpoints
 from quantizer.errors import UsageError
 
 __all__ = ["DESCRIPTIONS", "Effect", "SettingDescription"]
@@ -105,8 +106,15 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
     "api_key": SettingDescription(
         "API key; prefer LOCALLLM_API_KEY (arguments are visible in `ps`).", is_secret=True, metavar="KEY"
     ),
+    "hosts": SettingDescription(
+        "More names of this machine for clients without a key, such as host.docker.internal; comma-separated.",
+        check=parse_host_names,
+        metavar="NAME,...",
+    ),
     "origins": SettingDescription(
-        "Web pages that may use the service, such as http://localhost:3000, comma-separated."
+        "Web pages that may use the service: origins, schemes (app://), localhost, app, tauri, vscode; with commas.",
+        check=parse_origins,
+        metavar="ORIGIN,...",
     ),
     "access_log": SettingDescription("Log each request to stderr: route, status, time, model, tokens; never a prompt."),
     "connect": SettingDescription(

@@ -1,4 +1,4 @@
-"""Parsers of what people write in settings and options: sizes, durations, RPC endpoints, loopback addresses.
+"""Parsers of what people write in settings and options: sizes, durations, RPC endpoints, names and addresses of hosts.
 
 Owns these forms. Independent of which setting a value is for.
 """
@@ -11,7 +11,14 @@ import re
 
 from quantizer.errors import RequestError, UsageError
 
-__all__ = ["is_loopback", "parse_byte_size", "parse_duration", "parse_rpc_endpoints"]
+__all__ = [
+    "is_host_name",
+    "is_loopback",
+    "parse_byte_size",
+    "parse_duration",
+    "parse_host_names",
+    "parse_rpc_endpoints",
+]
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(?:([KMGT])(I?))?B?", re.IGNORECASE)
 _PREFIXES = "KMGT"
@@ -21,6 +28,7 @@ _PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|ms|s|m|h)")
 _PLAIN = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)()")
 _ENDPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _MOST_PORT = 65_535
+_HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 
 
 def parse_byte_size(text: str) -> int:
@@ -67,3 +75,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_host_name(text: str) -> bool:
+    """Return whether `text` is the name of a machine, in lower case and without a port."""
+    return _HOST_NAME.fullmatch(text) is not None
+
+
+def parse_host_names(text: str) -> tuple[str, ...]:
+    """Return the names that a setting lists, separated by commas. Raises UsageError for anything but host names."""
+    names = tuple(name for part in text.split(",") if (name := part.strip().lower()))
+    for name in names:
+        if not is_host_name(name):
+            raise UsageError(f"{name[:100]!r} is not a host name.", "Write it without http:// and port: pc.local.")
+    return tuple(dict.fromkeys(names))

@@ -67,6 +67,7 @@ class Settings:
     when_unfit: str = "warn"
     idle_tune: bool = True
     prefill_ahead: bool = True
+    hosts: str = ""
     origins: str = ""
     access_log: bool = False
     engine: str = "llama"

@@ -1,7 +1,8 @@
 """Access control of the service: the first thing that handles a request.
 
 Owns the checks of Host, Origin, API key and body size, and the scope that a path needs. A web page that the user has
-open can reach a port of this machine, so a request must look like one from a program, not like one from a browser.
+open can reach a port of this machine, so a request must look like one from a program, come from a page of the setting
+`origins`, or have a key.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.event_log import log_event
 from app.keys import ALL_SCOPES, KeyFile, KeyScope, key_file
+from app.service.http.cors import is_preflight, preflight_response, sending_to_page
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
 from app.service.http.streaming import JsonResponse
-from app.settings.parsing import is_loopback
+from app.settings.origins import NO_ORIGINS, Origins, entry_for, parse_origins
+from app.settings.parsing import is_host_name, is_loopback, parse_host_names
 from app.settings.settings import Settings
 from quantizer.errors import UserError
 
@@ -26,6 +30,7 @@ __all__ = ["Guard", "GuardPolicy", "policy_of", "scopes_for"]
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_KEY = "first"
+_MOST_LOGGED = 100
 _INFER, _MANAGE = frozenset({KeyScope.INFER}), frozenset({KeyScope.MANAGE})
 
 # The first that fits counts; one with a slash at its end includes all paths below. Without scopes no key is needed.
@@ -44,11 +49,14 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardPolicy:
-    """Which requests are accepted. `any_address` accepts an IP address as Host: a web page can rebind only names."""
+    """Which requests are accepted. `any_address` accepts an IP address as Host: a web page can rebind only names.
+
+    Where a key is required, one with a valid key may have any name as Host: a rebound page has none.
+    """
 
     hosts: frozenset[str] = _LOOPBACK_NAMES
     any_address: bool = False
-    origins: frozenset[str] = frozenset()
+    origins: Origins = NO_ORIGINS
     api_key: str = ""
     stored: KeyFile | None = None
     max_body_bytes: int = 16 << 20  # as much text as is tokenized
@@ -68,57 +76,83 @@ class GuardPolicy:
 def policy_of(settings: Settings) -> GuardPolicy:
     """Return the policy for `settings`: requests from other machines need a key of the settings or of the key file.
 
-    An empty key file gets its first key. Raises StorageError where it cannot be used.
+    An empty key file gets its first key. Raises StorageError where it cannot be used, UsageError for invalid `hosts` or
+    `origins`.
     """
     is_local = is_loopback(settings.host)
+    own, origins = parse_host_names(settings.hosts), parse_origins(settings.origins)
     stored = key_file(settings) if settings.api_key or not is_local else None
     if stored is not None and not settings.api_key:
         stored.first(_FIRST_KEY)
     names = {settings.host} if is_local else {settings.host, socket.gethostname()}
     return GuardPolicy(
-        hosts=_LOOPBACK_NAMES | {name.lower() for name in names},
+        hosts=_LOOPBACK_NAMES | {name.lower() for name in (*names, *own)},
         any_address=not is_local,
-        origins=frozenset(origin for part in settings.origins.split(",") if (origin := part.strip())),
+        origins=origins,
         api_key=settings.api_key,
         stored=stored,
     )
 
 
 class Guard:
-    """ASGI middleware that refuses what `policy` does not accept, with a body by `error_body_of`."""
+    """ASGI middleware that refuses what `policy` does not accept, with a body by `error_body_of`.
+
+    It answers the preflights of allowed pages, and lets them read every answer. Each other origin is logged once.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         policy: GuardPolicy,
-        error_body_of: Callable[[str], ErrorBody] = lambda _path: openai_error,
+        error_body_of: Callable[[Scope], ErrorBody] = lambda _scope: openai_error,
     ) -> None:
         self._app = app
         self._policy = policy
         self._error_body_of = error_body_of
+        self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
+        if origin := _allowed_origin(headers, self._policy):
+            send = sending_to_page(send, origin)
         try:
             check(scope, self._policy)
         except UserError as refusal:
+            self._log(headers)
             status = status_of(refusal)
-            response = JsonResponse(self._error_body_of(scope["path"])(refusal), status)
+            response = JsonResponse(self._error_body_of(scope)(refusal), status)
             if status == 401:
                 response.headers["www-authenticate"] = "Bearer"
             await response(scope, receive, send)
             return
+        if origin and is_preflight(scope, headers):
+            await preflight_response(headers)(scope, receive, send)
+            return
         await self._app(scope, _counted(receive, self._policy.max_body_bytes), send)
+
+    def _log(self, headers: Headers) -> None:
+        """Log a page that is not allowed, because its script cannot read why it is refused."""
+        for origin in headers.getlist("origin"):
+            entry = "" if self._policy.origins.allow(origin) else entry_for(origin)
+            if entry and entry not in self._logged and len(self._logged) < _MOST_LOGGED:
+                self._logged.add(entry)
+                log_event(
+                    "service", f"A web page of {origin} was refused. The setting that lets it in: {_named(entry)}."
+                )
 
 
 def check(scope: Scope, policy: GuardPolicy) -> None:
     """Raise RefusedError where `policy` does not accept the request, StorageError for an unusable key file."""
     headers = Headers(scope=scope)
-    _check_host(headers, policy)
+    # A preflight has no key. An allowed page learns from it that it may send the request, which needs its key.
+    is_preflight_of_page = is_preflight(scope, headers) and bool(_allowed_origin(headers, policy))
+    if not (is_preflight_of_page and policy.requires_key):
+        _check_host(headers, policy)
     _check_origin(headers, policy)
-    if policy.requires_key:
+    if policy.requires_key and not is_preflight_of_page:
         _check_key(headers, policy, scopes_for(scope["path"]))
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
@@ -135,33 +169,53 @@ def scopes_for(path: str) -> frozenset[KeyScope]:
 
 def _check_host(headers: Headers, policy: GuardPolicy) -> None:
     host = _host_name(_one(headers, "host"))
-    if host not in policy.hosts and not (policy.any_address and _is_address(host)):
-        raise RefusedError(
-            403, "host_not_allowed", f"The Host {host!r} is not a name of this service.", "Use localhost."
-        )
+    if host in policy.hosts or (policy.any_address and _is_address(host)):
+        return
+    is_name = is_host_name(host) or _is_address(host)
+    if is_name and policy.requires_key and policy.scopes_of(_given_key(headers)):
+        return
+    cause = f"The Host {host!r} is not a name of this service."
+    with_key = ", send a valid API key" if policy.requires_key else ""
+    own = f", or add the name to the setting hosts (LOCALLLM_HOSTS={host})" if is_host_name(host) else ""
+    raise RefusedError(403, "host_not_allowed", cause, f"Use localhost{with_key}{own}.")
 
 
 def _check_origin(headers: Headers, policy: GuardPolicy) -> None:
     """Check what browsers send: Origin with requests that change something, Sec-Fetch-Site with all."""
-    foreign = [origin for origin in headers.getlist("origin") if origin not in policy.origins]
+    foreign = [origin for origin in headers.getlist("origin") if not policy.origins.allow(origin)]
     is_cross_site = _one(headers, "sec-fetch-site") in {"cross-site", "same-site"} and "origin" not in headers
     if foreign or is_cross_site:
-        cause = "Web pages may not use this service."
-        raise RefusedError(403, "origin_not_allowed", cause, "Name the page's origin in LOCALLLM_ORIGINS to let it in.")
+        entry = entry_for(foreign[0]) if foreign else ""
+        remedy = f"To let it in, set {_named(entry)}." if entry else "Name the page's origin in LOCALLLM_ORIGINS."
+        raise RefusedError(403, "origin_not_allowed", "Web pages may not use this service.", remedy)
+
+
+def _named(entry: str) -> str:
+    return f'origins = "{entry}" (LOCALLLM_ORIGINS={entry})'
+
+
+def _allowed_origin(headers: Headers, policy: GuardPolicy) -> str:
+    """Return the only origin of a request if the policy allows it, else ""."""
+    origin = _one(headers, "origin")
+    return origin if origin and policy.origins.allow(origin) else ""
 
 
 def _check_key(headers: Headers, policy: GuardPolicy, wanted: frozenset[KeyScope]) -> None:
     if not wanted:
         return
-    scheme, _, token = _one(headers, "authorization").partition(" ")
-    given = token.strip() if scheme.lower() == "bearer" and token.strip() else _one(headers, "x-api-key")
-    scopes = policy.scopes_of(given)
+    scopes = policy.scopes_of(_given_key(headers))
     if not scopes:
         raise RefusedError(401, "invalid_api_key", "The API key is missing or wrong.", "Send it as a Bearer token.")
     if not wanted & scopes:
         (missing,) = wanted
         cause = f"This key does not have the scope {missing}."
         raise RefusedError(403, "insufficient_scope", cause, f"Create one: `localllm key new NAME --scope {missing}`.")
+
+
+def _given_key(headers: Headers) -> str:
+    scheme, _, token = _one(headers, "authorization").partition(" ")
+    is_bearer = scheme.lower() == "bearer" and token.strip()
+    return token.strip() if is_bearer else _one(headers, "x-api-key")
 
 
 def _one(headers: Headers, name: str) -> str:

@@ -14,7 +14,7 @@ from app.service.http.errors import RefusedError
 from app.service.http.guard import GuardPolicy, check, policy_of
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
-from quantizer.errors import StorageError
+from quantizer.errors import StorageError, UsageError
 
 
 def _scope(*headers: tuple[str, str], path: str = "/v1/models") -> dict[str, Any]:
@@ -88,6 +88,47 @@ def test_a_configured_origin_is_accepted() -> None:
     assert _status(policy, ("host", "localhost"), *both) == 403
 
 
+@pytest.mark.parametrize(
+    "host", ["host.docker.internal:11500", "workstation.local", "ollama", "box.tailnet.ts.net:11500"]
+)
+def test_a_valid_key_is_enough_for_any_name_of_this_machine(tmp_path: Path, host: str) -> None:
+    """What Open WebUI in a container sends to a service with `--host 0.0.0.0`: Host host.docker.internal and a key."""
+    settings = Settings(host="0.0.0.0", data_dir=tmp_path)
+    policy, key = policy_of(settings), ("authorization", f"Bearer {own_key(settings)}")
+    assert _status(policy, ("host", host), key) == 200
+    assert _status(policy, ("host", host)) == 403
+    assert _status(policy, ("host", host), ("authorization", "Bearer wrong")) == 403
+    assert _status(policy, ("host", host), key, ("origin", "https://evil.example")) == 403
+
+
+@pytest.mark.parametrize("host", ["", "localhost, evil.example", "evil.example@localhost", "localhost:80:80", "a b"])
+def test_no_key_makes_up_for_a_malformed_host(host: str) -> None:
+    assert _status(GuardPolicy(api_key="sesame"), ("host", host), ("x-api-key", "sesame")) == 403
+
+
+def test_names_of_the_setting_hosts_are_accepted_without_a_key() -> None:
+    """What a container sends to a service on the loopback address, to which a proxy of this machine forwards."""
+    policy = policy_of(Settings(hosts="host.docker.internal, Workstation.local"))
+    assert _status(policy, ("host", "host.docker.internal:11500")) == 200
+    assert _status(policy, ("host", "workstation.LOCAL")) == 200
+    assert _status(policy, ("host", "evil.example")) == 403
+    assert _status(policy, ("host", "evil.workstation.local")) == 403
+
+
+@pytest.mark.parametrize("text", ["*", "http://pc.local", "pc.local:11500", "*.local", "pc..local", "a b"])
+def test_the_setting_hosts_takes_names_only(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a host name"):
+        policy_of(Settings(hosts=text))
+
+
+def test_the_refusal_of_a_host_says_how_to_accept_it() -> None:
+    with pytest.raises(RefusedError, match=r"LOCALLLM_HOSTS=pc\.local") as keyless:
+        check(_scope(("host", "pc.local:11500")), GuardPolicy())
+    assert "key" not in str(keyless.value), "there is none"
+    with pytest.raises(RefusedError, match="send a valid API key"):
+        check(_scope(("host", "pc.local:11500")), GuardPolicy(api_key="sesame"))
+
+
 @pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("none", 200)])
 def test_a_page_without_origin_is_recognised_by_its_fetch_metadata(site: str, status: int) -> None:
     assert _status(GuardPolicy(), ("host", "localhost"), ("sec-fetch-site", site)) == status
@@ -145,7 +186,8 @@ def test_listening_beyond_this_machine_creates_and_requires_a_key(tmp_path: Path
     assert _status(policy, BEYOND) == 401
     key = ("x-api-key", own_key(settings))
     assert _status(policy, BEYOND, key) == 200
-    assert _status(policy, ("host", "rebound.example"), key) == 403
+    assert _status(policy, ("host", "rebound.example")) == 403
+    assert _status(policy, ("host", "rebound.example"), ("x-api-key", "wrong")) == 403
     assert policy_of(settings).scopes_of(key[1]) == ALL_SCOPES, "the same one serves next time"
 
 
