@@ -1,13 +1,14 @@
 """Chat messages and tools in OpenAI's form, which other dialects share, and what chat templates are given of them.
 
-Owns roles, forms of content, calls, and the order that strict templates demand. Knows nothing of how a model writes a
-call.
+Owns roles, forms of content, what becomes of pictures and files, calls, and the order that strict templates demand.
+Knows nothing of how a model writes a call.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, takewhile
 from typing import Any, Literal
 
 from pydantic import StrictStr
@@ -24,6 +25,8 @@ __all__ = [
     "ToolCallBody",
     "ToolChoiceBody",
     "alternate_roles",
+    "note_of_unreadable",
+    "refuse_unreadable_question",
     "tool_options_of",
 ]
 
@@ -107,17 +110,70 @@ def _object(arguments: str | dict[str, Any]) -> dict[str, Any]:
 
 PARAGRAPH_BREAK = "\n\n"
 
-_TEXT_TYPES = ("text", "input_text", "output_text")
+_TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
+# What a type of content is called in the note that replaces it; others by their type.
+_KINDS = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "audio": "audio",
+    "input_audio": "audio",
+    "video": "video",
+    "video_url": "video",
+    "input_video": "video",
+    "document": "document",
+    "file": "file",
+    "input_file": "file",
+}
+_MOST_SHOWN = 100
 
 
 Message = dict[str, Any]
 
 
+def note_of_unreadable(content_type: str, name: str = "") -> str:
+    """Return the text that stands in a conversation for content that no model here can read."""
+    kind = _KINDS.get(content_type, content_type[:_MOST_SHOWN])
+    return f"[{kind}{f' {name[:_MOST_SHOWN]}' if name else ''}: not readable for this model, which reads only text]"
+
+
+def refuse_unreadable_question(turns: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Raise RequestError where the user has just sent something that no model here can read.
+
+    `turns` has the role of each message and the types of its content that are not text. Everything older is replaced by
+    a note instead, also the results of tools and what agents add to these: each later request would fail too.
+    """
+    spoken = [turn for turn in turns if turn[0] not in ("system", "developer")]
+    asked = [*takewhile(lambda turn: turn[0] == "user", reversed(spoken))]
+    follows_tool = len(asked) < len(spoken) and spoken[-len(asked) - 1][0] == "tool"
+    if asked and asked[0][1] and not follows_tool:
+        cause = f"Content of type {asked[0][1][0][:40]!r} is not supported: no model here reads anything but text."
+        raise RequestError(cause, "Send text; a picture of an earlier message, or in a tool's result, does no harm.")
+
+
+class _FileBody(Body):
+    filename: StrictStr | None = None
+
+
 class ContentPart(Body):
-    """A part of a message's content; only text is accepted."""
+    """A part of a message's content; what is not text becomes a note."""
 
     type: str
-    text: StrictStr = ""
+    text: StrictStr | None = None
+    refusal: StrictStr | None = None
+    filename: StrictStr | None = None
+    file: _FileBody | None = None
+
+    @property
+    def is_text(self) -> bool:
+        return self.type in _TEXT_TYPES
+
+    def as_text(self) -> str:
+        """Return the text, or the note in place of anything else."""
+        if self.is_text:
+            return self.text or self.refusal or ""
+        name = self.filename or (self.file.filename if self.file else None)
+        return note_of_unreadable(self.type, name or "")
 
 
 class ChatMessage(Body):
@@ -130,7 +186,7 @@ class ChatMessage(Body):
     tool_call_id: StrictStr | None = None
 
     def for_template(self) -> Message:
-        """Return the message in the form of chat templates. Raises RequestError for content that is not text."""
+        """Return the message in the form of chat templates. Raises RequestError for a malformed call."""
         message: Message = {"role": "system" if self.role == "developer" else self.role, "content": self._text()}
         if self.role == "assistant" and self.tool_calls:
             calls = [call.for_template() for call in self.tool_calls]
@@ -143,16 +199,16 @@ class ChatMessage(Body):
     def _tool_name(self) -> str | None:
         return self.name
 
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the types of the content that is not text."""
+        parts = self.content if isinstance(self.content, list) else ()
+        return tuple(part.type for part in parts if not part.is_text)
+
     def _text(self) -> str:
         if isinstance(self.content, list):
-            return "".join(_text_of(part) for part in self.content)
+            groups = groupby(self.content, key=lambda part: part.is_text)
+            return "\n".join("".join(part.as_text() for part in parts) for _, parts in groups)
         return self.content or ""
-
-
-def _text_of(part: ContentPart) -> str:
-    if part.type not in _TEXT_TYPES:
-        raise RequestError(f"Content of type {part.type[:40]!r} is not supported.", "Send text.")
-    return part.text
 
 
 def alternate_roles(messages: Iterable[Message]) -> list[Message]:

@@ -5,14 +5,19 @@ Owns field names, types of blocks, and which fields are refused because ignoring
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_grammar import schema_grammar
 from app.service.api.fields import Body
-from app.service.api.messages import PARAGRAPH_BREAK, alternate_roles
+from app.service.api.messages import (
+    PARAGRAPH_BREAK,
+    alternate_roles,
+    note_of_unreadable,
+    refuse_unreadable_question,
+)
 from app.service.api.text_request import SamplingBody
 from app.service.generation.chat import ChatTurn
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
@@ -30,6 +35,14 @@ _BILLING = "x-anthropic-billing-header:"
 Messages = list[dict[str, Any]]
 
 
+class DocumentSource(Body):
+    """The content of a document or a picture; only text is read."""
+
+    type: StrictStr = ""
+    data: StrictStr = ""
+    content: StrictStr | list[ContentBlock] | None = None
+
+
 class ContentBlock(Body):
     """A part of a message; its type decides which fields count."""
 
@@ -39,15 +52,32 @@ class ContentBlock(Body):
     name: StrictStr = ""
     input: dict[str, Any] | None = None
     tool_use_id: StrictStr = ""
-    content: StrictStr | list[ContentBlock] | None = None
+    content: StrictStr | list[ContentBlock] | dict[str, Any] | None = None
+    title: StrictStr | None = None
+    tool_name: StrictStr = ""
+    source: DocumentSource | StrictStr | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the block is text, or has it, or is handled apart."""
+        return self.type in (*_TYPES_WITHOUT_TEXT, *_TEXTS) or bool(self._document_text())
 
     def as_text(self) -> str:
-        """Return the text of a block. Raises RequestError for a type that has none."""
+        """Return the text of a block, or the note in place of a picture, a file or a result of Anthropic's servers."""
         if self.type in _TYPES_WITHOUT_TEXT:
             return ""
-        if self.type != "text":
-            raise RequestError(f"Content of type {self.type[:40]!r} is not supported.", "Send text.")
-        return self.text
+        if self.type in _TEXTS:
+            return _TEXTS[self.type](self)
+        document = self._document_text()
+        title = f"{self.title}\n" if document and self.title else ""
+        return f"{title}{document}" if document else note_of_unreadable(self.type, self.title or "")
+
+    def _document_text(self) -> str:
+        """Return the text of a document that is given as text."""
+        source = self.source
+        if self.type != "document" or not isinstance(source, DocumentSource):
+            return ""
+        return source.data if source.type == "text" else _text(source.content) if source.type == "content" else ""
 
     def call(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": self.input or {}}
@@ -61,11 +91,29 @@ class ContentBlock(Body):
         }
 
 
+def _text_of_search_result(block: ContentBlock) -> str:
+    source = block.source if isinstance(block.source, str) else ""
+    return "\n".join(filter(None, (block.title, source, _text(block.content))))
+
+
+_TEXTS: Mapping[str, Callable[[ContentBlock], str]] = {
+    "text": lambda block: block.text,
+    "search_result": _text_of_search_result,
+    "tool_reference": lambda block: block.tool_name,  # a tool that Claude Code found by a search
+}
+
+
 class AnthropicMessage(Body):
     """A message of the conversation; system messages may be anywhere."""
 
     role: Literal["user", "assistant", "system"]
     content: StrictStr | list[ContentBlock]
+
+    def turn(self) -> tuple[str, tuple[str, ...]]:
+        """Return the role, "tool" for the results of tools, and the types of content that is not readable."""
+        blocks = [] if isinstance(self.content, str) else self.content
+        is_result = any(block.type == "tool_result" for block in blocks)
+        return "tool" if is_result else self.role, tuple(block.type for block in blocks if not block.is_readable)
 
     def for_template(self) -> Messages:
         """Return messages in the form of chat templates: results of calls are messages of their own."""
@@ -135,7 +183,8 @@ class MessagesBody(SamplingBody):
     output_config: OutputConfigBody | None = None
 
     def turn(self) -> ChatTurn:
-        """Return the chat turn. Raises RequestError for unsupported fields."""
+        """Return the chat turn. Raises RequestError for unsupported fields, and for a picture as the question."""
+        refuse_unreadable_question([item.turn() for item in self.messages])
         system = [{"role": "system", "content": text}] if (text := self._system_text()) else []
         messages = [message for item in self.messages for message in item.for_template()]
         grammar = self.output_config.grammar() if self.output_config else ""
@@ -168,7 +217,7 @@ class MessagesBody(SamplingBody):
         )
 
 
-def _text(content: str | Sequence[ContentBlock] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
+def _text(content: str | Sequence[ContentBlock] | Mapping[str, Any] | None) -> str:
+    if content is None or isinstance(content, str | Mapping):
+        return content if isinstance(content, str) else ""
     return PARAGRAPH_BREAK.join(filter(None, (block.as_text() for block in content)))

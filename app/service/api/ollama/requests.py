@@ -16,7 +16,13 @@ from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.service.api.fields import Body
-from app.service.api.messages import ChatMessage, FunctionToolBody, tool_options_of
+from app.service.api.messages import (
+    ChatMessage,
+    FunctionToolBody,
+    note_of_unreadable,
+    refuse_unreadable_question,
+    tool_options_of,
+)
 from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
@@ -184,9 +190,12 @@ class OllamaMessage(ChatMessage):
     def _tool_name(self) -> str | None:
         return self.tool_name or self.name
 
+    def unreadable(self) -> tuple[str, ...]:
+        return ("images",) if self.images else ()
+
     def _text(self) -> str:
-        _refuse_images(self.images)
-        return self.content or ""
+        notes = [note_of_unreadable("image")] * len(self.images or ())
+        return "\n".join(filter(None, (self.content, *notes)))
 
 
 class OllamaChatBody(OllamaTextBody):
@@ -196,9 +205,11 @@ class OllamaChatBody(OllamaTextBody):
     tools: list[FunctionToolBody] | None = None
 
     def turn(self) -> ChatTurn:
-        """Return the turn of at least one message. Raises RequestError for unsupported fields."""
+        """Return the turn of at least one message. Raises RequestError for a picture as the question."""
+        messages = self.messages or ()
+        refuse_unreadable_question([(message.role, message.unreadable()) for message in messages])
         return ChatTurn(
-            messages=[message.for_template() for message in self.messages or ()],
+            messages=[message.for_template() for message in messages],
             request=self.request(),
             tools=tool_options_of(self.tools or (), None, None),
             variables=self.template_variables(),
@@ -222,7 +233,10 @@ class OllamaGenerateBody(OllamaTextBody):
 
     def check(self) -> None:
         """Raise RequestError for fields that would change the answer and are not supported."""
-        _refuse_images(self.images)
+        if self.images:
+            raise RequestError(
+                "The field images is not supported: no model here reads anything but text.", "Send text."
+            )
         if self.template:
             raise RequestError("A template in a request is not supported.", "Use raw with the prompt filled in.")
         if self.context:
@@ -252,8 +266,3 @@ class EmbedBody(KeepAliveBody):
 
     def inputs(self) -> list[str]:
         return [self.input] if isinstance(self.input, str) else list(self.input or ())
-
-
-def _refuse_images(images: list[Any] | None) -> None:
-    if images:
-        raise RequestError("The field images is not supported.", "Send text.")

@@ -14,7 +14,13 @@ from pydantic import Field, StrictBool, StrictStr
 from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
 from app.service.api.fields import Body, IdleSeconds
-from app.service.api.messages import ChatMessage, FunctionToolBody, ToolChoiceBody, tool_options_of
+from app.service.api.messages import (
+    ChatMessage,
+    FunctionToolBody,
+    ToolChoiceBody,
+    refuse_unreadable_question,
+    tool_options_of,
+)
 from app.service.api.text_request import GenerationBody, PromptField
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
@@ -98,7 +104,8 @@ class ChatCompletionBody(OpenAiBody):
     continue_final_message: bool | None = None
 
     def turn(self) -> ChatTurn:
-        """Return the chat turn. Raises RequestError for unsupported fields."""
+        """Return the chat turn. Raises RequestError for unsupported fields, and for a picture as the question."""
+        refuse_unreadable_question([(message.role, message.unreadable()) for message in self.messages])
         return ChatTurn(
             messages=[message.for_template() for message in self.messages],
             request=self.request(),

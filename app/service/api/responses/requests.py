@@ -18,6 +18,7 @@ from app.service.api.messages import (
     ToolCallBody,
     ToolChoiceBody,
     alternate_roles,
+    refuse_unreadable_question,
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
@@ -40,6 +41,12 @@ class InputItem(Body):
     name: StrictStr = ""
     arguments: StrictStr = ""
     output: StrictStr | list[ContentPart] = ""
+
+    def turn(self) -> tuple[str, tuple[str, ...]]:
+        """Return the role of the item and the types of its content that is not text."""
+        if self.type != "message":
+            return ("tool" if self.type.endswith("_output") else "assistant"), ()
+        return self.role, ChatMessage.model_construct(role=self.role, content=self.content).unreadable()
 
     def for_template(self) -> Messages:
         """Return messages in the form of chat templates. Raises RequestError for an unsupported item."""
@@ -148,6 +155,7 @@ class ResponsesBody(SamplingBody):
     def _messages(self) -> Messages:
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         items = [InputItem(content=self.input)] if isinstance(self.input, str) else self.input
+        refuse_unreadable_question([item.turn() for item in items])
         messages = [message for item in items for message in item.for_template()]
         if not messages:
             raise RequestError("The input is empty.", "Send at least one message.")
