@@ -7,10 +7,11 @@ engines which leave it in the answer. Independent of tokens and dialects.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = [
     "ANY_FAMILY",
+    "HARMONY",
     "NO_REASONING",
     "ReasonedText",
     "ReasoningParser",
@@ -19,27 +20,43 @@ __all__ = [
     "reasoning_tags_of",
 ]
 
-# The tags of each family (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
-# Magistral; of Granite 3).
-_FAMILIES = (
-    ("<think>", "</think>"),
-    ("<seed:think>", "</seed:think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<thinking>", "</thinking>"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """The tags around reasoning, empty for a model without; `is_open` when the prompt ends inside them."""
+    """The tags around reasoning, empty for a model without; `is_open` when the prompt ends inside them.
+
+    `before_text` stands between reasoning and the answer's text, which has begun when the prompt `is_past` it. A model
+    that `has_channels` writes several messages with a header each, so that reasoning may follow text.
+    """
 
     opening: str = ""
     closing: str = ""
     is_open: bool = False
+    is_past: bool = False
+    before_text: str = ""
+    has_channels: bool = False
+
+    def opens_in(self, chat_template: str) -> bool:
+        return self.opening in chat_template or self.closing in chat_template
 
 
 NO_REASONING = ReasoningTags()
-ANY_FAMILY = tuple(ReasoningTags(opening, closing) for opening, closing in _FAMILIES)
+
+# Reasoning at the beginning of an answer (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
+# Magistral; of Granite 3).
+ANY_FAMILY = (
+    ReasoningTags("<think>", "</think>"),
+    ReasoningTags("<seed:think>", "</seed:think>"),
+    ReasoningTags("[THINK]", "[/THINK]"),
+    ReasoningTags("<thinking>", "</thinking>"),
+)
+# GPT-OSS (source: OpenAI's description of the Harmony format, and the template of gpt-oss-120b).
+HARMONY = ReasoningTags(
+    "<|channel|>analysis<|message|>",
+    "<|end|><|start|>assistant",
+    before_text="<|channel|>final<|message|>",
+    has_channels=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +78,9 @@ def partial_match_length(text: str, tags: Sequence[str]) -> int:
 
 def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
     """Return the tags of a model of `chat_template` that continues `prompt`."""
-    for opening, closing in _FAMILIES:
-        if opening in chat_template or closing in chat_template:
-            return ReasoningTags(opening, closing, is_open=prompt.rstrip().endswith(opening))
+    for tags in (HARMONY, *ANY_FAMILY):
+        if tags.opens_in(chat_template):
+            return replace(tags, is_open=prompt.rstrip().endswith(tags.opening))
     return NO_REASONING
 
 
@@ -79,7 +96,8 @@ class ReasoningParser:
         self._tags = tags[0]
         self._held = ""
         self._drops_blanks = self._tags.is_open
-        self._step = self._reasoning if self._tags.is_open else self._begin if self._tags.opening else self._text
+        may_reason = self._tags.opening and not self._tags.is_past
+        self._step = self._reasoning if self._tags.is_open else self._begin if may_reason else self._text
 
     @property
     def is_holding(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.request import Request
 from app.service.generation.generation import Answer, Generation
+from app.service.generation.harmony import HARMONY_TAGS
 from app.service.models.served_model import ServedModel
 from app.service.tools.call_grammar import call_grammar
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
@@ -47,7 +48,9 @@ class Prompt:
     @property
     def visible_tags(self) -> tuple[str, ...]:
         """The tags of reasoning and calls, which may be special tokens."""
-        reasoning = (self.tags.opening, self.tags.closing) if self.tags.opening else ()
+        if self.tags.has_channels:
+            return HARMONY_TAGS
+        reasoning = (self.tags.opening, self.tags.closing) if self.tags.opening and not self.tags.is_past else ()
         return (*reasoning, *(self.tool_calling.tool_format.tags if self.tool_calling else ()))
 
 
@@ -109,17 +112,23 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
 
         model.prefill_ahead(requests[0], prompt_after)
 
-    tags = prompt.tags if turn.separates_reasoning else NO_REASONING
-    return Generation(requests, tags, prompt.tool_calling, prefill_next)
+    return Generation(requests, prompt.tags, prompt.tool_calling, prefill_next, turn.separates_reasoning)
 
 
 async def prompt_of(model: ServedModel, turn: ChatTurn) -> Prompt:
     """Return the prompt of `turn`, up to where the answer goes on. Raises RequestError as the template does."""
-    if not turn.begun:
-        return await _prompt(model, turn, turn.messages)
-    prompt = await _prompt(model, turn, turn.messages[:-1])
-    closing = prompt.tags.closing if prompt.tags.is_open else ""  # the answer has begun, so reasoning is over
-    return replace(prompt, text=f"{prompt.text}{closing}{turn.begun}", tags=NO_REASONING)
+    if turn.begun:
+        return _in_text(await _prompt(model, turn, turn.messages[:-1]), turn.begun)
+    prompt = await _prompt(model, turn, turn.messages)
+    has_form = bool(turn.request.sampling.grammar)  # it is the form of the text, which such a model begins with a tag
+    return _in_text(prompt) if has_form and prompt.tags.has_channels else prompt
+
+
+def _in_text(prompt: Prompt, begun: str = "") -> Prompt:
+    """Return `prompt` with the answer's text `begun`, so that reasoning is over."""
+    closing = prompt.tags.closing if prompt.tags.is_open else ""
+    tags = replace(prompt.tags, is_open=False, is_past=True)
+    return replace(prompt, text=f"{prompt.text}{closing}{tags.before_text}{begun}", tags=tags)
 
 
 async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Prompt:

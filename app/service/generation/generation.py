@@ -10,11 +10,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.answer_text import NO_REASONING, ReasonedText, ReasoningParser, ReasoningTags
+from app.answer_text import NO_REASONING, ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
+from app.service.generation.answer_parser import answer_parser
 from app.service.models.served_model import ServedModel
-from app.service.tools.parser import ToolCalling, ToolCallParser
+from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import ToolCallDelta, merge_deltas
 
 __all__ = ["Answer", "Delta", "Generation", "Prepare"]
@@ -33,16 +34,25 @@ class Delta:
 
 
 class Answer:
-    """Answer `index` of a generation: reasoning is separated by `tags`, then tool calls by `tool_calling`."""
+    """Answer `index` of a generation: reasoning is marked by `tags`, tool calls as `tool_calling` says.
 
-    def __init__(self, index: int, tags: ReasoningTags, tool_calling: ToolCalling | None = None) -> None:
+    Unless it `separates_reasoning`, reasoning is part of the text.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        tags: ReasoningTags,
+        tool_calling: ToolCalling | None = None,
+        *,
+        separates_reasoning: bool = True,
+    ) -> None:
         self.index = index
         self.reasoning = ""
         self.text = ""
         self.calls: tuple[ToolCallDelta, ...] = ()
         self.logprobs: list[TokenLogprob] = []
-        self._reasoning_parser = ReasoningParser(tags)
-        self._call_parser = ToolCallParser(tool_calling.tool_format, tool_calling.options) if tool_calling else None
+        self._parser = answer_parser(tags, tool_calling, separates_reasoning=separates_reasoning)
         self._held_logprobs: tuple[TokenLogprob, ...] = ()
         self._n_tokens = 0
         self._finished: Finished | None = None
@@ -60,20 +70,17 @@ class Answer:
         """Take the engine's next event; return what is new, None if that is nothing."""
         if isinstance(event, Finished):
             self._finished = event
-            return self._add(self._reasoning_parser.finish())
+            return self._add("")
         self._n_tokens = event.n_tokens
         self._held_logprobs += event.logprobs
-        return self._add(self._reasoning_parser.push(event.text))
+        return self._add(event.text)
 
-    def _add(self, parsed: ReasonedText) -> Delta | None:
+    def _add(self, new_text: str) -> Delta | None:
         """Add new text. Probabilities wait while text is held back: they would reveal it."""
-        text = parsed.text
-        calls: tuple[ToolCallDelta, ...] = ()
-        if self._call_parser:
-            separated = self._call_parser.push(text, is_final=self.is_finished)
-            text, calls = separated.text, separated.calls
+        parsed = self._parser.push(new_text, is_final=self.is_finished)
+        text, calls = parsed.text, parsed.calls
         logprobs: tuple[TokenLogprob, ...] = ()
-        if not (self._reasoning_parser.is_holding or (self._call_parser and self._call_parser.is_holding)):
+        if not self._parser.is_holding:
             logprobs, self._held_logprobs = self._held_logprobs, ()
         self.reasoning += parsed.reasoning
         self.text += text
@@ -93,6 +100,7 @@ class Generation:
     tags: ReasoningTags = NO_REASONING
     tool_calling: ToolCalling | None = None
     on_finished: Callable[[Answer], None] | None = None
+    separates_reasoning: bool = True
 
     async def parts(self, model: ServedModel) -> AsyncGenerator[tuple[Answer, Delta | None], None]:
         """Run it on `model`. Yield an answer whenever it has grown or ended, with what is new in it.
@@ -100,7 +108,9 @@ class Generation:
         Closing the generator early aborts the requests. Raises the error of the first answer that fails.
         """
         answers = {
-            request.request_id: Answer(index, self.tags, self.tool_calling)
+            request.request_id: Answer(
+                index, self.tags, self.tool_calling, separates_reasoning=self.separates_reasoning
+            )
             for index, request in enumerate(self.requests)
         }
         async with model.answer(*self.requests) as events:

@@ -111,6 +111,16 @@ _HERMES = ToolFormat(
 
 # The first whose marks are all in the template counts.
 _FORMATS = (
+    ToolFormat(  # app.service.generation.harmony reads these calls: they are messages of their own
+        name="gpt-oss",
+        marks=("<|channel|>analysis<|message|>",),
+        openings=(),
+        syntax=CallSyntax(
+            before_name="<|channel|>commentary to=functions.",
+            before_arguments=" <|constrain|>json<|message|>",
+            after_arguments="",
+        ),
+    ),
     ToolFormat(
         name="deepseek-r1",
         marks=("<｜tool▁call▁begin｜>", "```json"),

@@ -98,10 +98,11 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """New text of an answer, and new parts of its tool calls, one for each call at most."""
+    """New text of an answer, new parts of its tool calls, one for each call at most, and new reasoning."""
 
     text: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
+    reasoning: str = ""
 
 
 def merge_deltas(parts: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:

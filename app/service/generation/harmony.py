@@ -1,0 +1,255 @@
+"""The answers of GPT-OSS, in the Harmony format: messages with a header each, which names a channel or a recipient.
+
+`<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…` is reasoning, then text; a
+message `to=functions.NAME` is a call. Owns how a header is read, and what becomes of headers that are damaged. Source:
+OpenAI's "Harmony response format", and the chat template of gpt-oss-120b.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from app.answer_text import partial_match_length
+from app.service.tools.call_reader import JsonArguments
+from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
+
+__all__ = ["HARMONY_TAGS", "HarmonyParser"]
+
+MAX_HEADER_CHARACTERS = 256
+_MESSAGE = "<|message|>"
+_ENDINGS = ("<|end|>", "<|call|>", "<|return|>")
+_HEADER_TAGS = ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE)
+HARMONY_TAGS = (*_HEADER_TAGS, *_ENDINGS)  # special tokens, which must be visible for answers to be parsed
+_BOUNDS = (*_ENDINGS, "<|start|>", "<|channel|>")  # models forget the end of a message
+
+_TAG = re.compile(r"<\|(?:start|channel|constrain|message|end|call|return)\|>")
+_ROLE = re.compile(r"\s*(?P<name>(?!to=)[\w.-]*)")
+_RECIPIENT = re.compile(r"\bto=(?P<name>[^\s<]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(?P<name>analysis|commentary|final)")
+_AFTER_CHANNEL = re.compile(r"(?:\s|\w*\bto=[^\s<]+|<\|(?:constrain|channel|start)\|>\w*|json\b)*")
+_BEFORE_TAG = re.compile(r"\s*(?:assistant)?\s*(?:to=\S+(?:\s+\w+)?)?\s*")  # a role, a recipient, or neither
+_SEPARATORS = " \t\r\n,;]}"  # after arguments; models add a brace too many
+_NAMESPACE = "functions."
+_NOBODY = ("assistant", "user", "all")  # recipients that are no tools
+_PARAGRAPH_BREAK = "\n\n"  # between two messages of one kind
+
+Part: TypeAlias = Literal["text", "reasoning"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The header of a message: who speaks, on which channel, to whom; empty where it does not say."""
+
+    role: str
+    channel: str
+    recipient: str
+
+    @property
+    def part(self) -> Part:
+        """What the message is part of, if it is no call. Nobody but the assistant speaks to the user."""
+        is_answer = self.role in ("", "assistant") and self.channel != "analysis"
+        return "text" if is_answer else "reasoning"
+
+    @property
+    def function(self) -> str:
+        """The tool that is called; models leave its namespace out."""
+        return self.recipient.removeprefix(_NAMESPACE) if self.role in ("", "assistant") else ""
+
+
+def _header_of(text: str) -> _Header:
+    """Return the header `text`, which lies between the end of a message and the content of the next."""
+    text = text.rpartition("<|start|>")[2]
+    role, channel, recipient = (found.search(text) for found in (_ROLE, _CHANNEL, _RECIPIENT))
+    return _Header(*(found["name"] if found else "" for found in (role, channel, recipient)))
+
+
+class HarmonyParser:
+    """Splits one answer with the tools of `options`.
+
+    A message of the analysis is reasoning, and others are text, unless the recipient is a tool: that is a call on
+    whatever channel. A call of an unknown tool stays as it is. Each step reads from the unread text and returns whether
+    another step can follow without more text.
+    """
+
+    def __init__(
+        self,
+        options: ToolOptions,
+        *,
+        begins_in_text: bool = False,
+        separates_reasoning: bool = True,
+        new_id: Callable[[], str] = new_call_id,
+    ) -> None:
+        self._tools = {tool.name for tool in options.callable_tools}
+        self._is_parallel = options.is_parallel
+        self._separates_reasoning = separates_reasoning
+        self._new_id = new_id
+        self._unread = ""
+        self._is_final = False
+        self._n_calls = 0
+        self._function = ""  # whose call the last header may have begun
+        self._doubtful = ""  # that header, which is text if it has not
+        self._part: Part = "text"
+        self._shown = {"text": False, "reasoning": False}  # whether any was
+        self._is_first = False  # of the message's content
+        self._is_raw = False
+        self._arguments = JsonArguments()
+        self._step = self._content if begins_in_text else self._header
+        self._said: dict[Part, list[str]] = {"text": [], "reasoning": []}
+        self._calls: list[ToolCallDelta] = []
+
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._unread or self._doubtful)
+
+    def push(self, text: str, *, is_final: bool = False) -> ParsedText:
+        """Return the parts that are certain after `text`; with `is_final`, all that was held back."""
+        self._unread += text
+        self._is_final = is_final
+        while self._step():
+            pass
+        parsed = ParsedText("".join(self._said["text"]), merge_deltas(self._calls), "".join(self._said["reasoning"]))
+        self._said, self._calls = {"text": [], "reasoning": []}, []
+        return parsed
+
+    # Between messages
+
+    def _header(self) -> bool:
+        """Read up to the content of the next message; text without a header is the answer."""
+        window = self._unread[:MAX_HEADER_CHARACTERS]
+        tag = _TAG.search(window)
+        is_whole = tag is not None or self._is_final
+        n_before = tag.start() if tag else len(window) - (0 if is_whole else partial_match_length(window, HARMONY_TAGS))
+        if not _may_begin_header(window[:n_before], is_whole=is_whole):
+            return self._begin("text")
+        bound = next((found for found in _TAG.finditer(window) if found[0] in (_MESSAGE, *_ENDINGS)), None)
+        if bound is not None and bound[0] == _MESSAGE:
+            return self._end_header(window[: bound.start()], bound.end())
+        if bound is None and len(self._unread) < MAX_HEADER_CHARACTERS and not self._is_final:
+            return False
+        n_header, n_read = (len(window), len(window)) if bound is None else bound.span()
+        return self._begin_without_message(window[:n_header], n_read)
+
+    def _end_header(self, text: str, n_read: int) -> bool:
+        header = _header_of(text)
+        if header.function in self._tools and (not self._n_calls or self._is_parallel):
+            self._function, self._doubtful = header.function, self._unread[:n_read]
+            self._part, self._step = header.part, self._call
+        elif header.recipient not in ("", *_NOBODY) if header.part == "text" else not self._separates_reasoning:
+            self._begin_raw(n_read)
+        else:
+            self._begin(header.part)
+        self._unread = self._unread[n_read:]
+        return True
+
+    def _begin_without_message(self, text: str, n_read: int) -> bool:
+        """Begin the content of a message whose header `text` has no end; drop a header without content."""
+        channel, tags = _CHANNEL.search(text), list(_TAG.finditer(text))
+        if channel and not _AFTER_CHANNEL.fullmatch(text, channel.end()):
+            self._begin(_header_of(text).part)
+            return self._drop(channel.end())
+        if not tags and text.strip() and n_read == len(text):
+            return self._begin("text")
+        if n_read >= MAX_HEADER_CHARACTERS:
+            self._begin("text")
+            return self._drop(tags[-1].end() if tags else n_read)
+        return self._drop(n_read)
+
+    def _drop(self, n_characters: int) -> bool:
+        self._unread = self._unread[n_characters:]
+        return bool(self._unread)
+
+    # In a message
+
+    def _begin(self, part: Part) -> bool:
+        self._part, self._is_first, self._is_raw, self._step = part, True, False, self._content
+        return True
+
+    def _begin_raw(self, n_header: int) -> bool:
+        """Begin text that includes its header, the next `n_header` characters, and its end."""
+        self._begin("text")
+        self._is_raw = True
+        self._show(self._unread[:n_header])
+        return True
+
+    def _content(self) -> bool:
+        """Read up to the end of the message."""
+        drops_blanks = self._part == "reasoning"
+        if drops_blanks and self._is_first:
+            self._unread = self._unread.lstrip()
+        found = [(index, tag) for tag in _BOUNDS if (index := self._unread.find(tag)) >= 0]
+        if found:
+            index, tag = min(found)
+            content = self._unread[:index]
+            self._show(content.rstrip() if drops_blanks else content)
+            self._unread = self._unread[index:]
+            if tag in _ENDINGS:
+                if self._is_raw:
+                    self._show(tag)
+                self._unread = self._unread.removeprefix(tag)
+            self._step = self._header
+            return True
+        n_shown = len(self._unread)
+        if not self._is_final:
+            n_shown -= partial_match_length(self._unread, _BOUNDS)
+        if drops_blanks:
+            n_shown = len(self._unread[:n_shown].rstrip())
+        self._show(self._unread[:n_shown])
+        self._unread = "" if self._is_final else self._unread[n_shown:]
+        return False
+
+    def _show(self, text: str) -> None:
+        if not text:
+            return
+        if self._is_first and self._shown[self._part]:
+            self._said[self._part].append(_PARAGRAPH_BREAK)
+        self._is_first, self._shown[self._part] = False, True
+        self._said[self._part].append(text)
+
+    # In a call
+
+    def _call(self) -> bool:
+        """Read up to the arguments, which are an object; a message without content has none."""
+        begun = self._unread.lstrip()
+        is_empty = begun.startswith(_BOUNDS) or (self._is_final and not begun)
+        if is_empty or begun.startswith("{"):
+            self._calls.append(ToolCallDelta(self._n_calls, self._new_id(), self._function, "{}" if is_empty else ""))
+            self._n_calls += 1
+            self._unread, self._doubtful = begun, ""
+            self._arguments, self._step = JsonArguments(), self._after_call if is_empty else self._in_arguments
+            return True
+        if not self._is_final and any(tag.startswith(begun) for tag in (*_BOUNDS, "")):
+            return False
+        n_header = len(self._doubtful)
+        self._unread, self._doubtful = self._doubtful + self._unread, ""
+        if self._part == "text" or not self._separates_reasoning:
+            self._begin_raw(n_header)
+        else:
+            self._begin("reasoning")
+        return self._drop(n_header)
+
+    def _in_arguments(self) -> bool:
+        more = self._arguments.push(self._unread)
+        if more:
+            self._calls.append(ToolCallDelta(self._n_calls - 1, arguments=more))
+        self._unread = self._arguments.rest or ""
+        if self._arguments.rest is None:
+            return False
+        self._step = self._after_call
+        return True
+
+    def _after_call(self) -> bool:
+        """Read up to the end of the message, or to what a model adds to its arguments."""
+        self._unread = self._unread.lstrip(_SEPARATORS)
+        return bool(self._unread) and self._begin(self._part)
+
+
+def _may_begin_header(text: str, *, is_whole: bool) -> bool:
+    """Return whether `text` may come before the first tag of a header; unless it `is_whole`, more may follow."""
+    if is_whole:
+        return _BEFORE_TAG.fullmatch(text) is not None
+    text = text.strip()
+    rest = text.removeprefix("assistant").strip()
+    return "assistant".startswith(text) or "to=".startswith(rest) or rest.startswith("to=")
