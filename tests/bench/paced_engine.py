@@ -13,10 +13,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.bench.long_chat import ANSWER
+__all__ = ["ANSWER", "PacedEngine"]
 
-__all__ = ["PacedEngine"]
+ANSWER = """Quantization stores each weight in fewer bits. It works because most weights are small:
 
+- a block of 32 weights shares one scale,
+- the scale is kept in *half precision*, and `K` types keep scales of scales.
+
+```python
+def dequantized(scale: float, quants: list[int]) -> list[float]:
+    return [scale * quant for quant in quants]  # what the dot product does in passing
+```
+
+| type | bits |
+|---|---|
+| Q4_K_M | 4.8 |
+| Q8_0 | 8.5 |
+
+What is lost is a little precision, and what is gained is speed: decoding reads every weight once a token, and so half
+the bytes are nearly half the time. Measure it on your own machine, since memory differs more than processors do.
+
+End.
+"""
 _N_CHARACTERS = 4  # a token has in English text
 _LONG = "## Part {number}\n\n" + ANSWER
 _CODE = """class Layer{number}(Protocol):
