@@ -33,6 +33,67 @@ FAMILIES = {
         "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Åre</arg_value>\n<arg_key>days</arg_key>\n"
         "<arg_value>3</arg_value>\n</tool_call>",
     ),
+    "glm-4.7": (
+        "<tool_call> </arg_key><arg_value>",
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Åre</arg_value><arg_key>days</arg_key>"
+        "<arg_value>3</arg_value></tool_call>",
+    ),
+    "hunyuan-3": (
+        "<arg_key{}> <tool_sep{}> :opensource",
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Åre</arg_value:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+    ),
+    "gemma-4": ("<|tool_call>call:", '<|tool_call>call:get_weather{city:<|"|>Åre<|"|>,days:3}<tool_call|>'),
+    "minimax-m2": (
+        "<minimax:tool_call> <invoke name=",
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Åre</parameter>\n'
+        '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+    ),
+    "deepseek-v4": (
+        "｜DSML｜ tool_calls>",
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Åre</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+    ),
+    "deepseek-v3.2": (
+        "｜DSML｜ function_calls>",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Åre</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    ),
+    "kimi-k3": (
+        "<|open|> open_tag('argument'",
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Åre<|close|>argument<|sep|>'
+        '<|open|>argument key="days" type="number"<|sep|>3<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|>",
+    ),
+    "lfm2": ("<|tool_list_start|>", '<|tool_call_start|>[get_weather(city="Åre", days=3)]<|tool_call_end|>'),
+    "olmo-3": ("<function_calls>", '<function_calls>get_weather(city="Åre", days=3)</function_calls>'),
+    "minicpm-5": (
+        '<function name=" <param name="',
+        '<function name="get_weather"><param name="city">Åre</param><param name="days">3</param></function>',
+    ),
+    "solar-open": (
+        "<|tool_call:begin|> <|tool_call:args|>",
+        "<|tool_calls|><|tool_call:begin|>abcdefghi<|tool_call:name|>get_weather<|tool_call:args|>@"
+        "<|tool_call:end|><|calls|>",
+    ),
+    "apertus": ("<|tools_prefix|>", '<|tools_prefix|>[{"get_weather": @}]<|tools_suffix|>'),
+    "gigachat-3": ("<|function_call|>", '<|function_call|>{"name": "get_weather", "arguments": @}'),
+    "phi-4-mini": (
+        "<|tool|> <|/tool|>",
+        '<|tool_call|>[{"name": "get_weather", "arguments": @}]<|/tool_call|>',
+    ),
+    "firefunction-2": ("functools[", 'functools[{"name": "get_weather", "arguments": @}]'),
+    "llama-4": (
+        '<|header_start|> {"name": x, "parameters": y}',
+        '<|python_start|>[get_weather(city="Åre", days=3)]<|python_end|>',
+    ),
     "functionary-3.1": ("<function= </function>", "<function=get_weather>@</function>"),
     "mistral": ("[TOOL_CALLS] [ARGS]", "[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]@"),
     "mistral-list": ("[TOOL_CALLS]", '[TOOL_CALLS][{"name": "get_weather", "arguments": @, "id": "abcdefghi"}]'),

@@ -29,7 +29,7 @@ Message = dict[str, Any]
 Messages = Sequence[Message]
 
 _INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
-_FORM = "To call one, answer in exactly this form, with its name and its arguments as a JSON object:"
+_FORM = "To call one, answer in exactly this form, with its name and its arguments:"
 _ELSE = "Call a function only where it helps; answer in plain words otherwise. The results come with the next message."
 
 
@@ -162,7 +162,7 @@ def _with_instructions(messages: Messages, tool_format: ToolFormat, options: Too
     if not options.tools:
         return list(messages)
     functions = [json.dumps(tool.for_template()["function"], ensure_ascii=False) for tool in options.tools]
-    form = _written([("NAME", "{…}")], tool_format)
+    form = tool_format.written([("NAME", {"ARGUMENT": "VALUE"})])
     text = "\n\n".join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])
     first, *others = messages
     parts = (first["content"] or "", text) if first["role"] == "system" else (text, first["content"] or "")
@@ -177,8 +177,8 @@ def _as_plain_messages(messages: Messages, tool_format: ToolFormat) -> list[Mess
             _add_result(plain, message["content"] or "")
         elif "tool_calls" in message:
             functions = [call["function"] for call in message["tool_calls"]]
-            calls = [(call["name"], json.dumps(call["arguments"], ensure_ascii=False)) for call in functions]
-            text = "\n".join(filter(None, (message["content"], _written(calls, tool_format))))
+            calls = [(call["name"], call["arguments"]) for call in functions]
+            text = "\n".join(filter(None, (message["content"], tool_format.written(calls))))
             plain.append({"role": message["role"], "content": text})
         else:
             plain.append(message)
@@ -192,12 +192,3 @@ def _add_result(plain: list[Message], content: str) -> None:
         plain[-1] = {"role": "user", "content": f"{plain[-1]['content']}\n{result}"}
     else:
         plain.append({"role": "user", "content": result})
-
-
-def _written(calls: Sequence[tuple[str, str]], tool_format: ToolFormat) -> str:
-    syntax = tool_format.syntax
-    one_by_one = [
-        f"{syntax.before_name}{name}{syntax.before_arguments}{arguments}{syntax.after_arguments}"
-        for name, arguments in calls
-    ]
-    return f"{syntax.before_first}{(syntax.between or '').join(one_by_one)}{syntax.after_last}"

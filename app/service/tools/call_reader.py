@@ -1,6 +1,6 @@
-"""Readers of one streamed tool call: a JSON object with name and arguments, JSON arguments, tagged arguments.
+"""Readers of one streamed tool call: JSON arguments, and a JSON object with name and arguments.
 
-Owns where arguments end, their form as JSON text, and the keys of models. Independent of the text around a call.
+Owns where they end, and the keys of models. Independent of the text around a call.
 """
 
 from __future__ import annotations
@@ -9,23 +9,20 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
-
-from app.answer_text import partial_match_length
+from typing import NoReturn, Protocol
 
 __all__ = [
     "ArgumentsReader",
     "JsonArguments",
     "ObjectHead",
     "ObjectReader",
-    "ParameterTags",
-    "TaggedArguments",
+    "as_json",
+    "inside_string",
     "n_after_arguments",
 ]
 
-MAX_KEY_CHARACTERS = 200
-_JSON_MARK = re.compile(r'\\(?:.|\Z)|["{}\[\]]', re.DOTALL)
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Jinja prints them, which models imitate
+_JSON_MARK = re.compile(r'\\(?:.|\Z)|["{}\[\]]', re.DOTALL)
 
 
 class ArgumentsReader(Protocol):
@@ -71,114 +68,13 @@ class JsonArguments:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterTags:
-    """How parameters are marked: `opening`, a key and `before_value`, the value, `closing`; after the last one `end`.
-
-    With `has_lines` a value is on lines of its own.
-    """
-
-    opening: str
-    before_value: tuple[str, ...]
-    closing: str
-    end: str
-    has_lines: bool
-
-    @property
-    def key(self) -> re.Pattern[str]:
-        """The text before a value; its group `key` is the name of the parameter."""
-        between = r"\s*".join(map(re.escape, self.before_value))
-        return re.compile(f"{re.escape(self.opening)}(?P<key>.*?){between}", re.DOTALL)
-
-
-class TaggedArguments:
-    """Arguments with a tag around each: strings stream, other values come whole.
-
-    `schema` says which are strings; without a type, a value that parses as JSON is JSON.
-    """
-
-    def __init__(self, tags: ParameterTags, schema: Mapping[str, Any]) -> None:
-        self.rest: str | None = None
-        self._tags = tags
-        properties = schema.get("properties")
-        self._properties = properties if isinstance(properties, Mapping) else {}
-        self._held = ""
-        self._n_parameters = 0
-        self._step = self._between
-        self._is_text = False
-        self._is_first_of_value = False
-
-    def push(self, text: str) -> str:
-        self._held += text
-        parts = []
-        while self.rest is None and (more := self._step()) is not None:
-            parts.append(more)
-        return "".join(parts)
-
-    def finish(self) -> str:
-        held, self._held = self._held, ""
-        if self._step == self._value:
-            return ("" if self._is_text else '"') + _inside_string(held)
-        self.rest = held
-        return self._closed()
-
-    def _between(self) -> str | None:
-        """Begin the next parameter, or end the arguments, also at any other text."""
-        tags = self._tags
-        held = self._held = self._held.lstrip()
-        if held.startswith(tags.end):
-            self.rest = held.removeprefix(tags.end)
-            return self._closed()
-        if found := tags.key.match(held[:MAX_KEY_CHARACTERS]):
-            self._held = held[found.end() :]
-            return self._begin(found["key"])
-        is_begun = tags.opening.startswith(held) or held.startswith(tags.opening)
-        if (is_begun or tags.end.startswith(held)) and len(held) < MAX_KEY_CHARACTERS:
-            return None
-        self.rest = held
-        return self._closed()
-
-    def _begin(self, key: str) -> str:
-        described = self._properties.get(key)
-        self._is_text = isinstance(described, Mapping) and described.get("type") == "string"
-        self._is_first_of_value = self._tags.has_lines
-        self._n_parameters += 1
-        self._step = self._value
-        comma = "{" if self._n_parameters == 1 else ", "
-        return f"{comma}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else "")
-
-    def _value(self) -> str | None:
-        if self._is_first_of_value:
-            if not self._held:
-                return None
-            self._held = self._held.removeprefix("\n")
-            self._is_first_of_value = False
-        value, tag, rest = self._held.partition(self._tags.closing)
-        if not tag:
-            return self._part_of_value()
-        self._held, self._step = rest, self._between
-        value = value.removesuffix("\n") if self._tags.has_lines else value
-        return _inside_string(value) + '"' if self._is_text else _as_json(value)
-
-    def _part_of_value(self) -> str | None:
-        if not self._is_text:
-            return None
-        closing = self._tags.closing
-        closings = (closing, "\n" + closing) if self._tags.has_lines else (closing,)
-        n_shown = len(self._held) - partial_match_length(self._held, closings)
-        shown, self._held = self._held[:n_shown], self._held[n_shown:]
-        return _inside_string(shown) if shown else None
-
-    def _closed(self) -> str:
-        return "}" if self._n_parameters else "{}"
-
-
-def _inside_string(text: str) -> str:
+def inside_string(text: str) -> str:
+    """Return `text` as JSON has it between quotes."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _as_json(text: str) -> str:
-    """Return `text` if it is JSON, else as a JSON string."""
+def as_json(text: str) -> str:
+    """Return `text` if it is JSON, or one of Python's words for it, else as a JSON string."""
     value = _PYTHON_WORDS.get(text.strip(), text.strip())
     try:
         json.loads(value, parse_constant=_refuse)

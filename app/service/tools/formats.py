@@ -7,9 +7,13 @@ models/templates of llama.cpp @ the version vendored in llama-cpp-python 0.3.36.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from app.service.tools.call_reader import ParameterTags
+from app.service.tools.argument_forms import ArgumentForm, JsonForm
+from app.service.tools.literal_arguments import GEMMA, PYTHON
+from app.service.tools.tagged_arguments import ParameterTags
 
 __all__ = ["GENERIC", "CallSyntax", "ToolFormat", "tool_format_of"]
 
@@ -29,13 +33,16 @@ class CallSyntax:
     after_last: str = ""
 
 
+_JSON = JsonForm()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """How a family writes its calls. Its templates contain all `marks`.
 
-    A call begins with one of `openings`, or with the answer itself where it `may_be_bare`; then comes `header`, up to
-    the arguments. A header without a name is followed by an object with the name. `fillers` may follow. Arguments are
-    JSON unless `parameters` are tagged.
+    A call begins with one of `openings`, or with the answer itself where that begins with one of the characters `bare`;
+    then comes `header`, up to the arguments. A header without a name is followed by an object with the name. `fillers`
+    may follow, and `listed` is how the next call of a list begins.
     """
 
     name: str
@@ -44,14 +51,25 @@ class ToolFormat:
     header: re.Pattern[str] = field(default=re.compile(_OBJECT))
     separators: tuple[str, ...] = ()
     fillers: tuple[str, ...] = ()
-    may_be_bare: bool = False
-    parameters: ParameterTags | None = None
+    bare: str = ""
+    listed: re.Pattern[str] = field(default=re.compile(r"\{"))
+    arguments: ArgumentForm = _JSON
     syntax: CallSyntax
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Texts that may be special tokens of these models, and must be visible for calls to be parsed."""
-        return (*self.openings, *self.separators, *self.fillers)
+        return (*self.openings, *self.separators, *self.fillers, *self.arguments.tags)
+
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Return `calls`, names with arguments, as models write them."""
+        syntax = self.syntax
+        one_by_one = [
+            f"{syntax.before_name}{name}{syntax.before_arguments}{self.arguments.written(arguments)}"
+            f"{syntax.after_arguments}"
+            for name, arguments in calls
+        ]
+        return f"{syntax.before_first}{(syntax.between or '').join(one_by_one)}{syntax.after_last}"
 
 
 def tool_format_of(chat_template: str) -> ToolFormat | None:
@@ -91,13 +109,80 @@ def _functions(name: str, opening: str, closing: str, *marks: str) -> ToolFormat
         openings=(opening, "<function="),
         header=re.compile(rf"\s*(?:<function=)?{_NAME}>"),
         fillers=(closing,),
-        parameters=ParameterTags("<parameter=", (">",), "</parameter>", "</function>", has_lines=True),
+        arguments=ParameterTags("<parameter=", (">",), "</parameter>", "</function>", has_lines=True),
         syntax=CallSyntax(
             before_name=f"{opening}\n<function=",
             before_arguments=">\n",
             after_arguments=f"\n{closing}",
             between="\n",
         ),
+    )
+
+
+def _invocations(name: str, block: str, dsml: str, *marks: str) -> ToolFormat:
+    """Return a format with <invoke name="…"> and a tag for each parameter inside a `block`, tags beginning with `dsml`.
+
+    With `dsml` an attribute of each parameter says whether it is a text.
+    """
+    opening, invoke = f"<{dsml}{block}>", f'<{dsml}invoke name="'
+    return ToolFormat(
+        name=name,
+        marks=marks,
+        openings=(opening, invoke),
+        header=re.compile(rf'\s*(?:{re.escape(invoke)})?{_NAME}"\s*>'),
+        fillers=(f"</{dsml}{block}>",),
+        arguments=ParameterTags(
+            f'<{dsml}parameter name="',
+            ('"', ">"),
+            f"</{dsml}parameter>",
+            f"</{dsml}invoke>",
+            kind=("string", "true", "false") if dsml else (),
+            marks=(dsml,) if dsml else (),
+        ),
+        syntax=CallSyntax(
+            before_first=f"{opening}\n",
+            before_name=invoke,
+            before_arguments='">\n',
+            after_arguments="\n",
+            between="",
+            after_last=f"</{dsml}{block}>",
+        ),
+    )
+
+
+def _python_calls(name: str, opening: str, closing: str, *marks: str, is_list: bool = True) -> ToolFormat:
+    """Return a format with calls as Python writes them, in a list or one a line."""
+    return ToolFormat(
+        name=name,
+        marks=marks,
+        openings=(opening,),
+        header=re.compile(rf"{_OBJECT}|\s*\[?\s*{_NAME}\("),
+        fillers=(closing,),
+        listed=re.compile(r"\{|[A-Za-z_]"),
+        arguments=PYTHON,
+        syntax=CallSyntax(
+            before_first=f"{opening}[" if is_list else opening,
+            before_name="",
+            before_arguments="(",
+            after_arguments="",
+            between=", " if is_list else "\n",
+            after_last=f"]{closing}" if is_list else closing,
+        ),
+    )
+
+
+def _keyed(name: str, suffix: str, line: str, *marks: str) -> ToolFormat:
+    """Return GLM's format, with a pair of tags for each parameter; `line` stands between tags."""
+    key, value = ("<arg_key>", "</arg_key>"), ("<arg_value>", "</arg_value>")
+    return ToolFormat(
+        name=name,
+        marks=marks,
+        openings=("<tool_call>",),
+        header=re.compile(rf"\s*{_NAME}\s*(?=<)"),
+        separators=(*key, *value),
+        fillers=("</tool_call>",),
+        arguments=ParameterTags(key[0], (f"{key[1]}{suffix}", value[0]), value[1], "</tool_call>", between=line),
+        syntax=CallSyntax(before_name="<tool_call>", before_arguments=line, after_arguments="", between=line),
     )
 
 
@@ -119,6 +204,95 @@ _FORMATS = (
             before_name="<|channel|>commentary to=functions.",
             before_arguments=" <|constrain|>json<|message|>",
             after_arguments="",
+        ),
+    ),
+    ToolFormat(
+        name="gemma-4",
+        marks=("<|tool_call>call:",),
+        openings=("<|tool_call>",),
+        header=re.compile(rf"\s*(?:call:)?\s*{_NAME}\s*\{{"),
+        fillers=("<tool_call|>", "<|tool_response>"),
+        arguments=GEMMA,
+        syntax=CallSyntax(
+            before_name="<|tool_call>call:", before_arguments="{", after_arguments="<tool_call|>", between=""
+        ),
+    ),
+    _invocations("minimax-m2", "minimax:tool_call", "", "<minimax:tool_call>", "<invoke name="),
+    _invocations("deepseek-v4", "tool_calls", "｜DSML｜", "｜DSML｜", "tool_calls>"),
+    _invocations("deepseek-v3.2", "function_calls", "｜DSML｜", "｜DSML｜", "function_calls>"),
+    ToolFormat(
+        name="kimi-k3",
+        marks=("<|open|>", "open_tag('argument'"),
+        openings=("<|open|>tools<|sep|>", '<|open|>call tool="'),
+        header=re.compile(rf'\s*(?:<\|open\|>call tool=")?{_NAME}"[^<>]{{0,64}}<\|sep\|>'),
+        fillers=("<|close|>tools<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+        arguments=ParameterTags(
+            '<|open|>argument key="',
+            ('"', "<|sep|>"),
+            "<|close|>argument<|sep|>",
+            "<|close|>call<|sep|>",
+            between="",
+            kind=("type", "string"),
+            marks=("<|open|>", "<|close|>", "<|sep|>"),
+        ),
+        syntax=CallSyntax(
+            before_first="<|open|>tools<|sep|>",
+            before_name='<|open|>call tool="',
+            before_arguments='" index="1"<|sep|>',
+            after_arguments="",
+            after_last="<|close|>tools<|sep|>",
+        ),
+    ),
+    _python_calls("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_list_start|>"),
+    _python_calls("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", "<|im_start|>", "List of tools: ["),
+    _python_calls("olmo-3", "<function_calls>", "</function_calls>", "<function_calls>", is_list=False),
+    ToolFormat(
+        name="minicpm-5",
+        marks=('<function name="', '<param name="'),
+        openings=('<function name="',),
+        header=re.compile(rf'\s*{_NAME}"\s*>'),
+        arguments=ParameterTags(
+            '<param name="', ('"', ">"), "</param>", "</function>", between="", raw=("<![CDATA[", "]]>")
+        ),
+        syntax=CallSyntax(before_name='<function name="', before_arguments='">', after_arguments="", between="\n"),
+    ),
+    ToolFormat(
+        name="solar-open",
+        marks=("<|tool_call:begin|>", "<|tool_call:args|>"),
+        openings=("<|tool_calls|>", "<|tool_call:begin|>"),
+        header=re.compile(
+            rf"(?:<\|tool_call:begin\|>)?(?P<id>[A-Za-z0-9_-]{{1,64}})<\|tool_call:name\|>{_NAME}<\|tool_call:args\|>\s*(?=\{{)"
+        ),
+        separators=("<|tool_call:name|>", "<|tool_call:args|>"),
+        fillers=("<|tool_call:end|>", "<|calls|>"),
+        syntax=CallSyntax(
+            before_first="<|tool_calls|>",
+            before_name="<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>",
+            before_arguments="<|tool_call:args|>",
+            after_arguments="<|tool_call:end|>",
+        ),
+    ),
+    ToolFormat(
+        name="apertus",
+        marks=("<|tools_prefix|>",),
+        openings=("<|tools_prefix|>",),
+        header=re.compile(rf'\s*\[?\s*\{{\s*"{_NAME}"\s*:\s*(?=\{{)'),
+        fillers=("<|tools_suffix|>",),
+        syntax=CallSyntax(
+            before_first="<|tools_prefix|>[",
+            before_name='{"',
+            before_arguments='": ',
+            after_arguments="}",
+            between=", ",
+            after_last="]<|tools_suffix|>",
+        ),
+    ),
+    ToolFormat(
+        name="gigachat-3",
+        marks=("<|function_call|>",),
+        openings=("<|function_call|>",),
+        syntax=CallSyntax(
+            before_name='<|function_call|>{"name": "', before_arguments='", "arguments": ', after_arguments="}"
         ),
     ),
     ToolFormat(
@@ -204,17 +378,29 @@ _FORMATS = (
         fillers=("</TOOLCALL>",),
         syntax=_objects("<TOOLCALL>", "</TOOLCALL>"),
     ),
+    _keyed("glm-4.7", "", "", "</arg_key><arg_value>", "<tool_call>"),
+    _keyed("glm", "", "\n", "<arg_key>", "<tool_call>"),
     ToolFormat(
-        name="glm",
-        marks=("<arg_key>", "<tool_call>"),
-        openings=("<tool_call>",),
-        header=re.compile(rf"\s*{_NAME}\s*(?=<)"),
-        separators=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-        fillers=("</tool_call>",),
-        parameters=ParameterTags(
-            "<arg_key>", ("</arg_key>", "<arg_value>"), "</arg_value>", "</tool_call>", has_lines=False
+        name="hunyuan-3",
+        marks=("<arg_key{}>", "<tool_sep{}>", ":opensource"),
+        openings=("<tool_calls:opensource>", "<tool_call:opensource>"),
+        header=re.compile(rf"\s*(?:<tool_call:opensource>)?\s*{_NAME}\s*<tool_sep:opensource>"),
+        separators=("<tool_sep:opensource>",),
+        fillers=("</tool_calls:opensource>",),
+        arguments=ParameterTags(
+            "<arg_key:opensource>",
+            ("</arg_key:opensource>\n", "<arg_value:opensource>"),
+            "</arg_value:opensource>",
+            "</tool_call:opensource>",
         ),
-        syntax=CallSyntax(before_name="<tool_call>", before_arguments="\n", after_arguments="", between="\n"),
+        syntax=CallSyntax(
+            before_first="<tool_calls:opensource>\n",
+            before_name="<tool_call:opensource>",
+            before_arguments="<tool_sep:opensource>\n",
+            after_arguments="\n",
+            between="",
+            after_last="</tool_calls:opensource>",
+        ),
     ),
     _functions("seed-oss", "<seed:tool_call>", "</seed:tool_call>", "<seed:tool_call>"),
     _functions("qwen3-coder", "<tool_call>", "</tool_call>", "<tool_call>"),
@@ -235,10 +421,36 @@ _FORMATS = (
     ),
     _HERMES,
     ToolFormat(
+        name="phi-4-mini",
+        marks=("<|tool|>", "<|/tool|>"),
+        openings=("<|tool_call|>",),
+        fillers=("<|/tool_call|>",),
+        syntax=_objects("<|tool_call|>", "<|/tool_call|>"),
+    ),
+    ToolFormat(
+        name="firefunction-2",
+        marks=("functools[",),
+        openings=("functools",),
+        syntax=_objects("functools", ""),
+    ),
+    ToolFormat(
+        name="llama-4",
+        marks=("<|header_start|>", '{"name": ', '"parameters": '),
+        openings=("<|python_start|>",),
+        header=re.compile(rf"{_OBJECT}|\s*\[?\s*{_NAME}\("),
+        fillers=("<|python_end|>",),
+        bare="[{",
+        listed=re.compile(r"\{|[A-Za-z_]"),
+        arguments=PYTHON,
+        syntax=CallSyntax(
+            before_first="[", before_name="", before_arguments="(", after_arguments="", between=", ", after_last="]"
+        ),
+    ),
+    ToolFormat(
         name="llama-3",
         marks=("<|start_header_id|>", '{"name": ', '"parameters": '),
         openings=("<|python_tag|>",),
-        may_be_bare=True,
+        bare="{",
         syntax=CallSyntax(before_name='{"name": "', before_arguments='", "parameters": ', after_arguments="}"),
     ),
 )

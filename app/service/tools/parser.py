@@ -10,13 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.answer_text import partial_match_length
-from app.service.tools.call_reader import (
-    ArgumentsReader,
-    JsonArguments,
-    ObjectReader,
-    TaggedArguments,
-    n_after_arguments,
-)
+from app.service.tools.argument_forms import JsonForm
+from app.service.tools.call_reader import ArgumentsReader, JsonArguments, ObjectReader, n_after_arguments
 from app.service.tools.formats import ToolFormat
 from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
 
@@ -44,7 +39,8 @@ class ToolCallParser:
         self._is_among_calls = False
         self._object = ObjectReader()
         self._arguments: ArgumentsReader = JsonArguments()
-        self._step = self._bare if tool_format.may_be_bare else self._plain
+        self._behind_arguments = self._after_call
+        self._step = self._bare if tool_format.bare else self._plain
         self._text: list[str] = []
         self._parts: list[ToolCallDelta] = []
         self.n_calls = 0
@@ -70,7 +66,7 @@ class ToolCallParser:
         begun = self._unread.lstrip()
         if not begun and not self._is_final:
             return False
-        self._step = self._header if begun.startswith("{") else self._plain
+        self._step = self._header if begun and begun[0] in self._format.bare else self._plain
         return True
 
     def _plain(self) -> bool:
@@ -134,8 +130,10 @@ class ToolCallParser:
         self._unread, self._doubtful = self._unread[n_characters:], ""
         self._parts.append(ToolCallDelta(self.n_calls, call_id or self._new_id(), name))
         self.n_calls += 1
-        tags = self._format.parameters
-        self._arguments = TaggedArguments(tags, self._tools[name].parameters) if tags else JsonArguments()
+        is_object = self._step == self._in_object
+        form = JsonForm() if is_object else self._format.arguments
+        self._arguments = form.reader(self._tools[name].parameters)
+        self._behind_arguments = self._end_of_object if is_object else self._after_call
         self._is_among_calls, self._step = True, self._in_arguments
         return True
 
@@ -147,7 +145,7 @@ class ToolCallParser:
         self._add_arguments(more)
         if self._arguments.rest is None:
             return False
-        self._unread, self._step = self._arguments.rest, self._end_of_object
+        self._unread, self._step = self._arguments.rest, self._behind_arguments
         return True
 
     def _add_arguments(self, text: str) -> None:
@@ -170,7 +168,7 @@ class ToolCallParser:
             return True
         if not self._is_final and any(tag.startswith(unread) for tag in (*fillers, "")):
             return False
-        is_listed = self._is_among_calls and unread.startswith("{")
+        is_listed = self._is_among_calls and self._format.listed.match(unread)
         self._step = self._header if is_listed else self._plain
         return True
 

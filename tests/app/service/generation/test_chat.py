@@ -75,7 +75,7 @@ async def test_a_template_without_tool_support_gets_instructions() -> None:
     made = await prompt(PLAIN, HELLO, OFFER)
     assert made.text.startswith("<user>You can call functions.")
     assert '{"name": "add", "description": "Adds.", "parameters": {"type": "object"}}' in made.text
-    assert '<tool_call>\n{"name": "NAME", "arguments": {…}}\n</tool_call>' in made.text
+    assert '<tool_call>\n{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}\n</tool_call>' in made.text
     assert made.text.endswith("Hello\n")
 
 
@@ -95,7 +95,7 @@ async def test_calls_and_results_become_plain_messages_without_tool_support(offe
 
 async def test_a_template_that_writes_calls_and_lists_no_tools_gets_instructions_in_its_format() -> None:
     made = await prompt(DEEPSEEK, HELLO, OFFER)
-    assert "<｜tool▁sep｜>NAME\n```json\n{…}\n```" in made.text
+    assert '<｜tool▁sep｜>NAME\n```json\n{"ARGUMENT": "VALUE"}\n```' in made.text
     assert made.tool_calling is not None
     assert made.tool_calling.tool_format.name == "deepseek-r1"
 

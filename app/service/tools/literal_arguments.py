@@ -1,0 +1,259 @@
+"""Arguments written as literals with a key before each: Python's calls, and the objects of Gemma 4.
+
+Owns where a value ends: texts stream, other values come whole. Templates and models write texts without escaping the
+quotes in them, so a quote ends a text only where the next argument or the end follows. Independent of the text around
+a call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.answer_text import partial_match_length
+from app.engine.grammar.gbnf import GbnfRules, literal, text_through
+from app.engine.grammar.json_grammar import schema_rule
+from app.engine.grammar.json_schema import constraints
+from app.service.tools.argument_forms import choices, plain_properties
+from app.service.tools.call_reader import ArgumentsReader, inside_string
+from app.service.tools.literals import gemma_json, python_json, python_text, unread_escape
+
+__all__ = ["GEMMA", "PYTHON", "LiteralArguments", "LiteralForm"]
+
+_AFTER_CALL = re.compile(r"\)(?:\s*[\],<]|[ \t]*\n|\s*\Z)")
+_NEXT_KEY = re.compile(r",\s*(?:[A-Za-z_]\w*\s*(?:=(?!=)|\Z)|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralForm:
+    """A notation: keys before `sign`, `separator` between arguments, `end` behind them.
+
+    Texts are in one of `quotes`, of which models write the first. `as_json` turns any value into JSON text.
+    """
+
+    quotes: tuple[str, ...]
+    sign: str
+    separator: str
+    end: str
+    as_json: Callable[[str], str]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.quotes
+
+    @property
+    def key(self) -> re.Pattern[str]:
+        """A key with its sign, in quotes or not."""
+        quote = "|".join(map(re.escape, self.quotes))
+        return re.compile(
+            rf"(?P<quote>{quote})?(?P<key>[^\s,:=(){{}}\[\]'\"<|]{{1,200}})(?(quote)(?:{quote}))\s*{self.sign}"
+        )
+
+    @property
+    def begun_key(self) -> re.Pattern[str]:
+        """What may become a key with its sign; in a call no key has quotes."""
+        return re.compile(rf"[\w.$-]*\s*{self.sign}?" if self.end == ")" else rf'[\w.$<|>"-]*\s*{self.sign}?')
+
+    @property
+    def mark(self) -> re.Pattern[str]:
+        """What decides where a value ends: quotes, brackets, commas, and escaped characters."""
+        return re.compile("|".join((*map(re.escape, self.quotes), r"\\(?:.|\Z)", r"[\[\](){},]")), re.DOTALL)
+
+    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
+        properties = schema.get("properties")
+        return LiteralArguments(self, tuple(properties) if isinstance(properties, Mapping) else ())
+
+    def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
+        return rules.add(f"{self._pairs(schema, schema, rules)} {literal(self.end)}")
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        pairs = (f"{key}{self.sign}{self._written(value)}" for key, value in arguments.items())
+        return f"{self.separator.join(pairs)}{self.end}"
+
+    @property
+    def _quotes_of_its_own(self) -> bool:
+        return self.quotes[0] != '"'
+
+    def _written(self, value: object) -> str:
+        if not self._quotes_of_its_own:
+            return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        if isinstance(value, str):
+            return f"{self.quotes[0]}{value}{self.quotes[0]}"
+        if isinstance(value, Mapping):
+            return f"{{{self.written(value)}"
+        if isinstance(value, list):
+            return f"[{self.separator.join(map(self._written, value))}]"
+        return json.dumps(value, ensure_ascii=False)
+
+    def _pairs(self, schema: Mapping[str, Any], document: Mapping[str, Any], rules: GbnfRules) -> str:
+        """Return a rule for the pairs of an object in the order of `schema`, optional unless required."""
+        comma, tail, ways = literal(self.separator), "", [""]
+        for name, (value, is_required) in reversed(plain_properties(schema).items()):
+            pair = rules.add(f"{literal(name + self.sign)} {self._value(value, document, rules)}")
+            first = f"{pair} {tail}".rstrip()
+            ways = [first] if is_required else [first, *ways]
+            tail = rules.add(f"{comma} {first}" if is_required else f"{tail} | {comma} {first}")
+        return rules.add(" | ".join(sorted(ways)).strip()) if any(ways) else ""  # an empty way has to come first
+
+    def _value(self, schema: object, document: Mapping[str, Any], rules: GbnfRules) -> str:
+        """Return a rule for values: JSON, which the reader takes too, but where the family has quotes of its own."""
+        if self._quotes_of_its_own and isinstance(schema, Mapping):
+            beside, quote = constraints(schema) - {"type"}, literal(self.quotes[0])
+            match schema.get("type"):
+                case "string":
+                    text = f"{choices(schema)} {quote}" if beside else text_through(self.quotes[0], rules)
+                    return rules.add(f"{quote} {text}")
+                case "array" if beside == {"items"}:
+                    item = self._value(schema["items"], document, rules)
+                    return rules.add(f'"[" ({item} ({literal(self.separator)} {item})*)? "]"')
+                case "object" if "properties" in beside <= {"properties", "required"}:
+                    return rules.add(f'"{{" {self._pairs(schema, document, rules)} "}}"')
+        return schema_rule(schema, rules, document)
+
+
+PYTHON = LiteralForm(('"', "'", '"""', "'''"), "=", ", ", ")", python_json)
+GEMMA = LiteralForm(('<|"|>', '"'), ":", ",", "}", gemma_json)
+
+
+class LiteralArguments:
+    """Reads the arguments of one call in `form`. Values without a key get those of `names` in order."""
+
+    def __init__(self, form: LiteralForm, names: Sequence[str] = ()) -> None:
+        self.rest: str | None = None
+        self._form = form
+        self._names = names
+        self._quotes = sorted(form.quotes, key=len, reverse=True)
+        self._held = ""
+        self._n_scanned = 0  # of the value that is held
+        self._depth = 0
+        self._quote = ""
+        self._has_key = False
+        self._n_arguments = 0
+        self._is_final = False
+        self._step = self._between
+
+    def push(self, text: str) -> str:
+        self._held += text
+        return self._read()
+
+    def finish(self) -> str:
+        self._is_final = True
+        return self._read()
+
+    def _read(self) -> str:
+        parts = []
+        while self.rest is None and (more := self._step()) is not None:
+            parts.append(more)
+        return "".join(parts)
+
+    def _between(self) -> str | None:
+        """Begin the next argument, or end them all."""
+        held = self._held = self._held.lstrip(" \t\r\n,")
+        if held.startswith(self._form.end):
+            self.rest = held.removeprefix(self._form.end)
+            return "}" if self._n_arguments else "{}"
+        found = self._form.key.match(held[:256])
+        if found and (found.end() < len(held) or self._is_final):
+            self._held = held[found.end() :]
+            return self._begin(found["key"])
+        if not held or (not self._is_final and len(held) < 256 and self._form.begun_key.fullmatch(held)):
+            return None
+        names = self._names[self._n_arguments :]
+        self._has_key = False
+        return self._begin(names[0] if names else str(self._n_arguments), has_key=False)
+
+    def _begin(self, key: str, *, has_key: bool = True) -> str:
+        self._has_key = has_key
+        self._n_arguments += 1
+        self._step = self._value
+        comma = "{" if self._n_arguments == 1 else ", "
+        return f"{comma}{json.dumps(key, ensure_ascii=False)}: "
+
+    def _value(self) -> str | None:
+        """Decide whether the value is a text, which streams."""
+        held = self._held = self._held.lstrip()
+        if not held or (not self._is_final and any(quote != held and quote.startswith(held) for quote in self._quotes)):
+            return None
+        self._quote = next((quote for quote in self._quotes if held.startswith(quote)), "")
+        self._n_scanned = self._depth = 0
+        self._step = self._text if self._quote else self._other
+        self._held = held.removeprefix(self._quote)
+        return '"' if self._quote else ""
+
+    def _text(self) -> str | None:
+        held, quote = self._held, self._quote
+        begin = 0
+        while True:
+            end = held.find(quote, begin)
+            if end < 0:
+                return self._part_of_text(partial_match_length(held, (quote,)))
+            if self._is_escaped(held, end):
+                begin = end + 1
+                continue
+            ends = self._ends_text(held[end + len(quote) :])
+            if ends is None:
+                return self._part_of_text(len(held) - end)
+            if ends:
+                self._held, self._step = held[end + len(quote) :], self._between
+                return inside_string(self._decoded(held[:end])) + '"'
+            begin = end + len(quote)
+
+    def _part_of_text(self, n_held: int) -> str | None:
+        """Return the text that is certain, without the last `n_held` characters and an incomplete escape."""
+        end = len(self._held) - (0 if self._is_final else n_held)
+        if self._has_escapes and not self._is_final:
+            end -= unread_escape(self._held[:end])
+        shown, self._held = self._held[:end], self._held[end:]
+        return inside_string(self._decoded(shown)) if shown else None
+
+    @property
+    def _has_escapes(self) -> bool:
+        return self._quote[0] in "\"'"
+
+    def _decoded(self, text: str) -> str:
+        return python_text(text) if self._has_escapes else text
+
+    def _is_escaped(self, text: str, index: int) -> bool:
+        before = text[:index]
+        return self._has_escapes and (len(before) - len(before.rstrip("\\"))) % 2 == 1
+
+    def _ends_text(self, after: str) -> bool | None:
+        """Return whether a quote before `after` ends the text, None if that is not clear yet."""
+        if len(self._quote) > 1:
+            return True
+        begun = after.lstrip()
+        is_short = not self._is_final and len(after) < 200
+        if not begun:
+            return None if is_short else True
+        if self._form.end != ")" or not self._has_key:
+            return begun[0] in f",{self._form.end}"
+        follows, last = (_AFTER_CALL, "],<\n") if begun[0] == ")" else (_NEXT_KEY, "=")
+        found = follows.match(begun)
+        return (True if not is_short or found[0][-1] in last else None) if found else False
+
+    def _other(self) -> str | None:
+        """Read a value up to the comma or bracket behind it."""
+        held, form = self._held, self._form
+        end = len(held) if self._is_final else len(held) - partial_match_length(held, self._quotes)
+        position = self._n_scanned
+        for found in form.mark.finditer(held, position, end):
+            mark = found[0]
+            if mark == "\\":
+                break
+            if self._quote:
+                self._quote = "" if mark == self._quote else self._quote
+            elif mark in form.quotes:
+                self._quote = mark
+            elif mark in "([{":
+                self._depth += 1
+            elif mark in ")]}" and self._depth:
+                self._depth -= 1
+            elif self._depth == 0 and mark in f",{form.end}":
+                self._held, self._step = held[found.start() :], self._between
+                return form.as_json(held[: found.start()])
+            position = found.end()
+        self._n_scanned = position if self._quote else max(position, end)
+        return None

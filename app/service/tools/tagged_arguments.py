@@ -1,0 +1,232 @@
+"""Arguments with a tag around each value: <parameter=key>value</parameter> and its relatives.
+
+Owns which values are text and which JSON, and where a value ends. Independent of the text around a call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.answer_text import partial_match_length
+from app.engine.grammar.gbnf import GbnfRules, literal, text_through
+from app.engine.grammar.json_grammar import schema_rule
+from app.engine.grammar.json_schema import constraints
+from app.service.tools.argument_forms import choices, plain_properties
+from app.service.tools.call_reader import ArgumentsReader, as_json, inside_string
+
+__all__ = ["ParameterTags", "TaggedArguments"]
+
+MAX_KEY_CHARACTERS = 200
+_KINDS = {"true": "string", "false": "object"}  # what an attribute `string` says
+_TEXT = frozenset({"string"})
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTags:
+    """How parameters are marked: `opening`, a key and `before_value`, the value, `closing`; after the last one `end`.
+
+    With `has_lines` a value is on lines of its own. `kind` is an attribute in the opening tag, behind the key, with its
+    values for text and for JSON; without the latter it names the JSON type. `between` follows each parameter. Inside
+    `raw` brackets a value may contain tags.
+    """
+
+    opening: str
+    before_value: tuple[str, ...]
+    closing: str
+    end: str
+    has_lines: bool = False
+    between: str = "\n"
+    kind: tuple[str, ...] = ()
+    raw: tuple[str, str] = ("", "")
+    marks: tuple[str, ...] = ()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return (self.opening, *self.before_value, self.closing, self.end, *self.marks)
+
+    @property
+    def key(self) -> re.Pattern[str]:
+        """The text before a value; its group `key` is the name of the parameter, `kind` what its attribute says."""
+        first, *others = map(re.escape, self.before_value)
+        attribute = rf'(?:\s+{self.kind[0]}="(?P<kind>[^"]*)")?' if self.kind else "(?P<kind>(?!))?"
+        between = r"\s*".join((f"{first}{attribute}", *others))
+        return re.compile(f"{re.escape(self.opening)}(?P<key>.*?){between}", re.DOTALL)
+
+    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
+        return TaggedArguments(self, schema)
+
+    def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
+        """Return a rule for parameters in the order of the schema, each in its tags, optional unless required."""
+        parts = [
+            f"{self._parameter(name, value, schema, rules)}{'' if is_required else '?'}"
+            for name, (value, is_required) in plain_properties(schema).items()
+        ]
+        return rules.add(" ".join((*parts, literal(self.end))))
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        line = "\n" if self.has_lines else ""
+        return (
+            "".join(
+                f"{self._opened(key, _kind_of_value(value))}{line}{_written(value)}{line}{self.closing}{self.between}"
+                for key, value in arguments.items()
+            )
+            + self.end
+        )
+
+    def _opened(self, key: str, kind: str) -> str:
+        first, *others = self.before_value
+        attribute = ""
+        if self.kind:
+            name, text, *json_value = self.kind
+            attribute = f' {name}="{text if kind == "string" else (json_value or [kind])[0]}"'
+        return f"{self.opening}{key}{first}{attribute}{''.join(others)}"
+
+    def _parameter(self, name: str, value: object, document: Mapping[str, Any], rules: GbnfRules) -> str:
+        line = "\n" if self.has_lines else ""
+        begin = literal(self._opened(name, _kind_of_schema(value)) + line)
+        closing = f"{line}{self.closing}"
+        if isinstance(value, Mapping) and value.get("type") == "string":
+            if constraints(value) == {"type"}:
+                between = f" {literal(self.between)}" if self.between else ""
+                return rules.add(f"{begin} {text_through(closing, rules)}{between}")
+            rule = choices(value)
+        else:
+            rule = schema_rule(value, rules, document)
+        return rules.add(f"{begin} {rule} {literal(closing + self.between)}")
+
+
+class TaggedArguments:
+    """Arguments with a tag around each: strings stream, other values come whole.
+
+    An attribute of the tag says which are strings, else `schema` does; without a type, a value that parses as JSON is
+    JSON.
+    """
+
+    def __init__(self, tags: ParameterTags, schema: Mapping[str, Any]) -> None:
+        self.rest: str | None = None
+        self._tags = tags
+        properties = schema.get("properties")
+        self._properties = properties if isinstance(properties, Mapping) else {}
+        self._held = ""
+        self._n_parameters = 0
+        self._step = self._between
+        self._kinds: frozenset[str] = frozenset()
+        self._is_text = False
+        self._is_first_of_value = False
+        self._closing = tags.closing
+
+    def push(self, text: str) -> str:
+        self._held += text
+        parts = []
+        while self.rest is None and (more := self._step()) is not None:
+            parts.append(more)
+        return "".join(parts)
+
+    def finish(self) -> str:
+        held, self._held = self._held, ""
+        if self._step == self._value:
+            return ("" if self._is_text else '"') + inside_string(held)
+        self.rest = held
+        return self._closed()
+
+    def _between(self) -> str | None:
+        """Begin the next parameter, or end the arguments, also at any other text."""
+        tags = self._tags
+        held = self._held = self._held.lstrip()
+        if held.startswith(tags.end):
+            self.rest = held.removeprefix(tags.end)
+            return self._closed()
+        if found := tags.key.match(held[:MAX_KEY_CHARACTERS]):
+            self._held = held[found.end() :]
+            return self._begin(found["key"], found["kind"])
+        is_begun = tags.opening.startswith(held) or held.startswith(tags.opening)
+        if (is_begun or tags.end.startswith(held)) and len(held) < MAX_KEY_CHARACTERS:
+            return None
+        self.rest = held
+        return self._closed()
+
+    def _begin(self, key: str, kind: str | None) -> str:
+        self._kinds = _kinds(self._properties.get(key)) if kind is None else frozenset({_KINDS.get(kind, kind)})
+        self._is_text = self._kinds == _TEXT
+        self._is_first_of_value = self._tags.has_lines or bool(self._tags.raw[0])
+        self._closing = self._tags.closing
+        self._n_parameters += 1
+        self._step = self._value
+        comma = "{" if self._n_parameters == 1 else ", "
+        return f"{comma}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else "")
+
+    def _value(self) -> str | None:
+        if self._is_first_of_value:
+            if not self._held:
+                return None
+            raw = self._tags.raw[0]
+            if raw and len(self._held) < len(raw) and raw.startswith(self._held):
+                return None
+            if self._tags.has_lines:
+                self._held = self._held.removeprefix("\n")
+            if raw and self._held.startswith(raw):
+                self._held, self._closing = self._held.removeprefix(raw), f"{self._tags.raw[1]}{self._tags.closing}"
+            self._is_first_of_value = False
+        value, tag, rest = self._held.partition(self._closing)
+        if not tag:
+            return self._part_of_value()
+        self._held, self._step = rest, self._between
+        value = value.removesuffix("\n") if self._tags.has_lines else value
+        return inside_string(value) + '"' if self._is_text else _as_one_of(value, self._kinds)
+
+    def _part_of_value(self) -> str | None:
+        if not self._is_text:
+            return None
+        closing = self._closing
+        closings = (closing, "\n" + closing) if self._tags.has_lines else (closing,)
+        n_shown = len(self._held) - partial_match_length(self._held, closings)
+        shown, self._held = self._held[:n_shown], self._held[n_shown:]
+        return inside_string(shown) if shown else None
+
+    def _closed(self) -> str:
+        return "}" if self._n_parameters else "{}"
+
+
+def _kinds(schema: object) -> frozenset[str]:
+    """Return the JSON types that `schema` plainly allows, none where it does not say."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return frozenset({declared})
+    if isinstance(declared, list):
+        return frozenset(kind for kind in declared if isinstance(kind, str))
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(ways := schema.get(keyword), list):
+            found = [_kinds(way) for way in ways]
+            return frozenset().union(*found) if all(found) else frozenset()
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return frozenset(map(_kind_of_value, values)) if isinstance(values, list) else frozenset()
+
+
+def _as_one_of(text: str, kinds: frozenset[str]) -> str:
+    """Return `text` as JSON of one of `kinds`, as a string where it cannot be another."""
+    value = as_json(text)
+    kind = _kind_of_value(json.loads(value))
+    is_text = "string" in kinds and not kinds & {kind, *(("integer",) if kind == "number" else ())}
+    return json.dumps(text, ensure_ascii=False) if is_text else value
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _kind_of_value(value: object) -> str:
+    kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
+        (str, "string"), (bool, "boolean"), ((int, float), "number"), (Mapping, "object"), (list, "array"),
+    )  # fmt: skip
+    return next((name for kind, name in kinds if isinstance(value, kind)), "null")
+
+
+def _kind_of_schema(schema: object) -> str:
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return {"integer": "number"}.get(kind, kind) if isinstance(kind, str) else "object"
