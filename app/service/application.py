@@ -12,12 +12,15 @@ from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
 
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
+from app.service.api.anthropic.models import is_anthropic
 from app.service.api.app_state import AppState
+from app.service.api.llamacpp import embeddings as llamacpp_embeddings
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
 from app.service.api.lmstudio import routes as lmstudio
@@ -29,6 +32,7 @@ from app.service.api.native import status as native_status
 from app.service.api.ollama import library_routes as ollama_library
 from app.service.api.ollama import routes as ollama
 from app.service.api.openai import embeddings as openai_embeddings
+from app.service.api.openai import models as openai_models
 from app.service.api.openai import routes as openai
 from app.service.api.responses import routes as responses
 from app.service.http.access_log import AccessLog
@@ -58,6 +62,7 @@ __all__ = ["create_app", "create_document"]
 # Each has a router.
 _ROUTE_MODULES = (
     openai,
+    openai_models,
     openai_embeddings,
     responses,
     anthropic,
@@ -65,6 +70,7 @@ _ROUTE_MODULES = (
     ollama_library,
     lmstudio,
     llamacpp,
+    llamacpp_embeddings,
     llamacpp_server,
     native_status,
     native_plan,
@@ -73,10 +79,12 @@ _ROUTE_MODULES = (
     native_metrics,
     docs,
 )
+_MODEL_PATHS = ("/v1/models", "/models")
 _LLAMACPP_PATHS = (
     "/apply-template",
     "/completion",
     "/detokenize",
+    "/embedding",
     "/health",
     "/infill",
     "/lora-adapters",
@@ -92,6 +100,7 @@ _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/v0/", openai_error),
     ("/api/", ollama_error),
     ("/v1/messages", anthropic_error),
+    *((path, openai_models.error_body) for path in _MODEL_PATHS),
     *((path, llamacpp_error) for path in _LLAMACPP_PATHS),
 )
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -142,7 +151,11 @@ def _error_body(path: str) -> ErrorBody:
 
 
 def _error_body_for(scope: Scope) -> ErrorBody:
-    return _error_body(scope["path"])
+    """Return the form of errors for a request; the list of models is of two dialects."""
+    path = scope["path"]
+    if path.startswith(_MODEL_PATHS) and is_anthropic(Headers(scope=scope)):
+        return anthropic_error
+    return _error_body(path)
 
 
 def _respond(request: Request, error: UserError) -> Response:

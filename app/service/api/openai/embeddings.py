@@ -21,7 +21,16 @@ from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from quantizer.errors import RequestError
 
-__all__ = ["RerankBody", "as_floats", "check_dimensions", "embeddings", "router"]
+__all__ = [
+    "MAX_INPUTS",
+    "EmbeddingList",
+    "EmbeddingsBody",
+    "RerankBody",
+    "as_floats",
+    "check_dimensions",
+    "embeddings",
+    "router",
+]
 
 router = Router()
 
@@ -116,7 +125,9 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
 
 
 @router.post("/v1/rerank", openapi_extra=errors(404))
+@router.post("/v1/reranking", openapi_extra=errors(404))
 @router.post("/rerank", openapi_extra=errors(404))
+@router.post("/reranking", openapi_extra=errors(404))
 async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking]:
     """The documents' scores, the best first."""
     model = await model_of(request, body.model)

@@ -1,18 +1,17 @@
-"""Routes of OpenAI's dialect: /v1/models, /v1/chat/completions, /v1/completions, and Mistral's /v1/fim/completions."""
+"""Routes of OpenAI's dialect for text: /v1/chat/completions, /v1/completions, and Mistral's /v1/fim/completions.
+
+Without /v1 they are for clients that were given the address of the server alone; /completions is llama-server's own.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Literal, NotRequired, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from fastapi import Request
-from pydantic import NonNegativeInt
-from typing_extensions import TypedDict
 
-from app.library.local.model_files import ModelRef
-from app.service.api.app_state import app_state, model_of, planner_warnings
+from app.service.api.app_state import model_of, planner_warnings
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
 from app.service.api.openai.responses import (
     ChatChunk,
@@ -37,62 +36,17 @@ from app.service.models.served_model import ServedModel
 
 __all__ = ["router"]
 
-router = Router(prefix="/v1")
+router = Router()
 
 Choice = TypeVar("Choice")
 ChunkChoice = TypeVar("ChunkChoice")
-
-
-class ModelMeta(TypedDict):
-    """The facts that llama.cpp's clients read; the last three only of a model that is ready."""
-
-    n_ctx_train: NonNegativeInt
-    size: NonNegativeInt
-    n_vocab: NotRequired[NonNegativeInt]
-    n_params: NotRequired[NonNegativeInt]
-    n_ctx: NotRequired[NonNegativeInt]
-
-
-class Model(TypedDict):
-    """A model that a request may name; `meta` only of one that has an engine."""
-
-    id: str
-    object: Literal["model"]
-    created: NonNegativeInt
-    owned_by: Literal["localllm"]
-    meta: NotRequired[ModelMeta]
-
-
-class ModelList(TypedDict):
-    """Every model that a request may name."""
-
-    object: Literal["list"]
-    data: list[Model]
 
 
 ChatResponse: TypeAlias = JsonResponse[ChatCompletion] | EventStream[ChatChunk]
 TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 
 
-@router.get("/models")
-async def list_models(request: Request) -> JsonResponse[ModelList]:
-    """Every model that a request may name."""
-    models = app_state(request).models
-    refs = await models.catalog.list_models()
-    times_s = await asyncio.to_thread(_created_s, refs)
-    data = [_model_entry(ref, time_s, models.serving(ref)) for ref, time_s in zip(refs, times_s, strict=True)]
-    return JsonResponse({"object": "list", "data": data})
-
-
-@router.get("/models/{model_id:path}", openapi_extra=errors(404))
-async def retrieve_model(request: Request, model_id: str) -> JsonResponse[Model]:
-    """One model, by any of its names."""
-    models = app_state(request).models
-    ref = await models.find(model_id)
-    (time_s,) = await asyncio.to_thread(_created_s, [ref])
-    return JsonResponse(_model_entry(ref, time_s, models.serving(ref)))
-
-
+@router.post("/v1/chat/completions", openapi_extra=errors(404))
 @router.post("/chat/completions", openapi_extra=errors(404))
 async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatResponse:
     """The next message of a conversation."""
@@ -101,7 +55,7 @@ async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatRe
     return await _respond(request, ChatFormatter, body, model, lambda: chat_generation(model, turn))
 
 
-@router.post("/completions", openapi_extra=errors(404, 501))
+@router.post("/v1/completions", openapi_extra=errors(404, 501))
 async def completions(request: Request, body: CompletionBody) -> TextResponse:
     """The continuation of a text, or the text between two."""
     fim, echoed = body.fim_request, body.echoed()
@@ -114,6 +68,7 @@ async def completions(request: Request, body: CompletionBody) -> TextResponse:
     return await _respond(request, TextFormatter, body, model, prepare, echoed)
 
 
+@router.post("/v1/fim/completions", openapi_extra=errors(404, 501))
 @router.post("/fim/completions", openapi_extra=errors(404, 501))
 async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
     """The text between two, as Mistral has it: in the form of a chat's answer."""
@@ -168,29 +123,3 @@ async def _chunks(
                 yield formatter.final_chunk(answer, planner_warnings(model))
     if body.wants_usage:
         yield formatter.usage_chunk(ended)
-
-
-def _created_s(refs: Sequence[ModelRef]) -> list[int]:
-    """Return the time at which each model's file was written; 0 for a missing one."""
-    times_s = []
-    for ref in refs:
-        try:
-            times_s.append(int(ref.path.stat().st_mtime))
-        except OSError:
-            times_s.append(0)
-    return times_s
-
-
-def _model_entry(ref: ModelRef, created_s: int, model: ServedModel | None) -> Model:
-    entry: Model = {"id": ref.id, "object": "model", "created": created_s, "owned_by": "localllm"}
-    if model is not None:
-        entry["meta"] = _meta(model)
-    return entry
-
-
-def _meta(model: ServedModel) -> ModelMeta:
-    """Return the facts that llama.cpp's clients read (source: llama-server's /v1/models)."""
-    meta: ModelMeta = {"n_ctx_train": model.file.n_ctx_train, "size": model.file.n_bytes}
-    if (ready := model.status.facts) is not None:
-        meta |= {"n_vocab": ready.n_vocab, "n_params": ready.n_parameters, "n_ctx": ready.n_ctx}
-    return meta

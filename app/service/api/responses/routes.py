@@ -27,6 +27,7 @@ router = Router()
 
 
 @router.post("/v1/responses", openapi_extra=errors(404))
+@router.post("/responses", openapi_extra=errors(404))
 async def responses(
     request: Request, body: ResponsesBody
 ) -> JsonResponse[ResponseObject] | EventStream[dict[str, Any]]:

@@ -63,20 +63,27 @@ WRITTEN = [
     {"prompt": "a", "n_predict": 2, **extra}
     for extra in ({"n_probs": 2}, {"n": 2}, {"response_fields": ["content", "timings/prompt_n"]}, {"stream": True})
 ]
+FILLED = [{"prompt": "a<say>b</say>", "suffix": "c", "max_tokens": 4}]
+RESPONSES: list[dict[str, Any]] = [
+    {"input": SAYS, "tools": [{"type": "function", **FUNCTION}]},
+    {"input": SAYS, "max_output_tokens": 2},
+    {"input": SAYS, "stream": True},
+]
 VECTORS = [{"input": ["a", "b"]}, {"input": [1, 2], "encoding_format": "base64"}]
 
 # Bodies of what takes one; the others are asked as they are.
 ANSWERED: Answered = {
     "POST /v1/chat/completions": chats(),
     "POST /api/v0/chat/completions": chats(),
+    "POST /chat/completions": chats(),
     "POST /v1/completions": TEXTS,
     "POST /api/v0/completions": TEXTS,
-    "POST /v1/fim/completions": [{"prompt": "a<say>b</say>", "suffix": "c", "max_tokens": 4}],
-    "POST /v1/responses": [
-        {"input": SAYS, "tools": [{"type": "function", **FUNCTION}]},
-        {"input": SAYS, "max_output_tokens": 2},
-        {"input": SAYS, "stream": True},
-    ],
+    "POST /v1/fim/completions": FILLED,
+    "POST /fim/completions": FILLED,
+    "POST /v1/responses": RESPONSES,
+    "POST /responses": RESPONSES,
+    "POST /embedding": [{"content": "a"}, {"content": ["a", [98]], "embd_normalize": 0}],
+    "POST /embeddings": [{"content": "a"}, *VECTORS],
     "POST /v1/embeddings": VECTORS,
     "POST /api/v0/embeddings": VECTORS,
     "POST /v1/messages": [
@@ -125,7 +132,8 @@ ANSWERED: Answered = {
     "POST /api/localllm/jobs": [JOB],
 }
 ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?external=1"}
-NO_ANSWER = {"POST /api/push", "POST /rerank", "POST /v1/rerank"}  # refused, and what the fake engine cannot
+RANKS = {f"POST {path}" for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")}
+NO_ANSWER = {"POST /api/push", *RANKS}  # refused, and what the fake engine cannot
 ENDLESS = {"GET /api/localllm/jobs/events", "GET /api/localllm/attend"}  # streams that only the client ends
 DOCUMENT = create_document()
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
