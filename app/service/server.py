@@ -89,7 +89,7 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
             shutdown_policy.is_idle = lambda: jobs.is_idle
             model = models.add(ref, file, attached)
             if operator is not None:
-                model.keep_alive.set_idle_limit(None)  # `localllm serve` was started for it
+                model.keep_alive.set_usual_limit(None)  # `localllm serve` was started for it
             model.load()
 
             def application() -> ASGIApp:

@@ -15,6 +15,7 @@ from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager
 from app.service.models.plan_service import PlanService
 from app.service.models.served_model import ServedModel
+from app.service.pool.keep_alive import IdleLimit
 from app.service.shutdown_policy import ShutdownPolicy
 
 __all__ = ["AppState", "app_state", "model_of", "planner_warnings"]
@@ -39,9 +40,14 @@ def app_state(request: Request) -> AppState:
     return state
 
 
-async def model_of(request: Request, name: str) -> ServedModel:
-    """Return the model that `request` names; its work counts for the request. Raises UnknownModelError."""
-    return (await app_state(request).models.named(name)).for_request(record_of(request.scope))
+async def model_of(request: Request, name: str, idle_limit: IdleLimit | None = None) -> ServedModel:
+    """Return the model that `request` names; its work counts for the request. Raises UnknownModelError.
+
+    It is not unloaded as idle before the request ends, and after a use stays loaded for `idle_limit`.
+    """
+    model, record = await app_state(request).models.named(name), record_of(request.scope)
+    record.until_end.enter_context(model.keep_alive.in_request())
+    return model.for_request(record, idle_limit)
 
 
 def planner_warnings(model: ServedModel) -> WithWarnings:

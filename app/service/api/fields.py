@@ -11,10 +11,11 @@ from typing import Annotated, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from typing_extensions import TypedDict  # pydantic accepts no other before Python 3.12
 
-__all__ = ["Body", "Byte", "IdleSeconds", "TokenIds", "WithWarnings"]
+from app.service.pool.keep_alive import IdleLimit
+
+__all__ = ["Body", "Byte", "TokenIds", "TtlBody", "WithWarnings"]
 
 TokenIds: TypeAlias = list[StrictInt]
-IdleSeconds: TypeAlias = Annotated[StrictInt, Field(ge=0, le=10**9)]  # LM Studio's `ttl`
 Byte: TypeAlias = Annotated[int, Field(ge=0, le=255)]
 
 
@@ -22,6 +23,16 @@ class Body(BaseModel):
     """An object of a request. Unknown fields are ignored: clients send many that mean nothing here."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class TtlBody(Body):
+    """A request that may set for how many idle seconds its model stays loaded: LM Studio's `ttl`."""
+
+    ttl: Annotated[StrictInt, Field(ge=0, le=10**9)] | None = None
+
+    @property
+    def idle_limit(self) -> IdleLimit | None:
+        return None if self.ttl is None else IdleLimit(float(self.ttl))
 
 
 class WithWarnings(TypedDict, total=False):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,17 +27,33 @@ _NO_STATUS = 499  # the client went away before there was one
 
 @dataclass(slots=True)
 class RequestRecord:
-    """The model of a request, and its tokens: those of a prompt with several answers count once for each."""
+    """The model of a request, and its tokens: those of a prompt with several answers count once for each.
+
+    `until_end` holds what lasts until the whole answer was sent.
+    """
 
     model_id: str = ""
     engine: EngineClient | None = None
     n_prompt_tokens: int = 0
     n_output_tokens: int = 0
+    started_s: float = field(default_factory=time.monotonic)
+    until_end: ExitStack = field(default_factory=ExitStack)
 
     def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
         """Add the tokens of an answer or a vector."""
         self.n_prompt_tokens += n_prompt_tokens
         self.n_output_tokens += n_output_tokens
+
+    @property
+    def took_s(self) -> float:
+        """The seconds since the request came."""
+        return time.monotonic() - self.started_s
+
+    @property
+    def load_s(self) -> float:
+        """The seconds of those in which the request waited for its model to be loaded; 0 for one that was there."""
+        ready_since_s = self.engine.ready_since_s if self.engine is not None else 0.0
+        return max(0.0, ready_since_s - self.started_s)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -62,7 +79,7 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record, started_s, status = record_of(scope), time.perf_counter(), _NO_STATUS
+        record, status = record_of(scope), _NO_STATUS
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
@@ -74,10 +91,11 @@ class AccessLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_note)
+            with record.until_end:
+                await self._app(scope, receive, send_and_note)
         finally:
             if self._write is not None:
-                self._write(_line(scope, status, time.perf_counter() - started_s, record))
+                self._write(_line(scope, status, record.took_s, record))
 
 
 def _line(scope: Scope, status: int, took_s: float, record: RequestRecord) -> str:

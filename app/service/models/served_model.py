@@ -20,7 +20,7 @@ from app.service.pool.background import PromptAfter
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_pool import SharedEngine
 from app.service.pool.engine_status import EngineStatus
-from app.service.pool.keep_alive import KeepAlive
+from app.service.pool.keep_alive import IdleLimit, KeepAlive
 from app.service.pool.worker_process import AnswerEvent
 
 __all__ = ["ServedModel", "TemplateRenderer"]
@@ -45,7 +45,8 @@ class TemplateRenderer(Protocol):
 class ServedModel:
     """A model with its engine. `ref.id` is its name for clients, `adapters` the names of those it may run with.
 
-    `keep_alive` is this name's hold on the `shared` engine. `record` counts the tokens of one request.
+    `keep_alive` is this name's hold on the `shared` engine. `record` counts the tokens of one request, whose uses set
+    the `idle_limit`.
     """
 
     ref: ModelRef
@@ -56,11 +57,12 @@ class ServedModel:
     adapters: tuple[str, ...] = ()
     can_prefill_ahead: bool = True
     record: RequestRecord = field(default_factory=RequestRecord, compare=False)
+    idle_limit: IdleLimit | None = field(default=None, compare=False)
 
-    def for_request(self, record: RequestRecord) -> ServedModel:
-        """Return the same model, counting in `record`."""
+    def for_request(self, record: RequestRecord, idle_limit: IdleLimit | None = None) -> ServedModel:
+        """Return the same model, counting in `record`; once used, it stays loaded for `idle_limit`."""
         record.model_id, record.engine = self.ref.id, self.engine
-        return replace(self, record=record)
+        return replace(self, record=record, idle_limit=idle_limit)
 
     @property
     def engine(self) -> EngineClient:
@@ -85,7 +87,7 @@ class ServedModel:
     @contextmanager
     def in_use(self) -> Iterator[EngineClient]:
         """Give the engine, which this name holds inside the context and for the idle time after it."""
-        with self.keep_alive.in_use():
+        with self.keep_alive.in_use(self.idle_limit):
             yield self.engine
 
     def load(self, when_unfit: UnfitPolicy | None = None) -> None:

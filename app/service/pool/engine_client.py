@@ -93,6 +93,7 @@ class EngineClient:
         self.config = config
         self.n_users = 0
         self.last_used_s = time.monotonic()
+        self.ready_since_s = 0.0  # by the same clock
         self.settled = asyncio.Event()  # the current loading, or the last one, has succeeded or failed
         self._start_worker = start_worker
         self._limit = limit or CrashLimit()
@@ -404,6 +405,7 @@ class EngineClient:
                 self.status = replace(self.status, plan=message.plan)
             case Ready():
                 self.status = replace(self.status, state="ready", progress=1.0, facts=message.facts)
+                self.ready_since_s = time.monotonic()
                 self.settled.set()
                 self._log(f"is loaded, with {message.facts.n_ctx} tokens of context")
                 self._notify_if_idle()

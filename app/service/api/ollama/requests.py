@@ -26,6 +26,7 @@ from app.service.api.messages import (
 from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
+from app.service.pool.keep_alive import IdleLimit
 from app.settings.parsing import parse_duration
 from quantizer.errors import RequestError
 
@@ -124,14 +125,14 @@ class KeepAliveBody(ModelBody):
     keep_alive: StrictStr | float | None = None
 
     @property
-    def idle_s(self) -> float | None:
-        """The idle seconds after which the model is unloaded, None for never. Raises RequestError."""
-        return None if self.keep_alive is None else parse_duration(self.keep_alive)
+    def idle_limit(self) -> IdleLimit | None:
+        """The idle time after which the model is unloaded, None where it is not given. Raises RequestError."""
+        return None if self.keep_alive is None else IdleLimit(parse_duration(self.keep_alive))
 
     @property
     def unloads(self) -> bool:
         """True where the model is to be unloaded at once."""
-        return self.idle_s == 0
+        return self.idle_limit == IdleLimit(0)
 
 
 class OllamaTextBody(KeepAliveBody):

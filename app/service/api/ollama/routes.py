@@ -194,23 +194,21 @@ async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[Embeddin
 
 async def _model(request: Request, body: KeepAliveBody) -> ServedModel:
     """Return the model that `body` names, with its keep-alive. Raises RefusedError in Ollama's words."""
-    idle_s = body.idle_s
+    idle_limit = body.idle_limit
     try:
-        model = await model_of(request, body.model_name)
+        return await model_of(request, body.model_name, idle_limit)
     except UnknownModelError as error:
         raise model_not_found(body.model_name, error) from error
-    if body.keep_alive is not None:
-        model.keep_alive.set_idle_limit(idle_s)
-    return model
 
 
 async def _load(
     request: Request, formatter: OllamaFormatter[Object], body: KeepAliveBody, model: ServedModel
 ) -> JsonResponse[Object]:
     async def answer() -> JsonResponse[Object]:
-        if not body.unloads:
+        if body.unloads:
+            model.keep_alive.expire()
+        else:
             await model.ready()
-        model.keep_alive.restart_timer()
         reason: DoneReason = "unload" if body.unloads else "load"
         return JsonResponse(formatter.without_text(reason, planner_warnings(model)))
 

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Embedded, Reranked
 from app.service.api.app_state import model_of
-from app.service.api.fields import Body, IdleSeconds
+from app.service.api.fields import Body, TtlBody
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
@@ -41,14 +41,13 @@ TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
 Inputs = Annotated[list[StrictStr] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
-class EmbeddingsBody(Body):
+class EmbeddingsBody(TtlBody):
     """One text, one list of token ids, or a list of either."""
 
     input: StrictStr | TokenIds | Inputs
     model: StrictStr = ""
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-    ttl: IdleSeconds | None = None
 
     def inputs(self) -> list[str | tuple[int, ...]]:
         value: Any = self.input
@@ -114,9 +113,7 @@ class Ranking(TypedDict):
 @router.post("/v1/embeddings", openapi_extra=errors(404))
 async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[EmbeddingList]:
     """A vector of length 1 for each input."""
-    model = await model_of(request, body.model)
-    if body.ttl is not None:
-        model.keep_alive.set_idle_limit(body.ttl)
+    model = await model_of(request, body.model, body.idle_limit)
 
     async def answer() -> JsonResponse[EmbeddingList]:
         return JsonResponse(_embedding_list(await model.embed(body.inputs()), body, model.ref.id))

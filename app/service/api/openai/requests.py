@@ -13,7 +13,7 @@ from pydantic import Field, StrictBool, StrictStr
 
 from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
 from app.engine.request import Request
-from app.service.api.fields import Body, IdleSeconds
+from app.service.api.fields import Body, TtlBody
 from app.service.api.messages import (
     ChatMessage,
     FunctionToolBody,
@@ -63,7 +63,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class OpenAiBody(GenerationBody):
+class OpenAiBody(GenerationBody, TtlBody):
     """The fields that chat and text completions share; None means not given."""
 
     stream_options: StreamOptions | None = None
@@ -71,7 +71,6 @@ class OpenAiBody(GenerationBody):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     response_format: ResponseFormat | None = None
-    ttl: IdleSeconds | None = None
 
     @property
     def wants_usage(self) -> bool:

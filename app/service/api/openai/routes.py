@@ -50,7 +50,7 @@ TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 @router.post("/chat/completions", openapi_extra=errors(404))
 async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatResponse:
     """The next message of a conversation."""
-    model = await model_of(request, body.model or "")
+    model = await model_of(request, body.model or "", body.idle_limit)
     turn = with_recipe_defaults(body, model.file.recipe).turn()
     return await _respond(request, ChatFormatter, body, model, lambda: chat_generation(model, turn))
 
@@ -59,7 +59,7 @@ async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatRe
 async def completions(request: Request, body: CompletionBody) -> TextResponse:
     """The continuation of a text, or the text between two."""
     fim, echoed = body.fim_request, body.echoed()
-    model = await model_of(request, body.model or "")
+    model = await model_of(request, body.model or "", body.idle_limit)
     requests = with_recipe_defaults(body, model.file.recipe).completion_requests()
 
     async def prepare() -> Generation:
@@ -72,7 +72,7 @@ async def completions(request: Request, body: CompletionBody) -> TextResponse:
 @router.post("/fim/completions", openapi_extra=errors(404, 501))
 async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
     """The text between two, as Mistral has it: in the form of a chat's answer."""
-    model = await model_of(request, body.model or "")
+    model = await model_of(request, body.model or "", body.idle_limit)
     requests = with_recipe_defaults(body, model.file.recipe).request().variants(body.n_answers())
     fim = body.fim_request
     return await _respond(request, ChatFormatter, body, model, lambda: fim_generation(model, fim, requests))
@@ -86,9 +86,6 @@ async def _respond(
     prepare: Prepare,
     echoed: tuple[str, ...] = (),
 ) -> JsonResponse[Completion[Choice]] | EventStream[Chunk[ChunkChoice]]:
-    if body.ttl is not None:
-        model.keep_alive.set_idle_limit(body.ttl)
-
     async def begin() -> tuple[Generation, CompletionFormatter[Choice, ChunkChoice]]:
         generation = await prepare()
         return generation, kind(generation.requests, model.ref.id, body.n_answers(), echoed)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -93,6 +94,38 @@ async def test_a_model_loaded_by_a_request_is_unloaded_when_idle(settings: Setti
         while _states(models)["second"] != "unloaded":  # noqa: ASYNC110 - the clock itself is waited for
             await asyncio.sleep(0)
         assert _states(models)["first"] == "ready"
+
+
+# What each client sends to unload a model, or to keep it no longer than the answer.
+UNLOADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Open WebUI 0.6, unload_model": ("/api/generate", {"keep_alive": 0, "prompt": ""}),
+    "ollama 0.13, stop": ("/api/generate", {"keep_alive": "0s"}),
+    "ollama-python 0.6, chat": (
+        "/api/chat",
+        {"keep_alive": 0, "messages": [{"role": "user", "content": "hi"}], "options": {"num_predict": 2}},
+    ),
+    "LM Studio's ttl": ("/v1/completions", {"ttl": 0, **WORDS}),
+    "LM Studio's ttl, embeddings": ("/v1/embeddings", {"ttl": 0, "input": "hello"}),
+}
+
+
+@pytest.mark.parametrize("client", UNLOADS)
+async def test_after_a_client_has_unloaded_a_model_it_loads_once_and_stays_for_the_usual_time(
+    settings: Settings, client: str
+) -> None:
+    path, body = UNLOADS[client]
+    async with _managing(settings) as models, _calling(models) as http:
+        await http.post("/v1/completions", json={"model": "second", **WORDS})
+        assert (await http.post(path, json={"model": "second", **body})).status_code == 200
+        while _states(models)["second"] != "unloaded":  # noqa: ASYNC110 - the event loop itself is waited for
+            await asyncio.sleep(0)
+        pids = set()
+        for _ in range(3):
+            await http.post("/v1/completions", json={"model": "second", **WORDS})
+            pids.add((await models.named("second")).engine.worker_pid)
+        expires_s = (await models.named("second")).keep_alive.expires_s
+        assert len(pids) == 1
+        assert expires_s == pytest.approx(time.time() + 600, abs=60)
 
 
 async def test_a_model_chosen_in_the_app_is_unloaded_when_idle_and_loads_with_the_next_question(

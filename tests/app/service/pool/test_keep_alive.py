@@ -10,7 +10,7 @@ import pytest
 
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_status import EngineStatus
-from app.service.pool.keep_alive import KeepAlive
+from app.service.pool.keep_alive import IdleLimit, KeepAlive
 
 
 @dataclass
@@ -170,4 +170,113 @@ def test_a_waiting_use_goes_on_waiting_when_the_model_is_evicted() -> None:
     assert name.hold.is_holding, "it was loaded again for this use"
     with name.hold.in_use():
         name.status = EngineStatus(state="unloaded")
+    assert not name.hold.is_holding
+
+
+def _unload(name: Name) -> None:
+    """Do what the engine's owner does when the engine is unloaded."""
+    name.status = EngineStatus(state="unloaded")
+    name.hold.clear()
+
+
+@pytest.mark.parametrize("asked_s", [0, 5, 1000, None])
+def test_a_limit_of_a_request_ends_with_the_hold_and_the_next_one_has_the_usual_limit(asked_s: float | None) -> None:
+    name = Name(idle_s=100)
+    with name.hold.in_use(IdleLimit(asked_s)):
+        pass
+    name.clock.advance(2000)
+    assert name.n_released == (asked_s is not None)
+    _unload(name)
+    name.status = EngineStatus(state="ready")
+    with name.hold.in_use():
+        pass
+    name.clock.advance(99)
+    assert name.hold.is_holding
+    name.clock.advance(1)
+    assert not name.hold.is_holding
+
+
+def test_a_limit_of_a_request_holds_for_later_uses_until_the_model_is_unloaded() -> None:
+    name = Name(idle_s=10)
+    with name.hold.in_use(IdleLimit(1000)):
+        pass
+    with name.hold.in_use():
+        pass
+    name.clock.advance(999)
+    assert name.hold.is_holding
+
+
+def test_a_limit_outlives_an_eviction_during_the_use_that_set_it() -> None:
+    name = Name(idle_s=10)
+    with name.hold.in_use(IdleLimit(1000)):
+        name.hold.clear()
+    name.clock.advance(999)
+    assert name.hold.is_holding
+
+
+def test_a_use_whose_model_cannot_be_loaded_leaves_the_usual_limit() -> None:
+    name = Name(idle_s=None)
+    with name.hold.in_use(IdleLimit(0)):
+        name.status = EngineStatus(state="unloaded")
+    assert name.hold.expires_s is None
+
+
+def test_a_model_pinned_at_the_start_is_pinned_again_after_it_was_stopped() -> None:
+    name = Name(idle_s=10)
+    name.hold.set_usual_limit(None)
+    name.hold.hold()
+    name.hold.expire()
+    name.clock.advance(0)
+    assert name.n_released == 1
+    with name.hold.in_use():
+        pass
+    assert name.hold.expires_s is None
+
+
+def test_stopping_waits_for_the_uses_that_have_begun_and_is_forgotten_without_a_hold() -> None:
+    name = Name(idle_s=100)
+    name.hold.expire()
+    with name.hold.in_use():
+        pass
+    assert name.hold.expires_s == pytest.approx(time.time() + 100, abs=50), "it was not loaded when it was stopped"
+    with name.hold.in_use():
+        name.hold.expire()
+        name.clock.advance(1)
+        assert name.n_released == 0
+    name.clock.advance(0)
+    assert name.n_released == 1
+
+
+def test_a_request_that_uses_the_engine_twice_keeps_it_between_both() -> None:
+    name = Name(idle_s=100)
+    with name.hold.in_request():
+        for _ in range(2):
+            with name.hold.in_use(IdleLimit(0)):
+                pass
+            name.clock.advance(1)
+            assert name.n_released == 0
+    name.clock.advance(0)
+    assert name.n_released == 1
+
+
+def test_an_idle_time_that_ends_during_a_request_ends_the_hold_only_after_its_use() -> None:
+    name = Name(idle_s=10)
+    with name.hold.in_use():
+        pass
+    with name.hold.in_request():
+        name.clock.advance(20)
+        assert name.hold.is_holding
+    assert name.hold.is_holding, "it counts anew"
+    name.clock.advance(10)
+    assert not name.hold.is_holding
+
+
+def test_a_request_that_asks_the_engine_nothing_does_not_lengthen_the_idle_time() -> None:
+    name = Name(idle_s=10)
+    with name.hold.in_use():
+        pass
+    name.clock.advance(6)
+    with name.hold.in_request():
+        pass
+    name.clock.advance(4)
     assert not name.hold.is_holding
