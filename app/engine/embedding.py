@@ -101,12 +101,14 @@ def normalized(vector: Vector) -> Vector:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request and its vectors so far, by the index of their text; the first `n_begun` texts were started."""
+    """A request and its vectors so far, by the index of their text; the first `n_begun` texts were started, of which
+    `n_cut` were too long."""
 
     message: Embed | Rerank
     n_texts: int
     n_begun: int = 0
     n_tokens: int = 0
+    n_cut: int = 0
     vectors: dict[int, Vector] = field(default_factory=dict)
 
 
@@ -237,8 +239,12 @@ class EmbeddingQueue:
             raise RequestError("An input is empty.", "Give at least one token of text.")
         if any(not 0 <= token < self._backend.facts.n_vocab for token in tokens):
             raise RequestError("A token id of an input is not in the vocabulary.", "Tokenize with this model.")
-        if len(tokens) > self._embedder.facts.n_ctx:
-            raise ContextOverflowError(len(tokens), self._embedder.facts.n_ctx)
+        n_ctx = self._embedder.facts.n_ctx
+        if len(tokens) > n_ctx:
+            if not (isinstance(call.message, Embed) and call.message.cuts):
+                raise ContextOverflowError(len(tokens), n_ctx)
+            tokens = self._cut(tokens, n_ctx)
+            call.n_cut += 1
         call.n_begun += 1
         call.n_tokens += len(tokens)
         return _Text(call, call.n_begun - 1, tokens, self._free_ids.pop())
@@ -248,6 +254,12 @@ class EmbeddingQueue:
             return self._embedder.pair(message.query, message.documents[index])
         text = message.inputs[index]
         return self._backend.tokenize(text, True, True) if isinstance(text, str) else list(text)
+
+    def _cut(self, tokens: list[int], n_tokens: int) -> list[int]:
+        """Return the first `n_tokens` of `tokens`; a last one that ends every text of this model stays the last."""
+        around = self._backend.tokenize("", True, True)
+        end = tokens[-1:] if around[-1:] == tokens[-1:] else []
+        return [*tokens[: n_tokens - len(end)], *end]
 
     # Results of a batch
 
@@ -273,7 +285,7 @@ class EmbeddingQueue:
             self._emit(Reranked(call.message.call_id, scores, call.n_tokens))
         else:
             data = tuple(normalized(vector).astype("<f4").tobytes() for vector in vectors)
-            self._emit(Embedded(call.message.call_id, data, call.n_tokens))
+            self._emit(Embedded(call.message.call_id, data, call.n_tokens, call.n_cut))
 
     def _fail_batch(self, texts: list[_Text], error: EngineError) -> None:
         carried = self._carried  # released with its call

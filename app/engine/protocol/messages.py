@@ -124,10 +124,11 @@ class GetMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """Request for a vector of each of `inputs`, texts or token ids."""
+    """Request for a vector of each of `inputs`, texts or token ids; one that is too long is cut, or else an error."""
 
     call_id: str
     inputs: tuple[str | tuple[int, ...], ...]
+    cuts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +255,13 @@ class EngineMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A vector of length 1 for each input, as little-endian float32; `n_tokens` of all inputs."""
+    """A vector of length 1 for each input, as little-endian float32; `n_tokens` of all inputs, of which `n_cut` were
+    longer."""
 
     call_id: str
     vectors: tuple[bytes, ...]
     n_tokens: int
+    n_cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,10 +119,10 @@ class ServedModel:
             async with engine.answer(*requests) as events:
                 yield events
 
-    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
+    async def embed(self, inputs: Sequence[str | tuple[int, ...]], *, cuts: bool = False) -> Embedded:
         """Return the vectors of `inputs`; see `EngineClient.embed`."""
         with self.in_use() as engine:
-            embedded = await engine.embed(inputs)
+            embedded = await engine.embed(inputs, cuts=cuts)
         self.record.add(embedded.n_tokens)
         return embedded
 

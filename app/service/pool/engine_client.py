@@ -248,9 +248,12 @@ class EngineClient:
         detokenized: Detokenized = await self._call(Detokenize(uuid4().hex, tuple(tokens)))
         return detokenized.text
 
-    async def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> Embedded:
-        """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only reranks."""
-        embedded: Embedded = await self._call(Embed(uuid4().hex, tuple(inputs)))
+    async def embed(self, inputs: Sequence[str | tuple[int, ...]], *, cuts: bool = False) -> Embedded:
+        """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only reranks.
+
+        An input that is longer than the context is cut with `cuts`; without it that raises ContextOverflowError.
+        """
+        embedded: Embedded = await self._call(Embed(uuid4().hex, tuple(inputs), cuts))
         return embedded
 
     async def rerank(self, query: str, documents: Sequence[str]) -> Reranked:

@@ -177,3 +177,37 @@ def test_a_ranker_scores_each_document() -> None:
     assert isinstance(ranked, Reranked)
     assert ranked.scores[0] == ranked.scores[2] != ranked.scores[1]
     assert ranked.n_tokens == 3 * len("query\none")
+
+
+class _FramingBackend(FakeBackend):
+    """A tokenizer that puts `begin` before every text and `end` behind it, as those of encoders do."""
+
+    def __init__(self, begin: str, end: str) -> None:
+        super().__init__()
+        self._begin, self._end = begin, end
+
+    def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        return super().tokenize(f"{self._begin}{text}{self._end}" if add_special else text, add_special, parse_special)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "kept"),
+    [("", "", "x" * 256), ("[", "", "[" + "x" * 255), ("[", "]", "[" + "x" * 254 + "]"), ("", "]", "x" * 255 + "]")],
+)
+def test_a_long_text_is_cut_to_the_context_and_keeps_the_token_that_ends_it(begin: str, end: str, kept: str) -> None:
+    """Models that pool the last token, such as Qwen3-Embedding, take it from the token that ends every text."""
+    recorder = RecordingQueue(FakeEmbedder(pooling=Pooling.LAST))
+    recorder.queue = EmbeddingQueue(_FramingBackend(begin, end), lambda: recorder.embedder, recorder._note)
+    recorder.queue.submit(Embed("long", ("x" * 300, "y"), cuts=True))
+    recorder.run()
+    np.testing.assert_allclose(recorder.vectors("long")[0], alone(kept, Pooling.LAST), rtol=1e-4, atol=1e-6)
+    event = recorder.events["long"]
+    assert isinstance(event, Embedded)
+    assert (event.n_cut, event.n_tokens) == (1, 256 + len(f"{begin}y{end}"))
+
+
+def test_tokens_given_as_ids_are_cut_as_well() -> None:
+    recorder = RecordingQueue(FakeEmbedder())
+    recorder.queue.submit(Embed("ids", (tuple(b"x" * 300),), cuts=True))
+    recorder.run()
+    np.testing.assert_allclose(recorder.vectors("ids")[0], alone("x" * 256, Pooling.MEAN), rtol=1e-4, atol=1e-6)

@@ -38,7 +38,7 @@ Capability: TypeAlias = Literal["completion", "embedding", "insert", "thinking",
 
 
 class ModelDetails(TypedDict):
-    """The short facts; the family is the architecture."""
+    """The short facts; the family is the architecture. The lengths are left out where the file does not give them."""
 
     parent_model: str
     format: Literal["gguf"]
@@ -46,6 +46,8 @@ class ModelDetails(TypedDict):
     families: list[str]
     parameter_size: str
     quantization_level: str
+    context_length: NotRequired[NonNegativeInt]
+    embedding_length: NotRequired[NonNegativeInt]
 
 
 class _Entry(TypedDict):
@@ -60,13 +62,14 @@ class ModelEntry(_Entry):
     """A model in a list. `digest` identifies the file; it is not the hash of its bytes."""
 
     modified_at: str
+    capabilities: list[Capability]
 
 
 class RunningEntry(_Entry):
-    """A loaded model. The part of it on a GPU is not reported."""
+    """A loaded model: `size` is the memory that its plan gives it, `size_vram` the part of that on GPUs."""
 
     expires_at: str
-    size_vram: Literal[0]
+    size_vram: NonNegativeInt
     context_length: NonNegativeInt
 
 
@@ -92,38 +95,30 @@ class ShowResponse(TypedDict):
     messages: NotRequired[list[RecipeMessage]]
 
 
-def list_entry(ref: ModelRef, facts: FileFacts) -> ModelEntry:
+def list_entry(ref: ModelRef, facts: FileFacts, recipe: Recipe) -> ModelEntry:
     """Return the entry of a model in a list. `digest` identifies the file; it is not the hash of its bytes."""
     return {
-        "name": ref.id,
-        "model": ref.id,
+        **_entry(ref, facts, facts.info.file_bytes),
         "modified_at": rfc3339_time(facts.modified_s),
-        "size": facts.info.file_bytes,
-        "digest": facts.identity,
-        "details": _details(facts),
+        "capabilities": _capabilities(_with_recipe(facts, recipe)),
     }
 
 
 def running_entry(model: ServedModel, facts: FileFacts) -> RunningEntry:
-    """Return the entry of a loaded model. The engine does not report the part of it on a GPU."""
-    loaded, expires_s = model.status.facts, model.keep_alive.expires_s
-    expires_at = _FOREVER if expires_s is None else rfc3339_time(expires_s)
-    entry = list_entry(model.ref, facts)
+    """Return the entry of a loaded model."""
+    loaded, plan, expires_s = model.status.facts, model.status.plan, model.keep_alive.expires_s
+    devices = plan.devices if plan is not None else ()
     return {
-        "name": entry["name"],
-        "model": entry["model"],
-        "size": entry["size"],
-        "digest": entry["digest"],
-        "details": entry["details"],
-        "expires_at": expires_at,
-        "size_vram": 0,
+        **_entry(model.ref, facts, sum(device.n_bytes for device in devices) or facts.info.file_bytes),
+        "expires_at": _FOREVER if expires_s is None else rfc3339_time(expires_s),
+        "size_vram": sum(device.n_bytes for device in devices if device.is_gpu),
         "context_length": loaded.n_ctx if loaded else 0,
     }
 
 
 def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: ServedModel | None) -> ShowResponse:
     """Return the description of one model; of a loaded one (`model`) with its context in place of the trained one."""
-    facts = replace(facts, chat_template=recipe.template or facts.chat_template)
+    facts = _with_recipe(facts, recipe)
     capabilities = _capabilities(facts)
     metadata = dict(facts.metadata)
     if model is not None and model.status.facts is not None:
@@ -146,10 +141,19 @@ def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Served
     return response
 
 
+def _with_recipe(facts: FileFacts, recipe: Recipe) -> FileFacts:
+    """Return the facts of a model that was made with `recipe`."""
+    return replace(facts, chat_template=recipe.template or facts.chat_template)
+
+
+def _entry(ref: ModelRef, facts: FileFacts, n_bytes: int) -> _Entry:
+    return {"name": ref.id, "model": ref.id, "size": n_bytes, "digest": facts.identity, "details": _details(facts)}
+
+
 def _details(facts: FileFacts, parent: str = "") -> ModelDetails:
     """Return the short facts. Clients read `<family>.context_length`, so the family is the architecture."""
     info = facts.info
-    return {
+    details: ModelDetails = {
         "parent_model": parent,
         "format": "gguf",
         "family": info.architecture,
@@ -157,6 +161,17 @@ def _details(facts: FileFacts, parent: str = "") -> ModelDetails:
         "parameter_size": _short(info.n_parameters),
         "quantization_level": info.file_type,
     }
+    if n_ctx := _length(facts, "context_length"):
+        details["context_length"] = n_ctx
+    if n_dimensions := _length(facts, "embedding_length"):
+        details["embedding_length"] = n_dimensions
+    return details
+
+
+def _length(facts: FileFacts, name: str) -> int:
+    """Return a length of the architecture, 0 for one that the file does not give."""
+    value = facts.metadata.get(f"{facts.info.architecture}.{name}")
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _capabilities(facts: FileFacts) -> list[Capability]:

@@ -259,11 +259,12 @@ class OllamaGenerateBody(OllamaTextBody):
 
 
 class EmbedBody(KeepAliveBody):
-    """The body of /api/embed, and of the older /api/embeddings with its one `prompt`."""
+    """The body of /api/embed, and of the older /api/embeddings with its one `prompt`, which is never truncated."""
 
     input: StrictStr | Annotated[list[StrictStr], Field(max_length=MAX_INPUTS)] | None = None
     prompt: StrictStr | None = None
     dimensions: int | None = None
+    truncate: bool | None = None
 
     def inputs(self) -> list[str]:
         return [self.input] if isinstance(self.input, str) else list(self.input or ())

@@ -14,20 +14,24 @@ from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypeVar
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.engine.protocol.messages import Embedded
 from app.engine.request import FinishReason
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
 from app.service.generation.generation import Answer, Delta
+from app.service.http.access_log import RequestRecord
 from app.service.tools.tool import ToolCallDelta
 
 __all__ = [
     "ChatFormatter",
     "ChatResponse",
     "DoneReason",
+    "EmbeddingUsage",
     "GenerateFormatter",
     "GenerateResponse",
     "Object",
     "OllamaFormatter",
+    "embedding_usage",
     "rfc3339_time",
 ]
 
@@ -37,15 +41,17 @@ DoneReason: TypeAlias = Literal["stop", "length", "load", "unload"]
 
 
 class CalledFunction(TypedDict):
-    """A function with its arguments."""
+    """A function with its arguments; `index` is that of the call."""
 
+    index: NonNegativeInt
     name: str
     arguments: dict[str, Any]
 
 
 class ToolCall(TypedDict):
-    """A tool call, which has no id in Ollama's dialect."""
+    """A tool call; the `id` came with Ollama 0.12.10, and clients older than that may refuse it."""
 
+    id: NotRequired[str]
     function: CalledFunction
 
 
@@ -58,11 +64,22 @@ class ResponseMessage(TypedDict):
     tool_calls: NotRequired[list[ToolCall]]
 
 
-class Usage(TypedDict, total=False):
-    """The cost of an answer."""
+class Durations(TypedDict, total=False):
+    """The time of a request, and the part of it in which its model was loaded."""
 
     total_duration: NonNegativeInt
-    load_duration: Literal[0]
+    load_duration: NonNegativeInt
+
+
+class EmbeddingUsage(WithWarnings, Durations):
+    """The cost of vectors."""
+
+    prompt_eval_count: NotRequired[NonNegativeInt]
+
+
+class Usage(Durations, total=False):
+    """The cost of an answer."""
+
     prompt_eval_count: NonNegativeInt
     prompt_eval_duration: NonNegativeInt
     eval_count: NonNegativeInt
@@ -97,9 +114,11 @@ Object = TypeVar("Object", ChatResponse, GenerateResponse)
 
 @dataclass(frozen=True, slots=True)
 class OllamaFormatter(ABC, Generic[Object]):
-    """The objects made of one answer of the model `model_id`."""
+    """The objects made of one answer of the model `model_id`, with the durations of its `record`."""
 
     model_id: str
+    record: RequestRecord
+    has_call_ids: bool = True
 
     def line(self, delta: Delta) -> Object | None:
         """Return the object of new text, None where there are only parts of calls: calls are reported whole."""
@@ -112,7 +131,7 @@ class OllamaFormatter(ABC, Generic[Object]):
 
     def calls_line(self, answer: Answer) -> Object | None:
         """Return the object of a finished answer's calls, None where it has none."""
-        return self.new(calls=answer.calls) if _tool_calls(answer.calls) else None
+        return self.new(calls=answer.calls) if self._tool_calls(answer.calls) else None
 
     def last_line(self, answer: Answer, warnings: WithWarnings) -> Object:
         """Return the last object: the reason why `answer` ended and its cost."""
@@ -135,7 +154,16 @@ class OllamaFormatter(ABC, Generic[Object]):
 
     def _finish(self, line: Object, answer: Answer, warnings: WithWarnings) -> Object:
         reason: DoneReason = "length" if answer.end.reason is FinishReason.LENGTH else "stop"
-        return {**line, "done": True, "done_reason": reason, **_usage(answer), **warnings}
+        return {**line, "done": True, "done_reason": reason, **_usage(answer, self.record), **warnings}
+
+    def _tool_calls(self, calls: Sequence[ToolCallDelta]) -> list[ToolCall]:
+        """Return calls with their arguments as objects, without a call that the token limit has cut short."""
+        whole = [(call, arguments) for call in calls if (arguments := call.arguments_object()) is not None]
+        return [self._tool_call(index, call, arguments) for index, (call, arguments) in enumerate(whole)]
+
+    def _tool_call(self, index: int, call: ToolCallDelta, arguments: dict[str, Any]) -> ToolCall:
+        function: CalledFunction = {"index": index, "name": call.name, "arguments": arguments}
+        return {"id": call.call_id, "function": function} if self.has_call_ids else {"function": function}
 
 
 class ChatFormatter(OllamaFormatter[ChatResponse]):
@@ -147,7 +175,7 @@ class ChatFormatter(OllamaFormatter[ChatResponse]):
         message: ResponseMessage = {"role": "assistant", "content": text}
         if reasoning:
             message["thinking"] = reasoning
-        if tool_calls := _tool_calls(calls):
+        if tool_calls := self._tool_calls(calls):
             message["tool_calls"] = tool_calls
         return {"model": self.model_id, "created_at": _now(), "message": message, "done": False}
 
@@ -178,19 +206,25 @@ def _now() -> str:
     return rfc3339_time(datetime.now(UTC).timestamp())
 
 
-def _tool_calls(calls: Sequence[ToolCallDelta]) -> list[ToolCall]:
-    """Return calls with their arguments as objects, without a call that the token limit has cut short."""
-    arguments = [(call.name, call.arguments_object()) for call in calls]
-    return [{"function": {"name": name, "arguments": value}} for name, value in arguments if value is not None]
+def embedding_usage(embedded: Embedded, record: RequestRecord) -> EmbeddingUsage:
+    """Return the cost of vectors, and a warning where an input was truncated."""
+    usage: EmbeddingUsage = {"prompt_eval_count": embedded.n_tokens}
+    if embedded.n_cut:
+        cut = f"{embedded.n_cut} of the inputs did not fit in the context and were truncated."
+        usage["warnings"] = [f"{cut} Send truncate: false to refuse such inputs."]
+    return {**_durations(record), **usage}
 
 
-def _usage(answer: Answer) -> Usage:
+def _usage(answer: Answer, record: RequestRecord) -> Usage:
     usage, timings = answer.end.usage, answer.end.timings
     return {
-        "total_duration": int((timings.time_to_first_token_s + timings.decode_s) * _NS),
-        "load_duration": 0,
+        **_durations(record),
         "prompt_eval_count": usage.n_prompt_tokens,
         "prompt_eval_duration": int(timings.prefill_s * _NS),
         "eval_count": usage.n_output_tokens,
         "eval_duration": int(timings.decode_s * _NS),
     }
+
+
+def _durations(record: RequestRecord) -> Durations:
+    return {"total_duration": int(record.took_s * _NS), "load_duration": int(record.load_s * _NS)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import NotRequired
 
 from fastapi import Request
-from pydantic import NonNegativeInt
 from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
@@ -37,12 +37,14 @@ from app.service.api.ollama.responses import (
     ChatFormatter,
     ChatResponse,
     DoneReason,
+    EmbeddingUsage,
     GenerateFormatter,
     GenerateResponse,
     Object,
     OllamaFormatter,
+    embedding_usage,
 )
-from app.service.api.openai.embeddings import as_floats, check_dimensions
+from app.service.api.openai.embeddings import as_floats
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import RefusedError, ollama_error
@@ -75,12 +77,11 @@ class ProcessResponse(TypedDict):
     models: list[RunningEntry]
 
 
-class EmbedResponse(TypedDict):
+class EmbedResponse(EmbeddingUsage):
     """A vector for each input."""
 
     model: str
     embeddings: list[list[float]]
-    prompt_eval_count: NotRequired[NonNegativeInt]
 
 
 class EmbeddingsResponse(TypedDict):
@@ -89,6 +90,8 @@ class EmbeddingsResponse(TypedDict):
     embedding: list[float]
 
 
+_ZED = re.compile(r"Zed/0\.(\d{1,6})\.")
+_ZED_WITH_CALL_IDS = 213  # source: Zed's crates/ollama, and its pull request 42284
 API_VERSION = "0.13.5"  # of the Ollama whose API this is; clients ask for 0.13.4 at least
 
 
@@ -108,16 +111,19 @@ async def version() -> JsonResponse[Version]:
 async def tags(request: Request) -> JsonResponse[ListResponse]:
     """Every model that a request may name, without files that fail validation."""
     described = await app_state(request).models.catalog.list_with_facts()
-    return JsonResponse({"models": [list_entry(ref, facts) for ref, facts in described]})
+    recipes = await asyncio.to_thread(lambda: [read_recipe(ref.path) for ref, _ in described])
+    entries = [list_entry(*item, recipe) for item, recipe in zip(described, recipes, strict=True)]
+    return JsonResponse({"models": entries})
 
 
 @router.get("/api/ps")
 async def running(request: Request) -> JsonResponse[ProcessResponse]:
-    """The loaded models, each under every name that holds it."""
+    """The loaded models, each under every name that holds it, the one that stays longest first."""
     models = app_state(request).models
     loaded = {model.ref: model for model in models.opened if model.is_loaded}
     described = await models.catalog.with_facts(tuple(loaded))
-    return JsonResponse({"models": [running_entry(loaded[ref], facts) for ref, facts in described]})
+    entries = [running_entry(loaded[ref], facts) for ref, facts in described]
+    return JsonResponse({"models": sorted(entries, key=lambda entry: entry["expires_at"], reverse=True)})
 
 
 @router.post("/api/show", openapi_extra=errors(404))
@@ -133,7 +139,7 @@ async def show(request: Request, body: ModelBody) -> JsonResponse[ShowResponse]:
 async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatResponse] | LineStream[ChatResponse]:
     """The next message of a conversation; without messages the model is loaded or unloaded."""
     model = await _model(request, body)
-    formatter = ChatFormatter(model.ref.id)
+    formatter = ChatFormatter(model.ref.id, model.record, _takes_call_ids(request.headers.get("user-agent", "")))
     if not body.messages:
         return await _load(request, formatter, body, model)
     turn = body.with_defaults(model.file.recipe).turn()
@@ -148,7 +154,7 @@ async def generate(
     body.check()
     model = await _model(request, body)
     body = body.with_defaults(model.file.recipe)
-    formatter = GenerateFormatter(model.ref.id)
+    formatter = GenerateFormatter(model.ref.id, model.record)
     if not body.prompt and not body.suffix:
         return await _load(request, formatter, body, model)
 
@@ -170,10 +176,10 @@ async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse
     async def answer() -> JsonResponse[EmbedResponse]:
         if not body.inputs():
             return JsonResponse({"model": model.ref.id, "embeddings": []})
-        embedded = await model.embed(body.inputs())
-        check_dimensions(embedded, body.dimensions)
-        vectors = [as_floats(vector) for vector in embedded.vectors]
-        return JsonResponse({"model": model.ref.id, "embeddings": vectors, "prompt_eval_count": embedded.n_tokens})
+        embedded = await model.embed(body.inputs(), cuts=body.truncate is not False)
+        vectors = [_shortened(as_floats(vector), body.dimensions) for vector in embedded.vectors]
+        usage = embedding_usage(embedded, model.record)
+        return JsonResponse({"model": model.ref.id, "embeddings": vectors, **usage})
 
     return await while_connected(request, answer())
 
@@ -190,6 +196,20 @@ async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[Embeddin
         return JsonResponse({"embedding": as_floats(embedded.vectors[0])})
 
     return await while_connected(request, answer())
+
+
+def _shortened(vector: list[float], n_dimensions: int | None) -> list[float]:
+    """Return the first `n_dimensions` of a longer vector with length 1 again (source: Ollama's EmbedHandler, 0.33)."""
+    if n_dimensions is None or not 0 < n_dimensions < len(vector):
+        return vector
+    length = math.hypot(*vector[:n_dimensions]) or 1.0
+    return [value / length for value in vector[:n_dimensions]]
+
+
+def _takes_call_ids(user_agent: str) -> bool:
+    """Return whether the client parses calls with an id: Zed before 0.213 takes only those without."""
+    zed = _ZED.match(user_agent)
+    return zed is None or int(zed[1]) >= _ZED_WITH_CALL_IDS
 
 
 async def _model(request: Request, body: KeepAliveBody) -> ServedModel:

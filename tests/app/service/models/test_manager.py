@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app.client.fake import PLAN
 from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
@@ -126,6 +129,53 @@ async def test_after_a_client_has_unloaded_a_model_it_loads_once_and_stays_for_t
         expires_s = (await models.named("second")).keep_alive.expires_s
         assert len(pids) == 1
         assert expires_s == pytest.approx(time.time() + 600, abs=60)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/generate", {"prompt": "hello", "stream": False, "options": {"num_predict": 2}}),
+        ("/api/generate", {"prompt": "hello", "options": {"num_predict": 2}}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "hi"}], "options": {"num_predict": 2}}),
+        ("/api/embed", {"input": "hello"}),
+    ],
+)
+async def test_ollamas_clients_learn_how_long_loading_took(settings: Settings, path: str, body: dict[str, Any]) -> None:
+    async with _managing(settings, load_ms=30) as models, _calling(models) as http:
+
+        async def durations() -> tuple[float, float]:
+            response = await http.post(path, json={"model": "second", **body})
+            end = json.loads(response.text.splitlines()[-1])
+            return end["load_duration"] / 1e9, end["total_duration"] / 1e9
+
+        load_s, total_s = await durations()
+        assert 0.03 <= load_s < total_s
+        load_s, total_s = await durations()
+        assert 0 == load_s < total_s
+
+
+async def test_ps_reports_the_memory_of_a_model_and_the_part_of_it_on_gpus(settings: Settings) -> None:
+    """`ollama ps` (0.33) prints the processor from both: `size_vram` of `size` bytes."""
+    (host,) = PLAN.devices
+    gpu = replace(host, name="CUDA0", kind="gpu", weights_bytes=5000, kv_bytes=600, compute_bytes=70)
+    async with _managing(settings) as models, _calling(models) as http:
+        model = await models.load("second")
+        await model.ready()
+        model.engine.status = replace(model.engine.status, plan=replace(PLAN, devices=(host, gpu)))
+        running = {entry["name"]: entry for entry in (await http.get("/api/ps")).json()["models"]}
+        assert running["second"]["size_vram"] == 5670
+        assert running["second"]["size"] == host.n_bytes + 5670
+        assert running["first"]["size_vram"] == 0, "it has no plan"
+        assert running["first"]["size"] == (settings.models_dir / "me" / "first" / "first.gguf").stat().st_size
+
+
+async def test_ps_lists_the_model_first_that_stays_longest(settings: Settings) -> None:
+    async with _managing(settings) as models, _calling(models) as http:
+        for name, keep_alive in (("first", "1h"), ("second", "2h")):
+            await http.post("/api/generate", json={"model": name, "keep_alive": keep_alive})
+        assert [entry["name"] for entry in (await http.get("/api/ps")).json()["models"]] == ["second", "first"]
+        await http.post("/api/generate", json={"model": "first", "keep_alive": -1})
+        assert [entry["name"] for entry in (await http.get("/api/ps")).json()["models"]] == ["first", "second"]
 
 
 async def test_a_model_chosen_in_the_app_is_unloaded_when_idle_and_loads_with_the_next_question(

@@ -67,16 +67,40 @@ def test_a_request_without_content_type_is_served(service: RunningService) -> No
     assert service.http.send(request).status_code == 200
 
 
-def test_calls_come_whole_with_their_arguments_as_an_object_and_without_an_id(service: RunningService) -> None:
+def test_calls_come_whole_with_their_arguments_as_an_object_an_id_and_an_index(service: RunningService) -> None:
+    """Source of the form: Ollama 0.33, api/types.go, ToolCall; ollama-python 0.6 and Go's client read it."""
     messages = [{"role": "user", "content": f"<say>One moment.{CALL}{CALL}</say>"}]
     body = {"model": "tiny", "messages": messages, "tools": [TOOL]}
     *texts, calls, end = _lines(service.http.post("/api/chat", json=body))
-    tool_calls = [{"function": {"name": "get_weather", "arguments": {"city": "Åre"}}}] * 2
+    functions = [{"index": index, "name": "get_weather", "arguments": {"city": "Åre"}} for index in range(2)]
     assert "".join(frame["message"]["content"] for frame in texts) == "One moment."
-    assert calls["message"] == {"role": "assistant", "content": "", "tool_calls": tool_calls}
+    assert {**calls["message"], "tool_calls": None} == {"role": "assistant", "content": "", "tool_calls": None}
+    assert [call["function"] for call in calls["message"]["tool_calls"]] == functions
+    assert len({call["id"] for call in calls["message"]["tool_calls"]} - {""}) == 2
     assert end["done_reason"] == "stop"
     whole = service.http.post("/api/chat", json=body | {"stream": False}).json()
-    assert whole["message"] == {"role": "assistant", "content": "One moment.", "tool_calls": tool_calls}
+    assert whole["message"]["content"] == "One moment."
+    assert [call["function"] for call in whole["message"]["tool_calls"]] == functions
+    assert all(call["id"] for call in whole["message"]["tool_calls"])
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "keys"),
+    [
+        ("Zed/0.211.6 (linux; x86_64)", {"function"}),
+        ("Zed/0.213.0 (macos; aarch64)", {"id", "function"}),
+        ("Zed/1.2.0 (macos; aarch64)", {"id", "function"}),
+        ("ollama-python/0.6.1 (x86_64 linux) Python/3.12.3", {"id", "function"}),
+    ],
+)
+def test_a_zed_that_takes_no_ids_of_calls_gets_none(service: RunningService, user_agent: str, keys: set[str]) -> None:
+    """Zed before 0.213 reads a call as an enum with the one key `function` (its crates/ollama)."""
+    body = {"messages": [{"role": "user", "content": f"<say>{CALL}</say>"}], "tools": [TOOL]}
+    for stream in (True, False):
+        response = service.http.post("/api/chat", json=body | {"stream": stream}, headers={"user-agent": user_agent})
+        lines = [json.loads(line) for line in response.text.splitlines()]
+        (call,) = [call for line in lines for call in line["message"].get("tool_calls", ())]
+        assert set(call) == keys
 
 
 def test_a_call_cut_short_is_left_out_of_an_answer_with_reason_length(service: RunningService) -> None:
@@ -131,11 +155,54 @@ def test_models_are_listed_shown_and_running(service: RunningService) -> None:
     assert len(entry["digest"]) == 64
     assert entry["details"] == shown["details"] == running["details"]
     assert entry["details"]["family"] == "llama"
+    assert entry["details"]["context_length"] == 128, "what it was trained with"
+    assert entry["capabilities"] == shown["capabilities"]
     assert shown["model_info"]["general.architecture"] == "llama"
     assert shown["model_info"]["llama.context_length"] == running["context_length"] == 4096, "what it was loaded with"
     assert "tools" in shown["capabilities"]
     assert "tools" in shown["template"]
     assert ".Suffix" not in shown["template"], "this model cannot fill in the middle"
+
+
+# What embedding clients send with a text that may be too long: the fake engine has room for 256 tokens.
+LONG = "a" * 300
+CUT: dict[str, dict[str, Any]] = {
+    "ollama-python 0.6, embed": {"input": LONG, "options": {}},
+    "langchain-ollama 1.0": {"input": ["b", LONG], "options": {"num_ctx": 4096}, "keep_alive": None},
+    "Continue 1.2": {"input": [LONG, LONG], "truncate": True},
+}
+
+
+@pytest.mark.parametrize("client", CUT)
+def test_an_input_that_is_too_long_is_truncated_as_in_ollama_and_that_is_told(
+    service: RunningService, client: str
+) -> None:
+    answer = service.http.post("/api/embed", json={"model": "tiny", **CUT[client]})
+    assert answer.status_code == 200, answer.text
+    longest = service.http.post("/api/embed", json={"model": "tiny", "input": LONG[:256]}).json()
+    assert answer.json()["embeddings"][-1] == pytest.approx(longest["embeddings"][0], abs=1e-6)
+    assert "were truncated" in answer.json()["warnings"][0]
+    assert "warnings" not in longest
+
+
+def test_an_input_that_is_too_long_is_refused_with_truncate_false(service: RunningService) -> None:
+    assert "256" in _refusal(service, "/api/embed", {"model": "tiny", "input": ["b", LONG], "truncate": False})
+    assert "256" in _refusal(service, "/api/embeddings", {"model": "tiny", "prompt": LONG})
+
+
+def test_vectors_come_with_their_durations(service: RunningService) -> None:
+    answer = service.http.post("/api/embed", json={"model": "tiny", "input": "hello"}).json()
+    assert answer["prompt_eval_count"] == 5
+    assert 0 <= answer["load_duration"] < answer["total_duration"]
+
+
+def test_shorter_vectors_are_cut_and_have_length_one_again(service: RunningService) -> None:
+    body = {"model": "tiny", "input": "hello"}
+    (whole,) = service.http.post("/api/embed", json=body).json()["embeddings"]
+    (short,) = service.http.post("/api/embed", json=body | {"dimensions": 3}).json()["embeddings"]
+    length = sum(value**2 for value in whole[:3]) ** 0.5
+    assert short == pytest.approx([value / length for value in whole[:3]], abs=1e-6)
+    assert service.http.post("/api/embed", json=body | {"dimensions": 4096}).json()["embeddings"] == [whole]
 
 
 def test_embeddings_come_in_both_forms(service: RunningService) -> None:
