@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
 from app.service.api.app_state import model_of
-from app.service.api.fields import Body, IdleSeconds
+from app.service.api.fields import Body, TtlBody
 from app.service.api.openai.embeddings import (
     MAX_INPUTS,
     EmbeddingList,
@@ -59,12 +59,11 @@ class EmbeddingBody(Body):
         return [item if isinstance(item, str) else tuple(item) for item in ([value] if is_one else value)]
 
 
-class EmbeddingsOfEitherBody(EmbeddingBody):
+class EmbeddingsOfEitherBody(EmbeddingBody, TtlBody):
     """The body of /embeddings, with OpenAI's fields."""
 
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-    ttl: IdleSeconds | None = None
 
     def in_openai_form(self) -> EmbeddingsBody:
         """Return the body of /v1/embeddings with the same fields."""
