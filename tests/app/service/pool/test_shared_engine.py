@@ -206,7 +206,7 @@ async def test_an_engine_is_listed_under_each_name_and_counted_once(service: Ser
     assert 'localllm_answers_total{model="base"} 2' in metrics
     assert 'model="mario"' not in metrics, "a sum over models would count it twice"
     running = (await service.http.get("/api/ps")).json()["models"]
-    assert [entry["name"] for entry in running] == [BASE, MADE]
+    assert [entry["name"] for entry in running] == [MADE, BASE], "the one that was used last stays longest"
     slots = [(await service.http.get("/slots", params={"model": name})).json() for name in (BASE, MADE)]
     assert slots[0] == slots[1]
     await service.call("unload", model=MADE)
