@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
 
 from app.service.api.fields import WithWarnings
+from app.service.api.refused_content import RefusedContent
 from app.service.http.access_log import record_of
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
@@ -31,6 +32,7 @@ class AppState:
     jobs: JobManager
     shutdown_policy: ShutdownPolicy
     document: Callable[[], dict[str, Any]]
+    refused: RefusedContent = field(default_factory=RefusedContent)
 
 
 def app_state(request: Request) -> AppState:

@@ -18,6 +18,7 @@ from app.service.api.messages import (
     note_of_unreadable,
     refuse_unreadable_question,
 )
+from app.service.api.refused_content import RefusedContent
 from app.service.api.text_request import SamplingBody
 from app.service.generation.chat import ChatTurn
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
@@ -40,6 +41,8 @@ class DocumentSource(Body):
 
     type: StrictStr = ""
     data: StrictStr = ""
+    url: StrictStr = ""
+    file_id: StrictStr = ""
     content: StrictStr | list[ContentBlock] | None = None
 
 
@@ -109,11 +112,16 @@ class AnthropicMessage(Body):
     role: Literal["user", "assistant", "system"]
     content: StrictStr | list[ContentBlock]
 
-    def turn(self) -> tuple[str, tuple[str, ...]]:
-        """Return the role, "tool" for the results of tools, and the types of content that is not readable."""
+    def unreadable(self) -> list[ContentBlock]:
+        """Return the blocks that no model here can read."""
+        return [] if isinstance(self.content, str) else [block for block in self.content if not block.is_readable]
+
+    def turn(self, refused: RefusedContent) -> tuple[str, tuple[str, ...]]:
+        """Return the role, "tool" for results of tools, and the types of unreadable blocks but those in `refused`."""
         blocks = [] if isinstance(self.content, str) else self.content
         is_result = any(block.type == "tool_result" for block in blocks)
-        return "tool" if is_result else self.role, tuple(block.type for block in blocks if not block.is_readable)
+        types = (block.type for block in self.unreadable() if not refused.is_known(block.model_dump_json()))
+        return "tool" if is_result else self.role, tuple(types)
 
     def for_template(self) -> Messages:
         """Return messages in the form of chat templates: results of calls are messages of their own."""
@@ -182,9 +190,20 @@ class MessagesBody(SamplingBody):
     thinking: TypeBody | None = None
     output_config: OutputConfigBody | None = None
 
+    def refuse_unreadable_question(self, refused: RefusedContent) -> None:
+        """Raise RequestError for a picture that the user has just sent, unless it is in `refused`, where it is put.
+
+        Claude Code (2.1) keeps a refused picture and adds the next question to its message.
+        """
+        try:
+            refuse_unreadable_question([item.turn(refused) for item in self.messages])
+        except RequestError:
+            for block in (block for item in self.messages for block in item.unreadable()):
+                refused.add(block.model_dump_json())
+            raise
+
     def turn(self) -> ChatTurn:
-        """Return the chat turn. Raises RequestError for unsupported fields, and for a picture as the question."""
-        refuse_unreadable_question([item.turn() for item in self.messages])
+        """Return the chat turn. Raises RequestError for unsupported fields."""
         system = [{"role": "system", "content": text}] if (text := self._system_text()) else []
         messages = [message for item in self.messages for message in item.for_template()]
         grammar = self.output_config.grammar() if self.output_config else ""

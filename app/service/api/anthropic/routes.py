@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
-from app.service.api.app_state import model_of, planner_warnings
+from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
 from app.service.http.errors import anthropic_error
@@ -35,6 +35,7 @@ class TokenCount(TypedDict):
 @router.post("", openapi_extra=errors(404))
 async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
+    body.refuse_unreadable_question(app_state(request).refused)
     model = await model_of(request, body.model or "")
     turn = with_recipe_defaults(body, model.file.recipe).turn()
     if body.stream:

@@ -14,6 +14,7 @@ from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.messages import note_of_unreadable, refuse_unreadable_question
 from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
+from app.service.api.refused_content import MAX_REMEMBERED, RefusedContent
 from app.service.api.responses.requests import ResponsesBody
 from quantizer.errors import RequestError
 from tests.app.running import RunningService
@@ -21,7 +22,7 @@ from tests.app.running import RunningService
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 URL = f"data:image/png;base64,{PNG}"
 NOTE = note_of_unreadable("image")
-BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+BLOCK: dict[str, Any] = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
 PART = {"type": "image_url", "image_url": {"url": URL, "detail": "auto"}}
 BODIES = {
     "/v1/messages": MessagesBody,
@@ -251,9 +252,45 @@ def test_a_conversation_with_an_older_picture_goes_on(service: RunningService, c
 @pytest.mark.parametrize("client", QUESTIONS)
 def test_a_picture_as_the_question_is_refused(service: RunningService, client: str, stream: bool) -> None:
     path, body, word = QUESTIONS[client]
-    response = service.http.post(path, json=body | {"stream": stream})
+    never_seen = json.loads(json.dumps(body).replace(PNG, f"{client} {stream}"))
+    response = service.http.post(path, json=never_seen | {"stream": stream})
     assert response.status_code == 400
     assert word in response.text
+
+
+def test_a_picture_that_claude_code_keeps_is_refused_once(service: RunningService) -> None:
+    """Claude Code 2.1.197: after a 400 the next question is added to the message with the picture, for ever."""
+    other = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "b3RoZXI="}}
+
+    def status(content: list[dict[str, Any]], **more: Any) -> int:
+        reminder = {"role": "system", "content": "Available agent types."}
+        messages = [{"role": "user", "content": content}, reminder]
+        body = {"messages": messages, "max_tokens": 2, **more}
+        return service.http.post("/v1/messages?beta=true", json=body).status_code
+
+    fresh = [{"type": "text", "text": "What is this?"}, {**BLOCK, "source": {**BLOCK["source"], "data": "b25jZQ=="}}]
+    assert status(fresh) == 400
+    assert status([*fresh, {"type": "text", "text": "Then without it."}], stream=True) == 200
+    assert status([*fresh, {"type": "text", "text": "Then without it.\n"}, {"type": "text", "text": "Third."}]) == 200
+    assert status([*fresh, other]) == 400, "another one"
+
+
+def test_tokens_are_counted_with_a_picture(service: RunningService) -> None:
+    """Claude Code 2.1 counts the tokens of single messages for its /context."""
+    body = {"messages": [{"role": "user", "content": [BLOCK]}]}
+    assert service.http.post("/v1/messages/count_tokens", json=body).json()["input_tokens"] > 0
+
+
+def test_the_memory_of_refused_content_is_bounded() -> None:
+    refused = RefusedContent()
+    for number in range(MAX_REMEMBERED + 1):
+        refused.add(f"{number}")
+    assert not refused.is_known("0")
+    assert refused.is_known("1")
+    refused.add("1")
+    refused.add("new")
+    assert refused.is_known("1")
+    assert not refused.is_known("2")
 
 
 def test_the_note_stands_between_the_texts_around_a_picture() -> None:
