@@ -21,12 +21,19 @@ __all__ = [
 ]
 
 
+_PARAGRAPH_BREAK = "\n\n"  # between two pieces of reasoning
+
+
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
     """The tags around reasoning, empty for a model without; `is_open` when the prompt ends inside them.
 
     `before_text` stands between reasoning and the answer's text, which has begun when the prompt `is_past` it. A model
     that `has_channels` writes several messages with a header each, so that reasoning may follow text.
+
+    Reasoning that is not closed ends before one of `stops`, and `recurs` where its tags are tokens that no text has.
+    Tags `dropped` from the text stand around it. `mark` is in the family's templates where `opening` is put together
+    there; `tokens` are the special tokens in tags of several.
     """
 
     opening: str = ""
@@ -35,13 +42,66 @@ class ReasoningTags:
     is_past: bool = False
     before_text: str = ""
     has_channels: bool = False
+    stops: tuple[str, ...] = ()
+    recurs: bool = False
+    dropped: tuple[str, ...] = ()
+    mark: str = ""
+    tokens: tuple[str, ...] = ()
 
     def opens_in(self, chat_template: str) -> bool:
+        if self.mark:
+            return self.mark in chat_template
         return self.opening in chat_template or self.closing in chat_template
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """The texts that may be special tokens and have to be seen."""
+        around = (self.opening, self.closing) if self.opening and not self.is_past else ()
+        return (*around, *self.dropped, *self.tokens)
 
 
 NO_REASONING = ReasoningTags()
 
+# Families with tokens of their own for reasoning (source: the chat templates of Gemma 4, Kimi K3, Command A, Solar
+# Open, Apertus, MiniMax M3 and Hunyuan 3).
+_WITH_TOKENS = (
+    ReasoningTags(
+        "<|channel>thought",
+        "<channel|>",
+        stops=("<|tool_call>",),
+        recurs=True,
+        dropped=("<channel|>",),
+        mark="<|channel>thought",
+        tokens=("<|channel>",),
+    ),
+    ReasoningTags(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        stops=("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
+        recurs=True,
+        dropped=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+        mark="<|open|>",
+        tokens=("<|open|>", "<|close|>", "<|sep|>"),
+    ),
+    ReasoningTags(
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        stops=("<|START_ACTION|>", "<|START_RESPONSE|>", "<|START_TEXT|>"),
+        recurs=True,
+        dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    ReasoningTags(
+        "<|think|>",
+        "<|end|>",
+        stops=("<|begin|>",),
+        dropped=("<|begin|>assistant", "<|content|>", "<|end|>"),
+        mark="<|begin|>assistant<|think|>",
+        tokens=("<|begin|>",),
+    ),
+    ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>", stops=("<|tools_prefix|>",), recurs=True),
+    ReasoningTags("<mm:think>", "</mm:think>", recurs=True, dropped=("</mm:think>",)),
+    ReasoningTags("<think:opensource>", "</think:opensource>", mark="<think{}>"),
+)
 # Reasoning at the beginning of an answer (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
 # Magistral; of Granite 3).
 ANY_FAMILY = (
@@ -49,6 +109,7 @@ ANY_FAMILY = (
     ReasoningTags("<seed:think>", "</seed:think>"),
     ReasoningTags("[THINK]", "[/THINK]"),
     ReasoningTags("<thinking>", "</thinking>"),
+    *_WITH_TOKENS,
 )
 # GPT-OSS (source: OpenAI's description of the Harmony format, and the template of gpt-oss-120b).
 HARMONY = ReasoningTags(
@@ -78,14 +139,14 @@ def partial_match_length(text: str, tags: Sequence[str]) -> int:
 
 def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
     """Return the tags of a model of `chat_template` that continues `prompt`."""
-    for tags in (HARMONY, *ANY_FAMILY):
+    for tags in (HARMONY, *_WITH_TOKENS, *ANY_FAMILY):
         if tags.opens_in(chat_template):
             return replace(tags, is_open=prompt.rstrip().endswith(tags.opening))
     return NO_REASONING
 
 
 class ReasoningParser:
-    """Splits one answer as it streams. Reasoning comes first only: later tags are part of the text.
+    """Splits one answer as it streams. Reasoning comes first only, unless it `recurs`: later tags are part of the text.
 
     Of several `tags`, for a model that is not known, those that the answer begins with count. Blanks around reasoning
     are dropped. `finish` returns all text that was held back.
@@ -95,6 +156,9 @@ class ReasoningParser:
         self._families = tags
         self._tags = tags[0]
         self._held = ""
+        self._texts: list[str] = []
+        self._reasonings: list[str] = []
+        self._has_reasoned = self._begins_reasoning = False
         self._drops_blanks = self._tags.is_open
         may_reason = self._tags.opening and not self._tags.is_past
         self._step = self._reasoning if self._tags.is_open else self._begin if may_reason else self._text
@@ -106,40 +170,80 @@ class ReasoningParser:
     def push(self, text: str) -> ReasonedText:
         """Return the text that is certain after `text`."""
         self._held += text
-        return self._next()
+        while self._next():
+            pass
+        return self._shown()
 
     def finish(self) -> ReasonedText:
         """Return the text that was held back, at the end."""
         held, self._held = self._held, ""
-        return ReasonedText(reasoning=held.rstrip()) if self._step == self._reasoning else ReasonedText(held)
+        if self._step == self._reasoning:
+            self._reason(held.rstrip())
+        else:
+            self._texts.append(held)
+        return self._shown()
 
-    def _next(self) -> ReasonedText:
+    def _shown(self) -> ReasonedText:
+        shown = ReasonedText("".join(self._texts), "".join(self._reasonings))
+        self._texts, self._reasonings = [], []
+        return shown
+
+    # Each step reads from the held text and returns whether another can follow without more text
+
+    def _next(self) -> bool:
         if self._drops_blanks:
             self._held = self._held.lstrip()
             self._drops_blanks = not self._held
         return self._step()
 
-    def _begin(self) -> ReasonedText:
+    def _begin(self) -> bool:
         text = self._held.lstrip()
         for tags in self._families:
             if text.startswith(tags.opening):
                 self._tags, self._held = tags, text.removeprefix(tags.opening)
                 self._step, self._drops_blanks = self._reasoning, True
-                return self._next()
+                return True
         if any(tags.opening.startswith(text) for tags in self._families):
-            return ReasonedText()
+            return False
         self._step = self._text
-        return self._text()
+        return True
 
-    def _reasoning(self) -> ReasonedText:
-        reasoning, tag, rest = self._held.partition(self._tags.closing)
-        if tag:
-            self._held, self._step, self._drops_blanks = rest, self._text, True
-            return ReasonedText(self._next().text, reasoning=reasoning.rstrip())
-        n_shown = len(self._held[: len(self._held) - partial_match_length(self._held, (self._tags.closing,))].rstrip())
-        reasoning, self._held = self._held[:n_shown], self._held[n_shown:]
-        return ReasonedText(reasoning=reasoning)
+    def _reasoning(self) -> bool:
+        ends = (self._tags.closing, *self._tags.stops)
+        if found := _first(self._held, ends):
+            end, tag = found
+            self._reason(self._held[:end].rstrip())
+            self._held = self._held[end:].removeprefix(self._tags.closing if tag == self._tags.closing else "")
+            self._step, self._drops_blanks = self._text, True
+            return True
+        n_shown = len(self._held[: len(self._held) - partial_match_length(self._held, ends)].rstrip())
+        self._reason(self._held[:n_shown])
+        self._held = self._held[n_shown:]
+        return False
 
-    def _text(self) -> ReasonedText:
-        text, self._held = self._held, ""
-        return ReasonedText(text)
+    def _reason(self, text: str) -> None:
+        if text and self._has_reasoned and self._begins_reasoning:
+            self._reasonings.append(_PARAGRAPH_BREAK)
+        if text:
+            self._reasonings.append(text)
+            self._has_reasoned, self._begins_reasoning = True, False
+
+    def _text(self) -> bool:
+        tags = self._tags
+        marks = (*tags.dropped, tags.opening) if tags.recurs else tags.dropped
+        if found := _first(self._held, marks):
+            end, tag = found
+            self._texts.append(self._held[:end])
+            self._held = self._held[end + len(tag) :]
+            if tag == tags.opening:
+                self._step, self._drops_blanks, self._begins_reasoning = self._reasoning, True, True
+            return True
+        n_shown = len(self._held) - partial_match_length(self._held, marks)
+        self._texts.append(self._held[:n_shown])
+        self._held = self._held[n_shown:]
+        return False
+
+
+def _first(text: str, tags: Sequence[str]) -> tuple[int, str] | None:
+    """Return where the first of `tags` begins in `text`, and which it is."""
+    return min(((index, tag) for tag in tags if (index := text.find(tag)) >= 0), default=None)

@@ -52,6 +52,56 @@ def test_the_tags_of_an_unknown_model_are_those_it_begins_with(opening: str, clo
     assert split(f"No {text}", cuts, *ANY_FAMILY)[1] == ReasonedText(f"No {text}")
 
 
+SPECIAL = {
+    "gemma-4": (
+        "<|channel>thought",
+        "<|channel>thought\nHm.\n<channel|>Yes.<|channel>thought\n<channel|><channel|>",
+    ),
+    "kimi-k3": (
+        "<|open|>",
+        "<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|>"
+        "<|close|>message<|sep|>",
+    ),
+    "kimi-k3, not closed": ("<|open|>", "<|open|>think<|sep|>Hm.<|open|>response<|sep|>Yes."),
+    "command-a": (
+        "<|START_THINKING|>",
+        "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>",
+    ),
+    "solar-open": (
+        "<|begin|>assistant<|think|>",
+        "<|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.<|end|>",
+    ),
+    "apertus": ("<|inner_prefix|>", "<|inner_prefix|>Hm.<|inner_suffix|>Yes."),
+    "minimax-m3": ("<mm:think>", "<mm:think>Hm.</mm:think>Yes."),
+    "hunyuan-3": ("<think{}>", "<think:opensource>Hm.</think:opensource>Yes."),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_families_with_tokens_of_their_own_are_split_in_chunks_of_every_size(name: str) -> None:
+    template, text = SPECIAL[name]
+    tags = reasoning_tags_of(template, "")
+    for size in range(1, len(text) + 1):
+        assert split(text, list(range(size, len(text), size)), tags)[1] == ReasonedText("Yes.", "Hm."), size
+
+
+def test_reasoning_between_texts_is_a_paragraph_of_its_own_where_it_may_recur() -> None:
+    tags = reasoning_tags_of("<|channel>thought", "")
+    text = "<|channel>thought\nHm.<channel|>Yes. <|channel>thought\n So.\n<channel|>And no."
+    assert split(text, [5, 21, 40, 50], tags)[1] == ReasonedText("Yes. And no.", "Hm.\n\nSo.")
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+@given(
+    st.lists(st.sampled_from(["Hm.", " ", "\n", "<|", "<", *SPECIAL]), max_size=6),
+    st.lists(st.integers(0, 90), max_size=8),
+)
+def test_tokens_of_a_family_do_not_depend_on_chunks(name: str, parts: list[str], cuts: list[int]) -> None:
+    tags = reasoning_tags_of(SPECIAL[name][0], "")
+    text = "".join(SPECIAL[part][1] if part in SPECIAL else part for part in parts)
+    assert split(text, cuts, tags)[1] == split(text, [], tags)[1]
+
+
 def test_reasoning_that_the_prompt_opened_needs_no_opening_tag() -> None:
     assert split("\nhm</think>\nYes.", [3, 6], OPENED)[1] == ReasonedText("Yes.", reasoning="hm")
 

@@ -89,11 +89,17 @@ def _prepared_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**call, "function": {**function, "arguments": _Arguments(function["arguments"])}}
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """A sandbox in which lists may grow and shrink, as in Kimi K2's template: all belong to this one rendering."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        is_of_list = isinstance(obj, list) and attr in ("append", "pop")
+        return is_of_list or super().is_safe_attribute(obj, attr, value)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     """Return the environment of chat templates (source: transformers, utils/chat_template_utils.py)."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
     environment.tests["none"] = lambda value: value is None or isinstance(value, _NoContent)
     environment.globals["raise_exception"] = _raise_exception

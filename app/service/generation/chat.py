@@ -50,8 +50,7 @@ class Prompt:
         """The tags of reasoning and calls, which may be special tokens."""
         if self.tags.has_channels:
             return HARMONY_TAGS
-        reasoning = (self.tags.opening, self.tags.closing) if self.tags.opening and not self.tags.is_past else ()
-        return (*reasoning, *(self.tool_calling.tool_format.tags if self.tool_calling else ()))
+        return (*self.tags.visible, *(self.tool_calling.tool_format.tags if self.tool_calling else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

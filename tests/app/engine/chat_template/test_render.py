@@ -37,6 +37,11 @@ async def test_variables_reach_the_template(renderer: TemplateProcess) -> None:
     )
 
 
+async def test_a_template_may_collect_and_take_items_of_a_list(renderer: TemplateProcess) -> None:
+    template = "{% set n = namespace(ids=[]) %}{% set _ = n.ids.append('f:0') %}{{ n.ids.pop(0) }}{{ n.ids }}"
+    assert await renderer.render(template, HELLO) == "f:0[]", "Kimi K2 Thinking counts its calls so"
+
+
 async def test_the_exception_of_a_template_is_in_the_error(renderer: TemplateProcess) -> None:
     with pytest.raises(RequestError, match="roles must alternate"):
         await renderer.render("{{ raise_exception('roles must alternate') }}", HELLO)
@@ -75,7 +80,8 @@ async def test_the_reply_of_a_cancelled_render_is_not_taken_for_the_next_one(ren
     "attack",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.clear() }}",
+        "{% set n = namespace(a={}) %}{{ n.a.update(role=1) }}",
         "{{ cycler.__init__.__globals__.os }}",
         "{% include '/etc/passwd' %}",
     ],
