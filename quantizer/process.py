@@ -225,8 +225,12 @@ class ChildProcess:
         return await self._process.wait()
 
     def kill(self) -> None:
+        """Kill the child, and on POSIX what it started: a worker's self-test, say, would go on without it."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+            if sys.platform != "win32" and self._process.returncode is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
 
     def kill_after(self, grace_s: float) -> None:
         """Kill the child in `grace_s` seconds if it still runs then. The first call counts."""

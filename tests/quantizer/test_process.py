@@ -136,6 +136,16 @@ async def test_a_child_that_ignores_the_end_of_its_input_is_killed() -> None:
     assert "SIGKILL" in exit_error("child", -9, child.stderr, "").cause
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no groups of processes")
+async def test_a_killed_child_takes_what_it_started_with_it() -> None:
+    program = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.stdin.read()"
+    child = await ChildProcess.start(python(program), "child")
+    grandchild = psutil.Process(int(await anext(child.lines())))
+    child.kill()
+    await child.end()
+    assert psutil.wait_procs([grandchild], timeout=30)[1] == []
+
+
 async def test_a_child_reports_its_stderr_while_it_runs() -> None:
     texts: list[str] = []
     command = python("import sys; print('oops', file=sys.stderr)")

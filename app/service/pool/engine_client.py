@@ -378,19 +378,20 @@ class EngineClient:
     async def _run_worker(self) -> UserError:
         """Run one worker and return the error it ended with. Raises EngineError where none can be started.
 
-        Cancelled, it gives the worker time to save its state.
+        Cancelled, it gives the worker time to save its state; one that still loads has none.
         """
         worker = self._worker = await self._start_worker()
-        grace_s = _GRACE_AFTER_DEATH_S
+        grace_s, has_loaded = _GRACE_AFTER_DEATH_S, False
         try:
             worker.send(Load(str(self.model_path), self.config))
             async with aclosing(worker.messages()) as messages:
                 async for message in messages:
                     self._handle(message)
+                    has_loaded = has_loaded or isinstance(message, Ready)
                     if self.status.error is not None:
                         return self.status.error
         except asyncio.CancelledError:
-            grace_s = _GRACE_AT_STOP_S
+            grace_s = _GRACE_AT_STOP_S if has_loaded else 0.0
             raise
         finally:
             self._worker = None

@@ -182,6 +182,20 @@ async def test_stopping_fails_running_answers() -> None:
             await _killed_after_first_output(engine, EngineClient.stop)
 
 
+async def test_stopping_does_not_wait_for_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.service.pool.engine_client._GRACE_AT_STOP_S", 3600.0)
+    program = "import time; time.sleep(3600)"  # a self-test, or a file that is read slowly
+    engine = EngineClient(
+        Path("tiny.gguf"), EngineConfig(), partial(WorkerProcess.start, [sys.executable, "-P", "-c", program])
+    )
+    engine.start()
+    while engine.worker_pid is None:  # noqa: ASYNC110 - the start of a process announces itself to nobody
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(120):
+        await engine.stop()
+    assert engine.worker_pid is None
+
+
 async def test_a_failed_load_raises_and_the_next_request_retries_it(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     program = f"""
