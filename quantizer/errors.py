@@ -92,13 +92,13 @@ class RequestError(UserError):
 class ContextOverflowError(RequestError):
     """The prompt and the answer do not fit the context; nothing was truncated.
 
-    `n_prompt_tokens` and `n_ctx` are in tokens.
+    `n_prompt_tokens` and `n_ctx` are in tokens; `remedy` is the usual one by default.
     """
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int) -> None:
+    def __init__(self, n_prompt_tokens: int, n_ctx: int, remedy: str = "") -> None:
         super().__init__(
             f"The prompt has {n_prompt_tokens} tokens and the context holds {n_ctx}.",
-            "Shorten it, start a new chat, or load the model with a larger --ctx.",
+            remedy or "Shorten it, start a new chat, or load the model with a larger --ctx.",
         )
         self.n_prompt_tokens = n_prompt_tokens
         self.n_ctx = n_ctx
@@ -137,7 +137,7 @@ class ErrorInfo:
     def error(self) -> UserError:
         """Return the error again; of an unknown kind an EngineError."""
         if self.kind == ContextOverflowError.__name__:
-            return ContextOverflowError(self.details["n_prompt_tokens"], self.details["n_ctx"])
+            return ContextOverflowError(self.details["n_prompt_tokens"], self.details["n_ctx"], self.remedy)
         return _KINDS.get(self.kind, EngineError)(self.cause, self.remedy)
 
 

@@ -81,7 +81,8 @@ class Request:
     answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each output token comes with
     its log probability and that many of the most likely ones. With `echo` the prompt is output first, with log
     probabilities where `n_logprobs` is set. `lora` sets the scales of adapters by number or name, 0 for those left
-    out; None means all at 1. Special tokens are not output, except those spelled like one of `visible_tags`.
+    out; None means all at 1. Special tokens are not output, except those spelled like one of `visible_tags`. A prompt
+    that leaves fewer than `min_room` tokens for the answer counts as too long, unless the context is shifted.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
     after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
@@ -109,6 +110,7 @@ class Request:
     n_indent: int = 0
     lora: tuple[tuple[int | str, float], ...] | None = None
     visible_tags: tuple[str, ...] = ()
+    min_room: int = 1
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:
@@ -121,6 +123,8 @@ class Request:
             raise RequestError(f"logprobs is {self.n_logprobs}.", f"Give a count from 0 to {MAX_LOGPROBS}.")
         if not -1 <= self.n_keep <= 2**31 - 1:
             raise RequestError(f"n_keep is {self.n_keep}.", "Give a count from 0, or -1 for the whole prompt.")
+        if not 1 <= self.min_room <= 2**31 - 1:
+            raise RequestError(f"min_room is {self.min_room}.", "Give a count from 1.")
         if not 0 <= self.n_indent <= MAX_INDENT:
             raise RequestError(f"n_indent is {self.n_indent}.", f"Give a count from 0 to {MAX_INDENT}.")
         for name, limit_s in (("max_time", self.max_time_s), ("t_max_predict_ms", self.max_predict_s)):

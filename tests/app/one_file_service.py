@@ -19,6 +19,7 @@ from app.service.http.guard import GuardPolicy
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import read_model_file
+from app.service.pool.memory import Memory
 from app.service.pool.memory_fake import FakeMemory
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
@@ -63,7 +64,13 @@ class Service:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, tiny_model: Path, *, ctx: int = 0, total_bytes: int = 20, step_ms: int = 2
+    folder: Path,
+    tiny_model: Path,
+    *,
+    ctx: int = 0,
+    total_bytes: int = 20,
+    step_ms: int = 2,
+    memory: Memory | None = None,
 ) -> AsyncIterator[Service]:
     for name in (BASE, OTHER):
         place = folder / "data" / "models" / "me" / name
@@ -77,7 +84,8 @@ async def serving(
         ctx=ctx,
         prefill_ahead=False,
     )
-    models = ModelManager(settings, thread_worker(step_ms=step_ms), TemplateProcess(), FakeMemory(total_bytes, SIZES))
+    memory = memory or FakeMemory(total_bytes, SIZES)
+    models = ModelManager(settings, thread_worker(step_ms=step_ms), TemplateProcess(), memory)
     path = settings.models_dir / "me" / BASE / f"{BASE}.gguf"
     models.add(ModelRef(BASE, path), read_model_file(path)).load()
     app = create_app(models, JobManager(settings), ShutdownPolicy(is_owned=False), GuardPolicy())

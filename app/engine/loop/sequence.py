@@ -221,7 +221,8 @@ class Admission:
             raise RequestError("This model only embeds or ranks texts; it cannot chat.", "Load a chat model.")
         adapters = adapter_set(self._facts.adapters, request.lora)
         tokens = self._prompt_tokens(request)
-        if len(tokens) >= self._facts.n_ctx:
+        min_room = 1 if request.context_shift else request.min_room
+        if len(tokens) + min_room > self._facts.n_ctx:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)
         n_free = self._facts.n_ctx - len(tokens)
         self._n_arrived += 1

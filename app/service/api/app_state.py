@@ -53,5 +53,5 @@ async def model_of(request: Request, name: str, idle_limit: IdleLimit | None = N
 
 
 def planner_warnings(model: ServedModel) -> WithWarnings:
-    """Return the field of an answer with the planner's warnings of `model`, where it has any."""
-    return {"warnings": list(warnings)} if (warnings := model.engine.status.warnings) else {}
+    """Return the field of an answer with the planner's warnings of `model` and the notices of the request, if any."""
+    return {"warnings": list(warnings)} if (warnings := model.record.warnings) else {}

@@ -29,7 +29,7 @@ _NO_STATUS = 499  # the client went away before there was one
 class RequestRecord:
     """The model of a request, and its tokens: those of a prompt with several answers count once for each.
 
-    `until_end` holds what lasts until the whole answer was sent.
+    `notices` are for the client, `until_end` holds what lasts until the whole answer was sent.
     """
 
     model_id: str = ""
@@ -38,6 +38,7 @@ class RequestRecord:
     n_output_tokens: int = 0
     started_s: float = field(default_factory=time.monotonic)
     until_end: ExitStack = field(default_factory=ExitStack)
+    notices: list[str] = field(default_factory=list)
 
     def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
         """Add the tokens of an answer or a vector."""
@@ -57,8 +58,9 @@ class RequestRecord:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The planner's warnings about the model, once it is loaded."""
-        return self.engine.status.warnings if self.engine is not None else ()
+        """What the client learns beside the answer: the planner's warnings, once the model is loaded, and notices."""
+        planned = self.engine.status.warnings if self.engine is not None else ()
+        return (*planned, *self.notices)
 
 
 def record_of(scope: Any) -> RequestRecord:

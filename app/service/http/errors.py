@@ -181,11 +181,17 @@ def ollama_error(error: UserError, *, hide_paths: bool = True) -> OllamaError:
 
 
 def anthropic_error(error: UserError, *, hide_paths: bool = True) -> AnthropicError:
-    """Return Anthropic's error body (source: its API's page on errors)."""
+    """Return Anthropic's error body (source: its API's page on errors).
+
+    A prompt that is too long is told in the API's words, by which Claude Code knows that it has to compact.
+    """
     status = status_of(error)
     usual: AnthropicErrorType = "invalid_request_error" if status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(status, usual)
-    return {"type": "error", "error": {"type": kind, "message": message_of(error, hide_paths)}}
+    message = message_of(error, hide_paths)
+    if isinstance(error, ContextOverflowError):
+        message = f"prompt is too long: {error.n_prompt_tokens} tokens > {error.n_ctx} maximum. {error.remedy}"
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def message_of(error: UserError, hide_paths: bool) -> str:

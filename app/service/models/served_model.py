@@ -6,8 +6,8 @@ may share its engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,11 +17,13 @@ from app.library.local.model_files import ModelRef
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile
 from app.service.pool.background import PromptAfter
+from app.service.pool.context_growth import room_for_answer
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_pool import SharedEngine
 from app.service.pool.engine_status import EngineStatus
 from app.service.pool.keep_alive import IdleLimit, KeepAlive
 from app.service.pool.worker_process import AnswerEvent
+from quantizer.errors import ContextOverflowError
 
 __all__ = ["ServedModel", "TemplateRenderer"]
 
@@ -113,11 +115,36 @@ class ServedModel:
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `requests`, cancelling prefilling ahead; see `EngineClient.answer`."""
+        """Run `requests`, cancelling prefilling ahead; see `EngineClient.answer`.
+
+        A prompt that is too long for the context, or leaves an answer no room, loads the engine again with a longer
+        one, once, where that is possible.
+        """
         self.shared.prefill_ahead.cancel()
         with self.in_use() as engine:
-            async with engine.answer(*requests) as events:
+            async with aclosing(self._events(engine, requests)) as events:
                 yield events
+
+    async def _events(self, engine: EngineClient, requests: Sequence[Request]) -> AsyncGenerator[AnswerEvent, None]:
+        growth, has_begun, overflow = self.shared.growth, False, None
+        first = [replace(request, min_room=room_for_answer(request)) for request in requests]
+        try:
+            async with engine.answer(*(first if growth.is_possible else requests)) as events:
+                async for event in events:
+                    has_begun = True
+                    yield event
+        except ContextOverflowError as error:
+            if has_begun:  # another of the requests has answered
+                raise
+            overflow = error
+        if overflow is None:
+            return
+        n_answer = max(map(room_for_answer, requests))
+        if notice := await growth.make_room(overflow, n_answer, self.file.n_ctx_train):
+            self.record.notices.append(notice)
+        async with engine.answer(*requests) as events:
+            async for event in events:
+                yield event
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]], *, cuts: bool = False) -> Embedded:
         """Return the vectors of `inputs`; see `EngineClient.embed`."""

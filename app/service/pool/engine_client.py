@@ -69,7 +69,7 @@ class EngineOwner:
         """The model is unloaded until the next use."""
 
     def on_eviction(self) -> None:
-        """The model is to be unloaded for another one."""
+        """The model is to be unloaded, for another one or for other settings."""
 
 
 class EngineClient:
@@ -98,6 +98,7 @@ class EngineClient:
         self._start_worker = start_worker
         self._limit = limit or CrashLimit()
         self._owner = owner or EngineOwner()
+        self._n_closings = 0
         self._accepts_uses = asyncio.Event()
         self._accepts_uses.set()
         self._pending = PendingRequests()
@@ -202,13 +203,16 @@ class EngineClient:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Block new uses inside the context, because the model is to be evicted; uses that have begun go on."""
+        """Block new uses inside the context, because the model is to be unloaded; uses that have begun go on."""
+        self._n_closings += 1
         self._accepts_uses.clear()
         self._owner.on_eviction()
         try:
             yield
         finally:
-            self._accepts_uses.set()
+            self._n_closings -= 1
+            if not self._n_closings:  # another one may be unloading it too
+                self._accepts_uses.set()
 
     # Requests
 

@@ -15,6 +15,7 @@ from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import FileIdentity, identity_of
 from app.service.models.model_file import Attachments, ModelFile
 from app.service.pool.background import IdleTuning, PrefillAhead
+from app.service.pool.context_growth import ContextGrowth
 from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.keep_alive import KeepAlive
 from app.service.pool.load_queue import LoadQueue
@@ -64,6 +65,7 @@ class SharedEngine(EngineOwner):
         self.identity = identity
         self.engine = EngineClient(path, config, start_worker, self)
         self.prefill_ahead = PrefillAhead(self.engine)
+        self.growth = ContextGrowth(self.engine, queue)
         self._queue = queue
         self._tuning = tuning
         self._holds: dict[Path, KeepAlive] = {}
@@ -89,6 +91,7 @@ class SharedEngine(EngineOwner):
 
     async def admit(self, engine: EngineClient) -> None:
         engine.model_path = await asyncio.to_thread(self._current_path)
+        await self.growth.settle()
         await self._queue.admit(engine)
 
     def on_work(self) -> None:
@@ -96,11 +99,13 @@ class SharedEngine(EngineOwner):
 
     def on_idle(self) -> None:
         self._queue.on_idle()
+        self.growth.on_idle()
         for hold in self._holds.values():
             hold.ensure_timer()
         self._unload_unheld()
 
     def on_unloaded(self) -> None:
+        self.growth.on_unloaded()
         for hold in self._holds.values():
             hold.clear()
 

@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
+from app.engine.protocol.messages import EngineConfig
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.memory import LoadedModel, Memory, ModelDemand, machine_without
 from offload.devices.machine import Machine
+from quantizer.errors import UserError
 
 __all__ = ["LoadQueue", "plan_eviction"]
 
@@ -45,6 +47,23 @@ class LoadQueue:
             while await self._make_room(engine):
                 pass
             self._previous = engine.settled
+
+    async def fits(self, engine: EngineClient, config: EngineConfig) -> bool:
+        """Return whether `engine` would run with `config`, if it were unloaded first, and other idle ones with it."""
+        engines = [other for other in self._engines() if other.holds_memory]
+        loaded = [self._loaded(other) for other in engines]
+        leaving = [model for model, other in zip(loaded, engines, strict=True) if other is engine or not other.is_busy]
+        return await asyncio.to_thread(self._fits, engine, config, loaded, leaving)
+
+    def _fits(
+        self, engine: EngineClient, config: EngineConfig, loaded: list[LoadedModel], leaving: list[LoadedModel]
+    ) -> bool:
+        try:
+            machine = machine_without(self._memory.machine(loaded), leaving)
+            self._memory.check(engine.model_path, config, machine)
+            return self._memory.demand(engine.model_path, config)(machine) > 0
+        except UserError:  # it would be refused
+            return False
 
     async def _make_room(self, engine: EngineClient) -> bool:
         """Evict as planned, and return whether there was anything to evict: then the plan has to be made again."""

@@ -25,13 +25,14 @@ def host_with(free_bytes: int) -> Machine:
 class FakeMemory:
     """A memory of `total_bytes`, of which the file `<name>.gguf` needs `sizes[name]`, all of them or it does not run.
 
-    `most_bytes` is the most that was held at once.
+    No model runs with a longer context than `max_n_ctx`. `most_bytes` is the most that was held at once.
     """
 
     is_limited = True
 
-    def __init__(self, total_bytes: int, sizes: Mapping[str, int]) -> None:
+    def __init__(self, total_bytes: int, sizes: Mapping[str, int], max_n_ctx: int = 1 << 30) -> None:
         self.most_bytes = 0
+        self.max_n_ctx = max_n_ctx
         self._total_bytes = total_bytes
         self._sizes = sizes
 
@@ -45,11 +46,14 @@ class FakeMemory:
         """Return the size of the model at `path`."""
         return {HOST_NAME: self._sizes[path.stem]}
 
-    def demand(self, path: Path, config: EngineConfig) -> ModelDemand:  # noqa: ARG002
+    def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
         """Return a demand for all of its bytes."""
-        return lambda machine: float(machine.host.free_bytes >= self._sizes[path.stem])
+        return lambda machine: float(self._fits(path, config, machine))
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
         """Refuse a model that is too large, unless the user has confirmed it."""
-        if self._sizes[path.stem] > machine.host.free_bytes and config.when_unfit is not UnfitPolicy.LOAD:
+        if not self._fits(path, config, machine) and config.when_unfit is not UnfitPolicy.LOAD:
             raise EngineError(f"{path.stem} is too large.", "Use a smaller one.")
+
+    def _fits(self, path: Path, config: EngineConfig, machine: Machine) -> bool:
+        return config.n_ctx <= self.max_n_ctx and self._sizes[path.stem] <= machine.host.free_bytes

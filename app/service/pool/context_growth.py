@@ -1,0 +1,186 @@
+"""A longer context for an engine: it is loaded again where a request needs more than the context it was loaded with.
+
+Owns how long the new context is, when it may be made, and what the client learns. A context that the user chose stays.
+Independent of prompts; `LoadQueue.fits` knows whether there is memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.engine.protocol.messages import EngineConfig
+from app.engine.request import Request
+from app.event_log import log_event
+from app.service.pool.engine_client import EngineClient
+from app.service.pool.load_queue import LoadQueue
+from quantizer.errors import ContextOverflowError, UserError
+
+__all__ = ["ContextGrowth", "RoomWanted", "context_sizes", "room_for_answer"]
+
+_USUAL_ROOM = 2048  # most turns of agents and most thoughts are shorter
+_STEP = 1024
+_NO_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class RoomWanted:
+    """What a prompt of `n_prompt` tokens needs: `n_answer` more of them, and no more than `n_ctx_train` together."""
+
+    n_prompt: int
+    n_answer: int
+    n_ctx_train: int
+
+
+def context_sizes(wanted: RoomWanted) -> Sequence[int]:
+    """Return the contexts to try, the best first: one that the conversation can go on in, then just enough.
+
+    Each holds the prompt and leaves at least one token for the answer; none is longer than the model was trained for.
+    """
+    n_wanted = wanted.n_prompt + wanted.n_answer
+    roomy, narrow = 1 << (n_wanted - 1).bit_length(), -(-n_wanted // _STEP) * _STEP
+    sizes = [min(n_ctx, roomy, wanted.n_ctx_train) for n_ctx in (roomy, narrow)]
+    return [n_ctx for n_ctx in dict.fromkeys(sizes) if n_ctx > wanted.n_prompt]
+
+
+def room_for_answer(request: Request) -> int:
+    """Return how many tokens the answer to `request` should find room for; whoever sends token ids has counted."""
+    n_usual = _USUAL_ROOM if isinstance(request.prompt, str) else 1
+    return max(1, n_usual if request.max_tokens is None else min(request.max_tokens, _USUAL_ROOM))
+
+
+class ContextGrowth:
+    """The context of `engine`, which grows with what requests need as far as training and memory allow.
+
+    Growing waits for the answers that run, and blocks new ones meanwhile. A load that fails is undone, and as long a
+    context is not tried again.
+    """
+
+    def __init__(self, engine: EngineClient, queue: LoadQueue) -> None:
+        self._engine = engine
+        self._queue = queue
+        self._turn = asyncio.Lock()
+        self._became_idle = asyncio.Event()
+        self._n_ctx = 0  # which was chosen here, if any
+        self._n_ctx_failed = _NO_LIMIT
+        self._loading: asyncio.Task[str] | None = None
+        self._is_growing = False
+        self._is_refused = False  # since the engine was loaded
+
+    def on_idle(self) -> None:
+        """Note that no answer runs now."""
+        self._became_idle.set()
+
+    def on_unloaded(self) -> None:
+        """Note that the next load may find more memory."""
+        self._is_refused = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an answer that lacks room is worth a try."""
+        return self._is_chosen_here and not self._is_refused
+
+    @property
+    def _is_chosen_here(self) -> bool:
+        return self._engine.config.n_ctx in (0, self._n_ctx)
+
+    async def make_room(self, overflow: ContextOverflowError, n_answer: int, n_ctx_train: int) -> str:
+        """Load the engine again so that the prompt of `overflow` fits with an answer of `n_answer` tokens.
+
+        Return what to tell about it; "" where nothing was done, because another request has made room, or there is
+        none and the prompt alone fits. Raises the overflow with what the user can do where the prompt cannot fit.
+        """
+        wanted = RoomWanted(overflow.n_prompt_tokens, n_answer, n_ctx_train)
+        async with self._turn:
+            if self._is_met(wanted):
+                return ""
+            remedy = self._refusal(wanted)
+            n_ctx = 0 if remedy else await self._fitting(wanted, more_than=overflow.n_ctx)
+            if n_ctx:
+                remedy = await self._load_with(n_ctx, wanted, overflow)
+            if n_ctx and not remedy:
+                self._is_refused = False
+                return _notice(overflow, n_ctx) if self._engine.config.n_ctx == n_ctx else ""
+        self._is_refused = True
+        if overflow.n_prompt_tokens < overflow.n_ctx:
+            return ""
+        raise ContextOverflowError(overflow.n_prompt_tokens, overflow.n_ctx, remedy or _no_memory(wanted))
+
+    def _is_met(self, wanted: RoomWanted) -> bool:
+        facts = self._engine.status.facts
+        return facts is not None and facts.n_ctx >= wanted.n_prompt + wanted.n_answer
+
+    async def settle(self) -> None:
+        """Before a load: return to the usual context where the memory for the longer one is gone."""
+        is_longer = bool(self._n_ctx) and self._engine.config.n_ctx == self._n_ctx
+        if is_longer and not self._is_growing and not await self._queue.fits(self._engine, self._engine.config):
+            self._engine.config = replace(self._engine.config, n_ctx=0)
+            self._n_ctx = 0
+
+    def _refusal(self, wanted: RoomWanted) -> str:
+        """Return what the user can do where no memory would help, "" where it might."""
+        sizes = context_sizes(wanted)
+        if wanted.n_ctx_train and not sizes:
+            return (
+                f"Shorten it, or use another model: this one was trained on {wanted.n_ctx_train:,} tokens of context."
+            )
+        if not self._is_chosen_here or not wanted.n_ctx_train:
+            n_ctx = sizes[0] if sizes else 1 << (wanted.n_prompt + wanted.n_answer - 1).bit_length()
+            return f"Shorten it, start a new chat, or load the model with --ctx {n_ctx}."
+        return ""
+
+    async def _fitting(self, wanted: RoomWanted, *, more_than: int) -> int:
+        """Return the context to load, 0 where there is no memory for any."""
+        for n_ctx in context_sizes(wanted):
+            config = replace(self._engine.config, n_ctx=n_ctx, n_cells=0)
+            if more_than < n_ctx < self._n_ctx_failed and await self._queue.fits(self._engine, config):
+                return n_ctx
+        return 0
+
+    async def _load_with(self, n_ctx: int, wanted: RoomWanted, overflow: ContextOverflowError) -> str:
+        """Load the engine with `n_ctx` once its answers have ended; return what helps where that fails."""
+        engine = self._engine
+        with engine.closed():
+            while engine.is_busy:
+                self._became_idle.clear()
+                await self._became_idle.wait()
+            if self._is_met(wanted):
+                return ""
+            before = engine.config
+            cause = (
+                f"a prompt has {wanted.n_prompt:,} tokens, so its context grows from {overflow.n_ctx:,} to {n_ctx:,}"
+            )
+            log_event("service", f"{engine.model_path.name} is loaded again: {cause}.")
+            self._n_ctx, self._is_growing = n_ctx, True
+            engine.reload(lambda config: replace(config, n_ctx=n_ctx, n_cells=0))
+        # A client that goes away meanwhile must not leave a context behind that does not load.
+        self._loading = asyncio.create_task(self._loaded(n_ctx, before))
+        return await asyncio.shield(self._loading)
+
+    async def _loaded(self, n_ctx: int, before: EngineConfig) -> str:
+        """Wait until the engine is loaded with `n_ctx`; undo it and return what helps where that fails."""
+        try:
+            await self._engine.ready()
+        except UserError as error:
+            self._n_ctx_failed, self._n_ctx = n_ctx, before.n_ctx
+            self._engine.reload(lambda _: before)
+            return f"Shorten it: a context of {n_ctx:,} tokens could not be loaded. {error.cause}"
+        finally:
+            self._is_growing = False
+        return ""
+
+
+def _notice(overflow: ContextOverflowError, n_ctx: int) -> str:
+    return (
+        f"The model was loaded again with {n_ctx:,} tokens of context instead of {overflow.n_ctx:,}, "
+        f"because this prompt has {overflow.n_prompt_tokens:,}; --ctx {n_ctx} does so from the start."
+    )
+
+
+def _no_memory(wanted: RoomWanted) -> str:
+    n_ctx = context_sizes(wanted)[-1]
+    return (
+        f"A context of {n_ctx:,} tokens does not fit into the free memory: shorten it, start a new chat, "
+        "or use --kv-type q8_0 or a smaller model."
+    )
