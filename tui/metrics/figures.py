@@ -178,7 +178,8 @@ def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
         return ["No answers measured yet."]
     times = [run.at_s for run in runs if run.kind == "decode" and run.at_s]
     since = f" since {datetime.fromtimestamp(min(times)):%Y-%m-%d}" if times else ""
-    text = f"{len(rates)} answers{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
+    answers = "1 answer" if len(rates) == 1 else f"{len(rates)} answers"
+    text = f"{answers}{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
     return [text + sparkline(rates, max(n_columns - len(text), 0))]
 
 

@@ -41,7 +41,7 @@ async def test_f9_shows_what_each_model_does_and_did(open_app):
     async with open_app(client) as user:
         await user.presses("f9")
         await user.sees("1 running, 2 waiting, 3 finished", "answers 48", "0.20 s, p95 0.40", "60% of all", "400 MiB")
-        await user.sees("300 of 2,048", "1 answers since", "No benchmarks yet")
+        await user.sees("300 of 2,048", "1 answer since", "No benchmarks yet")
 
 
 async def test_b_has_the_model_measured_as_a_job(open_app):
