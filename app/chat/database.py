@@ -1,20 +1,17 @@
-"""The connection to chats.db and its tables: opened on first use, every change a synced transaction.
+"""The tables of chats.db, and which characters cannot be stored.
 
-Owns the schema as steps of `user_version` (a published step never changes, later changes are new steps), waiting for
-other windows, the meaning of SQLite's errors, and which characters cannot be stored.
+Owns the schema as steps of `user_version`: a published step never changes, later changes are new steps.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from quantizer.errors import StorageError
+from app.database import Database, Schema, migrate_to
 
-__all__ = ["MATCH_BEGIN", "MATCH_END", "STEPS", "Database", "migrate", "storable"]
+__all__ = ["MATCH_BEGIN", "MATCH_END", "SCHEMA", "STEPS", "Database", "migrate", "open_chats", "storable"]
 
 # Noncharacters of Unicode, for internal use: they mark matches, so no stored text contains them.
 MATCH_BEGIN = "\ufdd0"
@@ -96,128 +93,19 @@ STEPS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def storable(text: str) -> str:
-    """Return `text` with U+FFFD for NUL, lone surrogates and our two marks: SQLite takes the rest as it is."""
-    return text.translate(_UNSTORABLE)
+SCHEMA = Schema("chats", STEPS, gone="The chat or message no longer exists.", holder="window")
+
+
+def open_chats(path: Path) -> Database:
+    """Return the database of chats at `path`, which is opened on first use."""
+    return Database(path, SCHEMA)
 
 
 def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> None:
-    """Bring the tables up to date in one transaction; another process may do so at the same time.
-
-    Raises StorageError for the database of a newer localllm.
-    """
-    if _version(connection) == len(steps):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _take(connection, steps)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
+    """Bring the tables of chats up to date; see `app.database.migrate_to`."""
+    migrate_to(connection, replace(SCHEMA, steps=steps))
 
 
-def _take(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...]) -> None:
-    version = _version(connection)
-    if version > len(steps):
-        raise StorageError("The chats were stored by a newer version of localllm.", "Update localllm.")
-    for step in steps[version:]:
-        for statement in step:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {len(steps)}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-_BUSY_TIMEOUT_S = 10.0
-_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
-_NOTHING_DELETED = "Nothing was deleted: move the file away to start afresh, or restore a backup of it."
-_FAULTS = {
-    sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space and try again."),
-    sqlite3.SQLITE_BUSY: ("Another window has locked them for too long.", "Try again."),
-    sqlite3.SQLITE_READONLY: ("They are read-only.", "Check the permissions of the file and its folder."),
-    sqlite3.SQLITE_CANTOPEN: ("They cannot be opened.", "Check the permissions of the file and its folder."),
-    sqlite3.SQLITE_CONSTRAINT: ("The chat or message no longer exists.", "Another window removed it."),
-    sqlite3.SQLITE_NOTADB: ("The file is not a database.", _NOTHING_DELETED),
-    sqlite3.SQLITE_CORRUPT: ("The file is damaged.", _NOTHING_DELETED),
-}
-
-
-class Database:
-    """A connection for one thread, which must `close` it. Raises StorageError if the file cannot be used."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._opened: sqlite3.Connection | None = None
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for read-only statements."""
-        with self._explained():
-            yield self._connection()
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for one transaction, which is on the disk when the block ends without an error."""
-        with self._explained():
-            connection = self._connection()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # some errors have ended it already
-                    connection.execute("ROLLBACK")
-                raise
-
-    def close(self) -> None:
-        """Close the connection; the next use opens it again."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._opened is None:
-            self._opened = _open(self._path)
-        return self._opened
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            cause = f"Chats cannot be stored in {self._path}: {error.strerror}."
-            remedy = "Check its permissions and its disk, or set LOCALLLM_DATA_DIR to your own folder."
-            raise StorageError(cause, remedy) from error
-        except sqlite3.DatabaseError as error:
-            cause, remedy = _FAULTS.get(_primary_code(error), (f"SQLite reports: {error}.", ""))
-            raise StorageError(f"The chats in {self._path} cannot be used. {cause}", remedy) from error
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _make(path)
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
-    connection.row_factory = sqlite3.Row
-    try:
-        for pragma in _PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
-        migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _make(path: Path) -> None:
-    """Create the file, readable only by its owner. An existing one is not opened: closing it would release the locks
-    of every other connection of this process, and another process could remove its journal."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _primary_code(error: sqlite3.DatabaseError) -> int:
-    """Return SQLite's primary error code; 0 for an error of Python's module itself."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+def storable(text: str) -> str:
+    """Return `text` with U+FFFD for NUL, lone surrogates and our two marks: SQLite takes the rest as it is."""
+    return text.translate(_UNSTORABLE)

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms
 from app.chat.conversation import Chat, Draft, Message, MessageContent, MessageState, Transcript
-from app.chat.database import Database, storable
+from app.chat.database import Database, open_chats, storable
 from app.chat.messages import Messages, insert_message
 from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
 from app.chat.search import Search
@@ -106,7 +106,7 @@ class ChatStore:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._database = Database(data_dir / FILE_NAME)
+        self._database = open_chats(data_dir / FILE_NAME)
         self.chats = Chats(self._database)
         self.messages = Messages(self._database)
         self.transcripts = Transcripts(self._database, self.chats, self.messages)

@@ -34,7 +34,10 @@ from app.service.api.ollama import routes as ollama
 from app.service.api.openai import embeddings as openai_embeddings
 from app.service.api.openai import models as openai_models
 from app.service.api.openai import routes as openai
+from app.service.api.responses import conversations as responses_conversations
 from app.service.api.responses import routes as responses
+from app.service.api.responses.runs import Runs
+from app.service.api.responses.store import ResponseStore, StoreLimits
 from app.service.http.access_log import AccessLog
 from app.service.http.errors import (
     BUG,
@@ -65,6 +68,7 @@ _ROUTE_MODULES = (
     openai_models,
     openai_embeddings,
     responses,
+    responses_conversations,
     anthropic,
     ollama,
     ollama_library,
@@ -118,6 +122,7 @@ def create_app(
     `log` receives a line for each request.
     """
     library_service = LibraryService(models.settings)
+    stored, runs = ResponseStore(models.settings.data_dir, StoreLimits.of(models.settings)), Runs()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -125,12 +130,20 @@ def create_app(
         yield
         warming.cancel()
         await asyncio.gather(warming, return_exceptions=True)
-        await asyncio.gather(library_service.close(), models.close(), jobs.close())
+        await runs.close()
+        await asyncio.gather(library_service.close(), models.close(), jobs.close(), stored.close())
 
     # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.localllm = AppState(
-        models, library_service, PlanService(models.settings), jobs, shutdown_policy, cache(create_document)
+        models=models,
+        library=library_service,
+        plan_service=PlanService(models.settings),
+        jobs=jobs,
+        shutdown_policy=shutdown_policy,
+        responses=stored,
+        runs=runs,
+        document=cache(create_document),
     )
     for module in _ROUTE_MODULES:
         app.include_router(module.router)

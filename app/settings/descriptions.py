@@ -22,6 +22,11 @@ def _check_byte_size(text: str) -> None:
         parse_byte_size(text)
 
 
+def _check_byte_size_or_none(text: str) -> None:
+    if text.strip() != "0":
+        _check_byte_size(text)
+
+
 def _check_kv_types(text: str) -> None:
     from offload.footprint.kv_cache import parse_kv_types
 
@@ -117,6 +122,11 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
         metavar="ORIGIN,...",
     ),
     "access_log": SettingDescription("Log each request to stderr: route, status, time, model, tokens; never a prompt."),
+    "responses_size": SettingDescription(
+        "Disk space for the responses and conversations of /v1/responses, such as 512MiB; 0: store none.",
+        check=_check_byte_size_or_none,
+    ),
+    "responses_days": SettingDescription("Days that an unused stored response stays; 0: no limit.", most=36_500),
     "connect": SettingDescription(
         "URL of another localllm or OpenAI-compatible engine to use instead of a local service.", metavar="URL"
     ),

@@ -70,6 +70,8 @@ class Settings:
     hosts: str = ""
     origins: str = ""
     access_log: bool = False
+    responses_size: str = "512MiB"
+    responses_days: int = 30
     engine: str = "llama"
     jobs_at_exit: str = "ask"
     theme: str = ""

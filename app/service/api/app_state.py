@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
@@ -19,18 +19,27 @@ from app.service.models.served_model import ServedModel
 from app.service.pool.keep_alive import IdleLimit
 from app.service.shutdown_policy import ShutdownPolicy
 
+if TYPE_CHECKING:  # they use this module
+    from app.service.api.responses.runs import Runs
+    from app.service.api.responses.store import ResponseStore
+
 __all__ = ["AppState", "app_state", "model_of", "planner_warnings"]
 
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """The objects behind the routes; `document` returns the OpenAPI document, which is made at the first call."""
+    """The objects behind the routes.
+
+    `runs` are responses in the background; `document` returns the OpenAPI document, which is made at the first call.
+    """
 
     models: ModelManager
     library: LibraryService
     plan_service: PlanService
     jobs: JobManager
     shutdown_policy: ShutdownPolicy
+    responses: ResponseStore
+    runs: Runs
     document: Callable[[], dict[str, Any]]
     refused: RefusedContent = field(default_factory=RefusedContent)
 

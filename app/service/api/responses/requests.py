@@ -1,86 +1,43 @@
-"""The body of OpenAI's /v1/responses, and the chat turn made of it.
+"""The bodies of OpenAI's /v1/responses, and the chat turn made of them.
 
-Owns field names, types of items, and which fields are refused because ignoring them would give a wrong answer.
+Owns field names, which fields are answered with, and which are refused because ignoring them would give a wrong answer.
+Items are in `items`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import StrictStr
+from pydantic import Field, StrictStr
 
+from app.engine.request import SamplingParams
 from app.service.api.fields import Body
 from app.service.api.messages import (
-    ChatMessage,
-    ContentPart,
     FunctionToolBody,
-    ToolCallBody,
     ToolChoiceBody,
     alternate_roles,
     refuse_unreadable_question,
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
+from app.service.api.responses.items import InputItem, Item, Messages, RawBody
 from app.service.api.text_request import SamplingBody
 from app.service.generation.chat import ChatTurn
 from quantizer.errors import RequestError
 
-__all__ = ["ResponsesBody"]
+__all__ = ["InputTokensBody", "Metadata", "Reference", "ResponsesBody"]
 
-Messages = list[dict[str, Any]]
-
-
-class InputItem(Body):
-    """A part of the conversation so far; its type decides which fields count."""
-
-    type: StrictStr = "message"
-    role: Literal["system", "developer", "user", "assistant"] = "user"
-    content: StrictStr | list[ContentPart] | None = None
-    call_id: StrictStr = ""
-    name: StrictStr = ""
-    arguments: StrictStr = ""
-    output: StrictStr | list[ContentPart] = ""
-
-    def turn(self) -> tuple[str, tuple[str, ...]]:
-        """Return the role of the item and the types of its content that is not text."""
-        if self.type != "message":
-            return ("tool" if self.type.endswith("_output") else "assistant"), ()
-        return self.role, ChatMessage.model_construct(role=self.role, content=self.content).unreadable()
-
-    def for_template(self) -> Messages:
-        """Return messages in the form of chat templates. Raises RequestError for an unsupported item."""
-        if self.type not in _MESSAGES:
-            raise RequestError(f"An item of the input has the type {self.type[:40]!r}.", "Send messages and calls.")
-        return _MESSAGES[self.type](self)
+Metadata: TypeAlias = Annotated[
+    dict[Annotated[StrictStr, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]],
+    Field(max_length=16),
+]
+_LOGPROBS = "message.output_text.logprobs"
+_ENCRYPTED = "reasoning.encrypted_content"
+_ALLOWED = "allowed_tools"
 
 
-def _message(item: InputItem) -> Messages:
-    return [ChatMessage.model_construct(role=item.role, content=item.content).for_template()]
-
-
-def _call(item: InputItem) -> Messages:
-    call = ToolCallBody.model_validate(
-        {"id": item.call_id, "function": {"name": item.name, "arguments": item.arguments}}
-    )
-    return [{"role": "assistant", "content": None, "tool_calls": [call.for_template()]}]
-
-
-def _result(item: InputItem) -> Messages:
-    result = ChatMessage.model_construct(role="tool", content=item.output, tool_call_id=item.call_id)
-    return [result.for_template()]
-
-
-# Thoughts of earlier turns are not repeated to the model.
-_MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {
-    "message": _message,
-    "function_call": _call,
-    "function_call_output": _result,
-    "reasoning": lambda _: [],
-}
-
-
-class ResponsesToolBody(Body):
+class ResponsesToolBody(RawBody):
     """A tool; those that are not functions run on OpenAI's servers and are ignored."""
 
     type: StrictStr
@@ -92,11 +49,20 @@ class ResponsesToolBody(Body):
         return FunctionToolBody.model_validate({"function": self.model_dump(exclude={"type"})})
 
 
-class ResponsesToolChoiceBody(Body):
-    """The tool to call."""
+class NamedTool(Body):
+    """A tool by its name."""
+
+    type: StrictStr = "function"
+    name: StrictStr = ""
+
+
+class ResponsesToolChoiceBody(RawBody):
+    """The tool to call, or with the type `allowed_tools` those that may be called."""
 
     type: StrictStr
     name: StrictStr = ""
+    mode: StrictStr = "auto"
+    tools: list[NamedTool] | None = None
 
 
 class TextFormatBody(ResponseFormat):
@@ -108,62 +74,182 @@ class TextFormatBody(ResponseFormat):
         return super().grammar()
 
 
-class TextOptions(Body):
+class TextOptions(RawBody):
     """The options of the text."""
 
     format: TextFormatBody | None = None
 
 
-class ReasoningOptions(Body):
+class ReasoningOptions(RawBody):
     """The options of reasoning."""
 
     effort: StrictStr | None = None
+    summary: StrictStr | None = None
 
 
-class ResponsesBody(SamplingBody):
-    """The body of /v1/responses. Nothing is stored, so each request has to contain the whole conversation."""
+class Reference(Body):
+    """A conversation by its id."""
+
+    id: StrictStr
+
+
+class _TurnBody(SamplingBody):
+    """The fields that make the prompt."""
 
     model: StrictStr | None = None
-    input: StrictStr | list[InputItem]
-    instructions: StrictStr | None = None
+    input: StrictStr | list[InputItem] | None = None
+    instructions: StrictStr | list[InputItem] | None = None
     previous_response_id: StrictStr | None = None
+    conversation: StrictStr | Reference | None = None
     max_output_tokens: int | None = None
-    stream: bool | None = None
     tools: list[ResponsesToolBody] | None = None
     tool_choice: StrictStr | ResponsesToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
 
-    def turn(self) -> ChatTurn:
-        """Return the chat turn. Raises RequestError for unsupported fields."""
+    def items(self) -> list[InputItem]:
+        """Return what is new in the conversation, references included."""
+        if isinstance(self.input, str):
+            return [InputItem.model_validate({"type": "message", "role": "user", "content": self.input})]
+        return self.input or []
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation to go on with. Raises RequestError for two that are named."""
+        if self.conversation is None:
+            return None
         if self.previous_response_id:
-            raise RequestError("Responses are not stored.", "Send the items of the earlier ones in input.")
+            cause = "previous_response_id and conversation are both given."
+            raise RequestError(cause, "Go on with one of the two.")
+        return self.conversation if isinstance(self.conversation, str) else self.conversation.id
+
+    def turn(self, items: Sequence[InputItem] | None = None) -> ChatTurn:
+        """Return the chat turn over `items`, all of the conversation. Raises RequestError for unsupported fields."""
         effort = self.reasoning.effort if self.reasoning else None
         form = self.text.format if self.text else None
+        options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
         return ChatTurn(
-            messages=alternate_roles(self._messages()),
-            request=self.new_request("", form.grammar() if form else "", self.max_output_tokens),
+            messages=alternate_roles(self._messages(self.items() if items is None else items)),
+            request=self.new_request("", form.grammar() if form else "", self.max_output_tokens, **options),
             tools=tool_options_of(
-                [tool.tool() for tool in self.tools or () if tool.type == "function"],
+                [tool.tool() for tool in self._offered()],
                 self._choice(),
                 self.parallel_tool_calls,
             ),
             variables={"reasoning_effort": effort, "enable_thinking": effort != "none"} if effort else {},
         )
 
-    def _messages(self) -> Messages:
-        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        items = [InputItem(content=self.input)] if isinstance(self.input, str) else self.input
+    def _n_logprobs(self) -> int | None:
+        return None
+
+    def _messages(self, items: Sequence[InputItem]) -> Messages:
         refuse_unreadable_question([item.turn() for item in items])
         messages = [message for item in items for message in item.for_template()]
         if not messages:
             raise RequestError("The input is empty.", "Send at least one message.")
-        return [*system, *messages]
+        return [*self._system(), *messages]
+
+    def _system(self) -> Messages:
+        if isinstance(self.instructions, list):
+            return [message for item in self.instructions for message in item.for_template()]
+        return [{"role": "system", "content": self.instructions}] if self.instructions else []
+
+    def _offered(self) -> list[ResponsesToolBody]:
+        """Return the functions, those that `tool_choice` allows if it lists them."""
+        functions = [tool for tool in self.tools or () if tool.type == "function"]
+        choice = self.tool_choice
+        if not isinstance(choice, ResponsesToolChoiceBody) or choice.type != _ALLOWED:
+            return functions
+        names = {tool.name for tool in choice.tools or ()}
+        return [tool for tool in functions if tool.name in names]
 
     def _choice(self) -> str | ToolChoiceBody | None:
         """Return the choice in the form of chat completions, which name a function one level deeper."""
-        if not isinstance(self.tool_choice, ResponsesToolChoiceBody):
-            return self.tool_choice
-        function = {"name": self.tool_choice.name} if self.tool_choice.type == "function" else None
-        return ToolChoiceBody.model_validate({"type": self.tool_choice.type, "function": function})
+        choice = self.tool_choice
+        if not isinstance(choice, ResponsesToolChoiceBody):
+            return choice
+        if choice.type == _ALLOWED:
+            return choice.mode
+        function = {"name": choice.name} if choice.type == "function" else None
+        return ToolChoiceBody.model_validate({"type": choice.type, "function": function})
+
+
+class InputTokensBody(_TurnBody):
+    """The body of /v1/responses/input_tokens."""
+
+
+class ResponsesBody(_TurnBody):
+    """The body of /v1/responses."""
+
+    stream: bool | None = None
+    store: bool | None = None
+    background: bool | None = None
+    include: list[StrictStr] | None = None
+    metadata: Metadata | None = None
+    top_logprobs: int | None = None
+    prompt: dict[str, Any] | None = None
+    truncation: StrictStr | None = None
+    max_tool_calls: int | None = None
+    user: StrictStr | None = None
+    prompt_cache_key: StrictStr | None = None
+    safety_identifier: StrictStr | None = None
+
+    @property
+    def wants_encrypted_reasoning(self) -> bool:
+        return _ENCRYPTED in (self.include or ())
+
+    @property
+    def wants_summary(self) -> bool:
+        """Whether reasoning is wanted as its summary, which is then the whole of it."""
+        options = self.reasoning.raw if self.reasoning else {}
+        return bool(options.get("summary") or options.get("generate_summary"))
+
+    @property
+    def stores(self) -> bool:
+        """Whether the response is to be stored, as it is unless a client declines (source: openai 3.54, `store`)."""
+        return self.store is not False
+
+    def turn(self, items: Sequence[InputItem] | None = None) -> ChatTurn:
+        if self.prompt is not None:
+            raise RequestError("prompt names a template on OpenAI's servers.", "Send its text in instructions.")
+        return super().turn(items)
+
+    def _n_logprobs(self) -> int | None:
+        is_wanted = bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if is_wanted else None
+
+    def echo(self, sampling: SamplingParams) -> dict[str, Any]:
+        """Return the fields that a response repeats, with the values in force where the request leaves them out."""
+        choice, text = self.tool_choice, self.text.raw if self.text else {}
+        reasoning = self.reasoning.raw if self.reasoning else {}
+        instructions = self.instructions
+        return {
+            "background": bool(self.background),
+            "conversation": {"id": self.conversation_id} if self.conversation_id else None,
+            "instructions": [item.raw for item in instructions] if isinstance(instructions, list) else instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": self.max_tool_calls,
+            "metadata": dict(self.metadata or {}),
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "previous_response_id": self.previous_response_id,
+            "prompt_cache_key": self.prompt_cache_key,
+            "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+            "safety_identifier": self.safety_identifier,
+            "service_tier": "default",
+            "temperature": sampling.temperature,
+            "text": {"format": {"type": "text"}, **{name: value for name, value in text.items() if value is not None}},
+            "tool_choice": choice.raw if isinstance(choice, ResponsesToolChoiceBody) else choice or "auto",
+            "tools": [_echoed_tool(tool.raw) for tool in self.tools or ()],
+            "top_logprobs": self.top_logprobs or 0,
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+            "user": self.user,
+        }
+
+
+def _echoed_tool(tool: Mapping[str, Any]) -> Item:
+    """Return a tool with the fields that clients of a function's type expect."""
+    if tool.get("type") != "function":
+        return dict(tool)
+    return {"description": None, "parameters": None, "strict": None, **tool}

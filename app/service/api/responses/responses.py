@@ -1,106 +1,65 @@
-"""The engine's answer as the response object of /v1/responses, whole or as its sequence of events.
+"""The response object of /v1/responses, and the events by which it comes.
 
-Owns the fields, their order and the bounds of items. Knows nothing of HTTP.
+Owns the fields of both and the order of events (source: the types of openai 3.54). Knows nothing of HTTP.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
 from app.service.api.fields import WithWarnings
-from app.service.api.openai.usage import PromptTokensDetails
+from app.service.api.openai.usage import chat_logprobs
+from app.service.api.responses.items import Item
+from app.service.api.responses.output import AnyItem, ItemStatus, Kind, OutputForm, OutputItem, logprobs_of_text
 from app.service.generation.generation import Answer, Delta
 from app.service.http.errors import code_of, message_of
 from app.service.tools.tool import ToolCallDelta
 from quantizer.errors import UserError
 
-__all__ = ["Event", "ResponseFormatter", "ResponseObject", "ResponseStreamEvents"]
+__all__ = ["Event", "ResponseFormatter", "ResponseObject", "ResponseStatus", "ResponseStreamEvents"]
 
 Event = dict[str, Any]
-Kind = Literal["reasoning", "message", "function_call"]
 
-_ID_PREFIX: dict[Kind, str] = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
 _TEXT: dict[Kind, str] = {
     "reasoning": "response.reasoning_text",
     "message": "response.output_text",
     "function_call": "response.function_call_arguments",
 }
+_SUMMARY_TEXT = "response.reasoning_summary_text"
+_SUMMARY_PART = "response.reasoning_summary_part"
+_CONTENT_PART = "response.content_part"
+
+ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
-ItemStatus: TypeAlias = Literal["in_progress", "completed"]
+class InputTokensDetails(TypedDict):
+    """The part of a prompt that was in the cache, and the part that is written to it."""
+
+    cached_tokens: NonNegativeInt
+    cache_write_tokens: NonNegativeInt
 
 
-ResponseStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
+class OutputTokensDetails(TypedDict):
+    """The part of an answer that is reasoning."""
 
-
-class ReasoningText(TypedDict):
-    """The text of a thought."""
-
-    type: Literal["reasoning_text"]
-    text: str
-
-
-class OutputText(TypedDict):
-    """The text of a message."""
-
-    type: Literal["output_text"]
-    text: str
-    annotations: list[None]
-    logprobs: list[None]
-
-
-class ReasoningItem(TypedDict):
-    """Thoughts; there is no summary of them."""
-
-    id: str
-    type: Literal["reasoning"]
-    status: ItemStatus
-    summary: list[None]
-    content: list[ReasoningText]
-
-
-class MessageItem(TypedDict):
-    """A message."""
-
-    id: str
-    type: Literal["message"]
-    status: ItemStatus
-    role: Literal["assistant"]
-    content: list[OutputText]
-
-
-class FunctionCallItem(TypedDict):
-    """A tool call; `arguments` are JSON in a text."""
-
-    id: str
-    type: Literal["function_call"]
-    status: ItemStatus
-    call_id: str
-    name: str
-    arguments: str
-
-
-class ReasoningTokens(TypedDict):
-    """Thoughts are not counted by themselves."""
-
-    reasoning_tokens: Literal[0]
+    reasoning_tokens: NonNegativeInt
 
 
 class ResponseUsage(TypedDict):
     """The cost of a response in tokens."""
 
     input_tokens: NonNegativeInt
-    input_tokens_details: PromptTokensDetails
+    input_tokens_details: InputTokensDetails
     output_tokens: NonNegativeInt
-    output_tokens_details: ReasoningTokens
+    output_tokens_details: OutputTokensDetails
     total_tokens: NonNegativeInt
 
 
@@ -117,114 +76,104 @@ class ResponseError(TypedDict):
     message: str
 
 
+class ConversationReference(TypedDict):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
+class EchoedReasoning(TypedDict):
+    """The options of reasoning, as they were sent."""
+
+    effort: str | None
+    summary: str | None
+
+
 class ResponseObject(WithWarnings):
-    """The next items of a conversation. Nothing is stored."""
+    """The next items of a conversation, with the fields of the request; `store` says whether it is stored."""
 
     id: str
     object: Literal["response"]
     created_at: NonNegativeInt
+    completed_at: NonNegativeInt | None
     status: ResponseStatus
     error: ResponseError | None
     incomplete_details: IncompleteDetails | None
     model: str
-    output: list[ReasoningItem | MessageItem | FunctionCallItem]
-    parallel_tool_calls: Literal[True]
-    tool_choice: Literal["auto"]
-    tools: list[None]
-    store: Literal[False]
+    output: list[AnyItem]
     usage: ResponseUsage | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """Item `index` of the output. The text of a function_call is the arguments of `call`."""
-
-    kind: Kind
-    index: int
-    response_id: str
-    text: str = ""
-    call: ToolCallDelta = field(default_factory=lambda: ToolCallDelta(0))
-
-    @property
-    def item_id(self) -> str:
-        return f"{_ID_PREFIX[self.kind]}{self.response_id}_{self.index}"
-
-    def as_object(self, status: ItemStatus) -> ReasoningItem | MessageItem | FunctionCallItem:
-        """Return the item as it is now."""
-        if self.kind == "function_call":
-            return {
-                "id": self.item_id,
-                "type": "function_call",
-                "status": status,
-                "call_id": self.call.call_id,
-                "name": self.call.name,
-                "arguments": self.text,
-            }
-        if self.kind == "reasoning":
-            thoughts = [self._reasoning_text()] if self.text else []
-            return {"id": self.item_id, "type": "reasoning", "status": status, "summary": [], "content": thoughts}
-        texts = [self._output_text()] if self.text else []
-        return {"id": self.item_id, "type": "message", "status": status, "role": "assistant", "content": texts}
-
-    def part(self) -> ReasoningText | OutputText:
-        """Return the text as the only part of the content."""
-        return self._reasoning_text() if self.kind == "reasoning" else self._output_text()
-
-    def _reasoning_text(self) -> ReasoningText:
-        return {"type": "reasoning_text", "text": self.text}
-
-    def _output_text(self) -> OutputText:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+    store: bool
+    background: bool
+    conversation: ConversationReference | None
+    instructions: str | list[Item] | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: EchoedReasoning
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    temperature: NonNegativeFloat
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: NonNegativeFloat
+    truncation: Literal["disabled"]
+    user: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormatter:
-    """The identity of one response of the model `model_id`, and the planner's `warnings`."""
+    """The identity of one response of the model `model_id`, the fields it repeats, and the planner's `warnings`."""
 
     request_id: str
     model_id: str
-    warnings: WithWarnings
+    echo: Mapping[str, Any]
+    warnings: WithWarnings = field(default_factory=WithWarnings)
+    stores: bool = False
+    form: OutputForm = field(default_factory=OutputForm)
     created_s: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answer: Answer) -> ResponseObject:
-        """Return the response in one piece."""
-        contents = enumerate(_contents(answer))
-        items = [_Item(kind, index, self.request_id, text, call) for index, (kind, text, call) in contents]
-        return self.ended(answer, items)
+    @property
+    def response_id(self) -> str:
+        return f"resp_{self.request_id}"
 
-    def begun(self) -> ResponseObject:
-        """Return the response with nothing in it."""
-        return self._response("in_progress", [])
+    def unfinished(self, status: ResponseStatus, output: list[AnyItem]) -> ResponseObject:
+        """Return the response without an end, or ended otherwise than by its answer."""
+        return self._response(status, output)
 
-    def ended(self, answer: Answer, items: list[_Item]) -> ResponseObject:
-        """Return the response with the output `items`."""
+    def ended(self, answer: Answer, output: list[AnyItem], n_reasoning_tokens: int) -> ResponseObject:
+        """Return the response with its whole output."""
         is_cut = answer.end.reason is FinishReason.LENGTH
-        response = self._response("incomplete" if is_cut else "completed", items)
+        response = self._response("incomplete" if is_cut else "completed", output)
+        response["completed_at"] = None if is_cut else int(time.time())
         response["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
-        response["usage"] = _usage(answer.end)
+        response["usage"] = _usage(answer.end, n_reasoning_tokens)
         return response
 
-    def failed(self, error: UserError) -> ResponseObject:
+    def failed(self, error: UserError, output: list[AnyItem]) -> ResponseObject:
         """Return the response that ended with `error`."""
-        response = self._response("failed", [])
+        response = self._response("failed", output)
         response["error"] = {"code": code_of(error), "message": message_of(error, hide_paths=True)}
         return response
 
-    def _response(self, status: ResponseStatus, items: list[_Item]) -> ResponseObject:
+    def _response(self, status: ResponseStatus, output: list[AnyItem]) -> ResponseObject:
         return {
-            "id": f"resp_{self.request_id}",
+            "id": self.response_id,
             "object": "response",
             "created_at": self.created_s,
+            "completed_at": None,
             "status": status,
             "error": None,
             "incomplete_details": None,
             "model": self.model_id,
-            "output": [item.as_object("completed") for item in items],
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
-            "store": False,
+            "output": output,
             "usage": None,
+            "store": self.stores,
+            **self.echo,  # type: ignore[typeddict-item]  # the fields of the request that `ResponsesBody.echo` returns
             **self.warnings,
         }
 
@@ -233,100 +182,128 @@ class ResponseStreamEvents:
     """The events of one response. An item ends when another kind of text, or another call, begins."""
 
     def __init__(self, formatter: ResponseFormatter) -> None:
-        self._formatter = formatter
-        self._ended: list[_Item] = []
-        self._open: _Item | None = None
+        self.formatter = formatter
+        self._ended: list[AnyItem] = []
+        self._open: OutputItem | None = None
         self._n_events = 0
+        self._n_tokens = 0
+        self._n_reasoning_tokens = 0
 
-    def opening(self) -> Iterator[Event]:
+    def opening(self, status: ResponseStatus = "in_progress") -> Iterator[Event]:
         """Return the first events."""
-        for name in ("response.created", "response.in_progress"):
-            yield self._event(name, response=self._formatter.begun())
+        yield self._event("response.created", response=self.so_far(status))
+        yield self._event(f"response.{status}", response=self.so_far(status))
+
+    def begun(self) -> Event:
+        """Return the event that a queued response is in progress."""
+        return self._event("response.in_progress", response=self.so_far())
+
+    def so_far(self, status: ResponseStatus = "in_progress") -> ResponseObject:
+        """Return the response as it is now."""
+        is_over = status not in ("queued", "in_progress")
+        opened = [self._open.as_object("incomplete" if is_over else "in_progress")] if self._open else []
+        return self.formatter.unfinished(status, [*self._ended, *opened])
 
     def of_delta(self, delta: Delta) -> Iterator[Event]:
         """Return the events of new text."""
+        self._count(delta)
         if delta.reasoning:
             yield from self._add("reasoning", delta.reasoning)
         if delta.text:
-            yield from self._add("message", delta.text)
+            yield from self._add("message", delta.text, delta)
         for call in delta.calls:
             if call.name:
                 yield from self._begin("function_call", call)
             if call.arguments:
                 yield from self._add("function_call", call.arguments)
 
-    def ending(self, answer: Answer) -> Iterator[Event]:
-        """Return the last events, the very last with the whole response."""
-        yield from self._end_item()
-        response = self._formatter.ended(answer, self._ended)
-        yield self._event(f"response.{response['status']}", response=response)
+    def closing(self, answer: Answer) -> Iterator[Event]:
+        """Return the events of the item that the end of the answer ends."""
+        yield from self._end_item("incomplete" if answer.end.reason is FinishReason.LENGTH else "completed")
 
-    def failure(self, error: UserError) -> Event:
-        """Return the last event of a response that cannot go on."""
-        return self._event("response.failed", response=self._formatter.failed(error))
+    def ended(self, answer: Answer) -> ResponseObject:
+        """Return the whole response."""
+        return self.formatter.ended(answer, self._ended, self._n_reasoning_tokens)
 
-    def _add(self, kind: Kind, text: str) -> Iterator[Event]:
+    def failed(self, error: UserError) -> ResponseObject:
+        """Return the response that cannot go on."""
+        return self.formatter.failed(error, self.so_far("failed")["output"])
+
+    def last(self, response: ResponseObject) -> Event:
+        """Return the last event, with the response as it has ended."""
+        return self._event(f"response.{response['status']}", response=response)
+
+    def _count(self, delta: Delta) -> None:
+        """Count the tokens of reasoning; where it ends within a delta, its share by length."""
+        n_new, self._n_tokens = delta.n_tokens - self._n_tokens, delta.n_tokens
+        n_others = len(delta.text) + sum(len(call.name) + len(call.arguments) for call in delta.calls)
+        if delta.reasoning:
+            self._n_reasoning_tokens += round(n_new * len(delta.reasoning) / (len(delta.reasoning) + n_others))
+
+    def _add(self, kind: Kind, text: str, delta: Delta | None = None) -> Iterator[Event]:
         if self._open is None or self._open.kind != kind:
             yield from self._begin(kind)
         assert self._open is not None, "an item has begun"
-        self._open = replace(self._open, text=self._open.text + text)
-        yield self._of_text(self._open, "delta", delta=text)
+        logprobs = logprobs_of_text(delta.logprobs, text) if delta else ()
+        self._open = replace(self._open, text=self._open.text + text, logprobs=(*self._open.logprobs, *logprobs))
+        extra: Event = {"logprobs": chat_logprobs(logprobs)} if kind == "message" else {}
+        yield self._of_text(self._open, "delta", delta=text, **extra)
 
     def _begin(self, kind: Kind, call: ToolCallDelta | None = None) -> Iterator[Event]:
-        yield from self._end_item()
-        item = _Item(kind, len(self._ended), self._formatter.request_id, call=call or ToolCallDelta(0))
+        yield from self._end_item("completed")
+        item = OutputItem(
+            kind, len(self._ended), self.formatter.request_id, self.formatter.form, call=call or ToolCallDelta(0)
+        )
         self._open = item
-        yield self._of_item("response.output_item.added", item, "in_progress")
+        yield self._of_item("response.output_item.added", item.as_object("in_progress"))
         if kind != "function_call":
-            yield self._of_part("response.content_part.added", item)
+            yield self._of_part("added", item)
 
-    def _end_item(self) -> Iterator[Event]:
+    def _end_item(self, status: ItemStatus) -> Iterator[Event]:
         if self._open is None:
             return
         item, self._open = self._open, None
-        self._ended.append(item)
-        yield self._of_text(item, "done", **{"arguments" if item.kind == "function_call" else "text": item.text})
-        if item.kind != "function_call":
-            yield self._of_part("response.content_part.done", item)
-        yield self._of_item("response.output_item.done", item, "completed")
+        self._ended.append(item.as_object(status))
+        if item.kind == "function_call":
+            yield self._of_text(item, "done", name=item.call.name, arguments=item.text)
+        else:
+            extra: Event = {"logprobs": chat_logprobs(item.logprobs)} if item.kind == "message" else {}
+            yield self._of_text(item, "done", text=item.text, **extra)
+            yield self._of_part("done", item)
+        yield self._of_item("response.output_item.done", self._ended[-1])
 
-    def _of_item(self, name: str, item: _Item, status: ItemStatus) -> Event:
-        return self._event(name, output_index=item.index, item=item.as_object(status))
+    def _of_item(self, name: str, item: AnyItem) -> Event:
+        index = len(self._ended) - (1 if name.endswith("done") else 0)
+        return self._event(name, output_index=index, item=item)
 
-    def _of_part(self, name: str, item: _Item) -> Event:
-        return self._event(name, **_place(item), part=item.part())
+    def _of_part(self, suffix: str, item: OutputItem) -> Event:
+        if item.is_summary:
+            return self._event(f"{_SUMMARY_PART}.{suffix}", **_place(item), part=item.summary())
+        return self._event(f"{_CONTENT_PART}.{suffix}", **_place(item), part=item.part())
 
-    def _of_text(self, item: _Item, suffix: str, **fields: str) -> Event:
-        logprobs: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
-        return self._event(f"{_TEXT[item.kind]}.{suffix}", **_place(item), **fields, **logprobs)
+    def _of_text(self, item: OutputItem, suffix: str, **fields: Any) -> Event:
+        name = _SUMMARY_TEXT if item.is_summary else _TEXT[item.kind]
+        return self._event(f"{name}.{suffix}", **_place(item), **fields)
 
-    def _event(self, name: str, **fields: Any) -> Event:
+    def _event(self, event: str, /, **fields: Any) -> Event:
         self._n_events += 1
-        return {"type": name, "sequence_number": self._n_events - 1, **fields}
+        return {"type": event, "sequence_number": self._n_events - 1, **fields}
 
 
-def _place(item: _Item) -> Event:
-    place = {"item_id": item.item_id, "output_index": item.index}
-    return place if item.kind == "function_call" else {**place, "content_index": 0}
+def _place(item: OutputItem) -> Event:
+    place: Event = {"item_id": item.item_id, "output_index": item.index}
+    if item.kind == "function_call":
+        return place
+    return {**place, "summary_index" if item.is_summary else "content_index": 0}
 
 
-def _contents(answer: Answer) -> Iterator[tuple[Kind, str, ToolCallDelta]]:
-    """Yield kind, text and call of the items of a whole answer."""
-    none = ToolCallDelta(0)
-    if answer.reasoning:
-        yield "reasoning", answer.reasoning, none
-    if answer.text:
-        yield "message", answer.text, none
-    for call in answer.calls:
-        yield "function_call", call.arguments, call
-
-
-def _usage(finished: Finished) -> ResponseUsage:
+def _usage(finished: Finished, n_reasoning_tokens: int) -> ResponseUsage:
     usage = finished.usage
+    n_written = usage.n_prompt_tokens - usage.n_cached_tokens
     return {
         "input_tokens": usage.n_prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.n_cached_tokens},
+        "input_tokens_details": {"cached_tokens": usage.n_cached_tokens, "cache_write_tokens": n_written},
         "output_tokens": usage.n_output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": n_reasoning_tokens},
         "total_tokens": usage.n_prompt_tokens + usage.n_output_tokens,
     }

@@ -68,6 +68,9 @@ RESPONSES: list[dict[str, Any]] = [
     {"input": SAYS, "tools": [{"type": "function", **FUNCTION}]},
     {"input": SAYS, "max_output_tokens": 2},
     {"input": SAYS, "stream": True},
+    {"input": SAYS, "reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"]},
+    {"input": SAYS, "top_logprobs": 2, "store": False},
+    {"input": SAYS, "background": True},
 ]
 VECTORS = [{"input": ["a", "b"]}, {"input": [1, 2], "encoding_format": "base64"}]
 
@@ -82,6 +85,10 @@ ANSWERED: Answered = {
     "POST /fim/completions": FILLED,
     "POST /v1/responses": RESPONSES,
     "POST /responses": RESPONSES,
+    "POST /v1/responses/input_tokens": [{"input": "a"}],
+    "POST /v1/conversations": [{}, {"items": [{"role": "user", "content": "a"}], "metadata": {"a": "b"}}],
+    "POST /v1/conversations/{conversation_id}": [{"metadata": {"a": "b"}}],
+    "POST /v1/conversations/{conversation_id}/items": [{"items": [{"role": "user", "content": "a"}]}],
     "POST /embedding": [{"content": "a"}, {"content": ["a", [98]], "embd_normalize": 0}],
     "POST /embeddings": [{"content": "a"}, *VECTORS],
     "POST /v1/embeddings": VECTORS,
@@ -174,6 +181,18 @@ def failed_job_id(own: RunningService) -> str:
     return str(job["id"])
 
 
+def stored_ids(own: RunningService, path: str) -> dict[str, str]:
+    """Return the ids that `path` has: of a response in the background, and of a conversation with an item."""
+    if "{response_id}" in path:
+        made = own.http.post("/v1/responses", json={"input": "<say>a</say>", "background": True}).json()
+        return {"{response_id}": made["id"]}
+    if "{conversation_id}" not in path:
+        return {}
+    items = [{"id": "msg_1", "role": "user", "content": "a"}]
+    made = own.http.post("/v1/conversations", json={"items": items}).json()
+    return {"{conversation_id}": made["id"], "{item_id}": "msg_1"}
+
+
 @pytest.fixture
 def gone(folder: Path, coder: Path) -> Iterator[None]:
     """A model in the library that may be removed."""
@@ -243,6 +262,8 @@ def test_each_answer_matches_the_document(own: RunningService, operation: str, c
     method, path = operation.split()
     job_id = failed_job_id(own) if "{job_id}" in path else ""
     url = path.replace("{model_id}", "coder").replace("{job_id}", job_id) + ASKED.get(operation, "")
+    for name, stored_id in stored_ids(own, path).items():
+        url = url.replace(name, stored_id)
     own.wait_until(lambda model: model["state"] != "loading")  # a model that loads cannot be unloaded
     for body in ANSWERED.get(operation, [None]):
         asked = body | {"source": str(coder)} if operation == "POST /api/localllm/import" and body else body
@@ -289,6 +310,12 @@ def test_each_refusal_of_invalid_json_matches_the_document(own: RunningService, 
     [
         ("POST /v1/chat/completions", {"messages": ASKS, "model": "missing"}, 404),
         ("POST /v1/completions", {"prompt": "a" * 5000}, 400),
+        ("POST /v1/responses", {"input": "a", "previous_response_id": "resp_none"}, 400),
+        ("POST /v1/responses", {"input": [{"id": "msg_none"}]}, 404),
+        ("GET /v1/responses/{response_id}", {}, 404),
+        ("POST /v1/responses/{response_id}/cancel", {}, 404),
+        ("GET /v1/responses/{response_id}/input_items", {}, 404),
+        ("DELETE /v1/conversations/{conversation_id}", {}, 404),
         ("POST /v1/messages", {"messages": ASKS, "max_tokens": 1, "model": "missing"}, 404),
         ("POST /api/chat", {"messages": ASKS, "model": "missing"}, 404),
         ("POST /completion", {"prompt": "a" * 5000}, 400),

@@ -136,7 +136,7 @@ def test_templates_receive_the_reasoning_effort() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"previous_response_id": "resp_1"}, "not stored"),
+        ({"prompt": {"id": "pmpt_1"}}, "template"),
         ({"input": []}, "empty"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),

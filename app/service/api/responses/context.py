@@ -1,0 +1,115 @@
+"""The conversation that a request of /v1/responses goes on with, and where its answer is kept.
+
+Owns what `previous_response_id`, `conversation`, `item_reference` and `store` mean. Independent of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from app.event_log import log_event
+from app.service.api.responses.items import InputItem, Item, parse_item
+from app.service.api.responses.requests import InputTokensBody, ResponsesBody
+from app.service.api.responses.responses import ResponseObject
+from app.service.api.responses.store import Kind, Record, ResponseStore
+from app.service.http.errors import RefusedError, message_of
+from quantizer.errors import StorageError
+
+__all__ = ["Context", "context_of", "keep", "not_found", "response_of", "without_output"]
+
+_STORED = (
+    "Only what is stored can be named; the settings responses_size and responses_days limit how much and how long."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A conversation: its stored items, and the new ones with what they refer to."""
+
+    earlier: Sequence[Item]
+    new: Sequence[InputItem]
+
+    @property
+    def items(self) -> list[InputItem]:
+        """All items in order. Raises RequestError for a stored one of another version."""
+        return [*(parse_item(item) for item in self.earlier), *self.new]
+
+
+async def context_of(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> Context:
+    """Return the conversation of a request. Raises RefusedError for a name of what is not stored."""
+    earlier = await _earlier(store, body)
+    present = {item["id"] for item in earlier}
+    items = [item for item in body.items() if item.reference not in present]  # what is there already is not repeated
+    referenced = await store.referenced(name for item in items if (name := item.reference))
+    return Context(earlier, [_resolved(item, referenced) for item in items])
+
+
+async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> list[Item]:
+    if conversation := body.conversation_id:
+        found = await store.items(Kind.CONVERSATION, conversation)
+        if found is None:
+            raise not_found(Kind.CONVERSATION, conversation)
+        return found
+    if not (previous := body.previous_response_id):
+        return []
+    found = await store.items(Kind.RESPONSE, previous)
+    if found is None:
+        cause = f"Previous response with id {previous[:80]!r} not found."
+        raise RefusedError(400, "previous_response_not_found", cause, _STORED)
+    return found
+
+
+def _resolved(item: InputItem, referenced: dict[str, Item]) -> InputItem:
+    name = item.reference
+    if name is None:
+        return item
+    if name not in referenced:
+        raise RefusedError(404, "not_found", f"Item with id {name[:80]!r} not found.", _STORED)
+    return parse_item(referenced[name])
+
+
+def not_found(kind: Kind, name: str) -> RefusedError:
+    """Return the error for a response or conversation that is not stored."""
+    return RefusedError(404, "not_found", f"{kind.title()} with id {name[:80]!r} not found.", _STORED)
+
+
+async def keep(
+    store: ResponseStore, context: Context, response: ResponseObject, process: int = 0, *, extends: bool = True
+) -> ResponseObject:
+    """Store `response` where it is to be, and return it as it is answered: one that cannot be stored has a warning.
+
+    It `extends` the conversation that it belongs to. `process` answers it in the background.
+    """
+    conversation = response["conversation"] if extends else None
+    if not (response["store"] or conversation):
+        return response
+    new = [item.for_store() for item in context.new]
+    outputs = cast("list[Item]", response["output"])
+    try:
+        if conversation and not await store.extend(conversation["id"], [*new, *outputs]):
+            return _unstored(response, "Its conversation has been deleted.")
+        if response["store"]:
+            items = [*context.earlier, *new]
+            stays = await store.add(Kind.RESPONSE, without_output(response), items, outputs, process)
+            return response if stays else _unstored(response, "It is larger than the setting responses_size.")
+    except StorageError as error:
+        log_event("service", f"A response is not stored: {error}")
+        return _unstored(response, message_of(error, hide_paths=True))
+    return response
+
+
+def without_output(response: ResponseObject) -> dict[str, Any]:
+    """Return `response` as it is stored, its output apart."""
+    return {name: value for name, value in response.items() if name not in ("output", "warnings")}
+
+
+def response_of(record: Record) -> ResponseObject:
+    """Return a stored response."""
+    return cast("ResponseObject", {**record.object, "output": record.outputs})
+
+
+def _unstored(response: ResponseObject, cause: str) -> ResponseObject:
+    warnings = [*response.get("warnings", ()), f"The response is not stored. {cause}"]
+    return {**response, "store": False, "warnings": warnings}

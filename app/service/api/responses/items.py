@@ -1,0 +1,193 @@
+"""The items of a conversation in /v1/responses: what a client sends, what is stored, and messages for a template.
+
+Owns the types of items, their ids and the form in which they are stored. Knows nothing of where they are stored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+from uuid import uuid4
+
+from pydantic import PrivateAttr, StrictStr, ValidationError, ValidatorFunctionWrapHandler, model_validator
+
+from app.service.api.fields import Body
+from app.service.api.messages import ChatMessage, ContentPart, ToolCallBody
+from quantizer.errors import RequestError
+
+__all__ = ["InputItem", "Item", "Messages", "RawBody", "encode_reasoning", "parse_item"]
+
+Item: TypeAlias = dict[str, Any]
+Messages: TypeAlias = list[dict[str, Any]]
+
+_REFERENCE = "item_reference"
+_ENCODED = "localllm:"  # before reasoning that a client keeps for us
+
+
+class RawBody(Body):
+    """An object of a request that is answered with, or stored, as it was sent."""
+
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        parsed = parse(value)
+        if isinstance(value, dict):
+            parsed._raw = value  # noqa: SLF001  (its own)
+        return parsed
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The object as it was sent, unknown fields included."""
+        return self._raw
+
+
+class ReasoningPart(Body):
+    """A part of a thought or of its summary."""
+
+    text: StrictStr = ""
+
+
+class InputItem(RawBody):
+    """A part of the conversation so far; its type decides which fields count."""
+
+    type: StrictStr | None = None
+    id: StrictStr | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: StrictStr | list[ContentPart] | None = None
+    summary: list[ReasoningPart] | None = None
+    encrypted_content: StrictStr | None = None
+    call_id: StrictStr | None = None
+    name: StrictStr | None = None
+    arguments: StrictStr = ""
+    input: StrictStr = ""
+    output: StrictStr | list[ContentPart] = ""
+
+    @property
+    def kind(self) -> str:
+        """The type. One with an id alone is a reference (source: the type `ItemReference` of openai 3.54)."""
+        return self.type or ("message" if self.role or self.content is not None else _REFERENCE)
+
+    @property
+    def reference(self) -> str | None:
+        """The id of the stored item that this one stands for, None where it stands for itself."""
+        if self.kind != _REFERENCE:
+            return None
+        if not self.id:
+            raise RequestError("An item of the input is a reference without an id.", "Send the id of a stored item.")
+        return self.id
+
+    def turn(self) -> tuple[str, tuple[str, ...]]:
+        """Return the role of the item and the types of its content that is not text."""
+        if self.kind != "message":
+            return ("tool" if self.kind.endswith("_output") else "assistant"), ()
+        role = self.role or "user"
+        return role, ChatMessage.model_construct(role=role, content=self.content).unreadable()
+
+    def for_template(self) -> Messages:
+        """Return messages in the form of chat templates. Raises RequestError for an unsupported item."""
+        if self.kind not in _MESSAGES:
+            raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
+        return _MESSAGES[self.kind](self)
+
+    def for_store(self) -> Item:
+        """Return the item as it is stored and listed: with an id, a status, and parts of content."""
+        item: Item = {
+            **self.raw,
+            "type": self.kind,
+            "id": self.id or f"{_PREFIXES.get(self.kind, 'item')}_{uuid4().hex}",
+        }
+        if self.kind == "message":
+            item["role"] = role = self.role or "user"
+            content = self.raw.get("content")
+            if isinstance(content, str):
+                item["content"] = [_answer_part(content) if role == "assistant" else _asked_part(content)]
+        if self.kind != "reasoning":
+            item.setdefault("status", "completed")
+        return item
+
+
+def parse_item(value: Item) -> InputItem:
+    """Return a stored item. Raises RequestError for one of another version."""
+    try:
+        return InputItem.model_validate(value)
+    except ValidationError:
+        raise RequestError(f"The stored item {str(value.get('id'))[:80]!r} is invalid.", "Send it whole.") from None
+
+
+def encode_reasoning(text: str) -> str:
+    """Return a thought in the form that clients keep as `encrypted_content`, where a service stores nothing."""
+    return _ENCODED + base64.b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def _decode_reasoning(text: str) -> str:
+    """Return the thought in `encrypted_content`, empty for one of another service."""
+    if not text.startswith(_ENCODED):
+        return ""
+    try:
+        return base64.b64decode(text.removeprefix(_ENCODED), validate=True).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _asked_part(text: str) -> Item:
+    return {"type": "input_text", "text": text}
+
+
+def _answer_part(text: str) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+_PREFIXES: Mapping[str, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+
+
+def _message(item: InputItem) -> Messages:
+    return [ChatMessage.model_construct(role=item.role or "user", content=item.content).for_template()]
+
+
+def _call(item: InputItem) -> Messages:
+    return [_calling(item, item.arguments)]
+
+
+def _custom_call(item: InputItem) -> Messages:
+    return [_calling(item, json.dumps({"input": item.input}))]
+
+
+def _calling(item: InputItem, arguments: str) -> dict[str, Any]:
+    function = {"name": item.name or "", "arguments": arguments}
+    call = ToolCallBody.model_validate({"id": item.call_id or "", "function": function})
+    return {"role": "assistant", "content": None, "tool_calls": [call.for_template()]}
+
+
+def _result(item: InputItem) -> Messages:
+    result = ChatMessage.model_construct(role="tool", content=item.output, tool_call_id=item.call_id or "")
+    return [result.for_template()]
+
+
+def _reasoning(item: InputItem) -> Messages:
+    """Return the thought before an answer or a call; the template decides whether the model reads it again."""
+    content = item.content if isinstance(item.content, list) else []
+    text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in item.summary or ())
+    text = text or _decode_reasoning(item.encrypted_content or "")
+    return [{"role": "assistant", "content": "", "reasoning_content": text}] if text else []
+
+
+_MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {
+    "message": _message,
+    "function_call": _call,
+    "function_call_output": _result,
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _result,
+    "reasoning": _reasoning,
+}

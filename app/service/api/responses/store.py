@@ -1,0 +1,322 @@
+"""Responses and conversations on disk, in `<data>/responses.db`.
+
+Owns the tables, and the limits of size and age, by which the least recently used leave first. A response keeps the
+whole context that it answered, so that it outlives the responses before it; equal items are stored once. Several
+services may use the file, which only its owner can read. Independent of what an item means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from app.database import Database, Schema
+from app.settings.parsing import parse_byte_size
+from app.settings.settings import Settings
+
+__all__ = ["FILE_NAME", "Kind", "Record", "ResponseStore", "StoreLimits"]
+
+FILE_NAME = "responses.db"
+Item: TypeAlias = dict[str, Any]
+Result = TypeVar("Result")
+
+_DAY_S = 24 * 60 * 60
+_MOST_AT_ONCE = 32  # records that leave before the size is looked at again
+_MOST_FREE_PAGES = 256  # 1 MiB
+_INPUTS, _OUTPUTS, _ALL = (0, 0), (1, 1), (0, 1)  # of `is_output`
+
+_TABLES = (
+    """CREATE TABLE records (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        kind TEXT NOT NULL,
+        used_s REAL NOT NULL,
+        process INTEGER NOT NULL,
+        object TEXT NOT NULL
+    ) STRICT""",
+    "CREATE INDEX records_used ON records (used_s, id)",
+    """CREATE TABLE contents (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        item_id TEXT NOT NULL,
+        digest BLOB NOT NULL UNIQUE,
+        item TEXT NOT NULL
+    ) STRICT""",
+    "CREATE INDEX contents_item ON contents (item_id, id)",
+    """CREATE TABLE items (
+        record_id INTEGER NOT NULL REFERENCES records (id) ON DELETE CASCADE,
+        position INTEGER NOT NULL,
+        is_output INTEGER NOT NULL,
+        content_id INTEGER NOT NULL REFERENCES contents (id),
+        PRIMARY KEY (record_id, position)
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX items_content ON items (content_id)",
+    """CREATE TRIGGER items_delete AFTER DELETE ON items
+        WHEN NOT EXISTS (SELECT 1 FROM items WHERE content_id = old.content_id) BEGIN
+        DELETE FROM contents WHERE id = old.content_id;
+    END""",
+)
+_SCHEMA = Schema(
+    "responses",
+    (_TABLES,),
+    gone="The response or conversation no longer exists.",
+    # A crash of the machine may cost the last responses; what is deleted is overwritten.
+    pragmas=(
+        "auto_vacuum = INCREMENTAL",
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+        "secure_delete = ON",
+        f"journal_size_limit = {8 << 20}",
+    ),
+)
+
+
+class Kind(StrEnum):
+    """What a record is."""
+
+    RESPONSE = "response"
+    CONVERSATION = "conversation"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored response or conversation: its object, its output, and the process that answers it in the background."""
+
+    object: dict[str, Any]
+    outputs: list[Item]
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """The bytes of the file, 0 for no file, and the days that an unused record stays, 0 for ever."""
+
+    max_bytes: int
+    max_days: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> StoreLimits:
+        size = settings.responses_size.strip() or Settings().responses_size
+        return cls(0 if size == "0" else parse_byte_size(size), settings.responses_days)
+
+
+class ResponseStore:
+    """The records of a data folder. Every method raises StorageError where the file cannot be used."""
+
+    def __init__(self, data_dir: Path, limits: StoreLimits, now_s: Callable[[], float] = time.time) -> None:
+        self._database = Database(data_dir / FILE_NAME, _SCHEMA)
+        self._path = data_dir / FILE_NAME
+        self._limits = limits
+        self._now_s = now_s
+        self._thread = ThreadPoolExecutor(1, "response-store")  # SQLite's connection is its own
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether responses are stored at all."""
+        return self._limits.max_bytes > 0
+
+    async def add(
+        self, kind: Kind, value: dict[str, Any], items: Sequence[Item], outputs: Sequence[Item] = (), process: int = 0
+    ) -> bool:
+        """Store `value` under its id, or replace it. Return whether it stays: one larger than the file does not."""
+
+        def run() -> bool:
+            with self._database.writing() as connection:
+                row_id = _put(connection, kind, value, self._now_s(), process)
+                _add_items(connection, row_id, items, is_output=False)
+                _add_items(connection, row_id, outputs, is_output=True)
+                self._shrink(connection)
+                stays = _row_id(connection, kind, value["id"]) is not None
+            self._give_back()
+            return stays
+
+        return await self._run(run)
+
+    async def extend(self, name: str, items: Sequence[Item]) -> bool:
+        """Add `items` to a conversation. Return whether there is one of that name."""
+
+        def run() -> bool:
+            with self._database.writing() as connection:
+                row_id = _row_id(connection, Kind.CONVERSATION, name)
+                if row_id is not None:
+                    _add_items(connection, row_id, items, is_output=False)
+                    _use(connection, row_id, self._now_s())
+                self._shrink(connection)
+            self._give_back()
+            return row_id is not None
+
+        return await self._run(run)
+
+    async def replace(self, kind: Kind, value: dict[str, Any]) -> bool:
+        """Replace an object, not its items. Return whether there is one of that id."""
+
+        def run() -> bool:
+            with self._database.writing() as connection:
+                sql = "UPDATE records SET object = ?, used_s = ? WHERE name = ? AND kind = ?"
+                return bool(connection.execute(sql, (_json(value), self._now_s(), value["id"], kind)).rowcount)
+
+        return await self._run(run)
+
+    async def record(self, kind: Kind, name: str) -> Record | None:
+        """Return the record of that name, which counts as a use, None if it is not stored."""
+
+        def run() -> Record | None:
+            with self._database.writing() as connection:
+                row_id = _row_id(connection, kind, name)
+                if row_id is None:
+                    return None
+                _use(connection, row_id, self._now_s())
+                row = connection.execute("SELECT object, process FROM records WHERE id = ?", (row_id,)).fetchone()
+                outputs = _items(connection, row_id, _OUTPUTS)
+                return Record(json.loads(row["object"]), outputs, row["process"])
+
+        return await self._run(run) if self._exists else None
+
+    async def items(self, kind: Kind, name: str, *, with_outputs: bool = True) -> list[Item] | None:
+        """Return the items of a record in their order, which counts as a use, None if it is not stored.
+
+        Those of a response are the whole conversation before it, and its output.
+        """
+
+        def run() -> list[Item] | None:
+            with self._database.writing() as connection:
+                row_id = _row_id(connection, kind, name)
+                if row_id is None:
+                    return None
+                _use(connection, row_id, self._now_s())
+                return _items(connection, row_id, _ALL if with_outputs else _INPUTS)
+
+        return await self._run(run) if self._exists else None
+
+    async def referenced(self, item_ids: Iterable[str]) -> dict[str, Item]:
+        """Return those of the items that are stored, by id."""
+        names = list(dict.fromkeys(item_ids))
+
+        def run() -> dict[str, Item]:
+            sql = "SELECT item FROM contents WHERE item_id = ? ORDER BY id DESC LIMIT 1"
+            with self._database.reading() as connection:
+                rows = [(name, connection.execute(sql, (name,)).fetchone()) for name in names]
+            return {name: json.loads(row["item"]) for name, row in rows if row is not None}
+
+        return await self._run(run) if names and self._exists else {}
+
+    async def remove(self, kind: Kind, name: str) -> bool:
+        """Remove a record and the items that no other has. Return whether there was one."""
+
+        def run() -> bool:
+            with self._database.writing() as connection:
+                sql = "DELETE FROM records WHERE name = ? AND kind = ?"
+                return bool(connection.execute(sql, (name, kind)).rowcount)
+
+        return await self._run(run) if self._exists else False
+
+    async def remove_item(self, name: str, item_id: str) -> bool:
+        """Remove an item from a conversation. Return whether it had one."""
+
+        def run() -> bool:
+            with self._database.writing() as connection:
+                sql = """DELETE FROM items WHERE record_id = (SELECT id FROM records WHERE name = ? AND kind = ?)
+                    AND content_id IN (SELECT id FROM contents WHERE item_id = ?)"""
+                return bool(connection.execute(sql, (name, Kind.CONVERSATION, item_id)).rowcount)
+
+        return await self._run(run) if self._exists else False
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._run(self._database.close)
+        self._thread.shutdown()
+
+    @property
+    def _exists(self) -> bool:
+        """Whether there is a file: reading makes none."""
+        return self._path.exists()
+
+    async def _run(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _shrink(self, connection: sqlite3.Connection) -> None:
+        """Remove what is too old, then the least recently used down to the limit of size."""
+        if self._limits.max_days:
+            oldest_s = self._now_s() - self._limits.max_days * _DAY_S
+            connection.execute("DELETE FROM records WHERE used_s < ?", (oldest_s,))
+        n_removed = 1
+        while n_removed and _n_bytes(connection) > self._limits.max_bytes:
+            sql = "DELETE FROM records WHERE id IN (SELECT id FROM records ORDER BY used_s, id LIMIT ?)"
+            n_removed = connection.execute(sql, (_n_to_remove(connection),)).rowcount
+
+    def _give_back(self) -> None:
+        """Return free pages to the disk, when there are many."""
+        with self._database.reading() as connection:
+            if connection.execute("PRAGMA freelist_count").fetchone()[0] > _MOST_FREE_PAGES:
+                connection.execute("PRAGMA incremental_vacuum").fetchall()
+
+
+def _n_to_remove(connection: sqlite3.Connection) -> int:
+    """Return how many records to remove at once: one of few, more of many."""
+    n_records = int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+    return max(1, min(_MOST_AT_ONCE, n_records // 20))
+
+
+def _put(connection: sqlite3.Connection, kind: Kind, value: dict[str, Any], now_s: float, process: int) -> int:
+    """Insert a record without items in place of one of the same id, and return its row."""
+    connection.execute("DELETE FROM records WHERE name = ?", (value["id"],))
+    sql = "INSERT INTO records (name, kind, used_s, process, object) VALUES (?, ?, ?, ?, ?)"
+    row_id = connection.execute(sql, (value["id"], kind, now_s, process, _json(value))).lastrowid
+    assert row_id is not None
+    return row_id
+
+
+def _add_items(connection: sqlite3.Connection, row_id: int, items: Sequence[Item], *, is_output: bool) -> None:
+    sql = "SELECT coalesce(max(position), -1) + 1 FROM items WHERE record_id = ?"
+    (first,) = connection.execute(sql, (row_id,)).fetchone()
+    rows = [(row_id, first + index, is_output, _content_id(connection, item)) for index, item in enumerate(items)]
+    connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
+
+
+def _content_id(connection: sqlite3.Connection, item: Item) -> int:
+    """Return the row of an item's text, which is inserted unless there is one that equals it."""
+    text = _json(item)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    found = connection.execute("SELECT id FROM contents WHERE digest = ?", (digest,)).fetchone()
+    if found is not None:
+        return int(found["id"])
+    sql = "INSERT INTO contents (item_id, digest, item) VALUES (?, ?, ?)"
+    row_id = connection.execute(sql, (item["id"], digest, text)).lastrowid
+    assert row_id is not None
+    return row_id
+
+
+def _row_id(connection: sqlite3.Connection, kind: Kind, name: str) -> int | None:
+    row = connection.execute("SELECT id FROM records WHERE name = ? AND kind = ?", (name, kind)).fetchone()
+    return None if row is None else int(row["id"])
+
+
+def _use(connection: sqlite3.Connection, row_id: int, now_s: float) -> None:
+    connection.execute("UPDATE records SET used_s = ? WHERE id = ?", (now_s, row_id))
+
+
+def _items(connection: sqlite3.Connection, row_id: int, kinds: tuple[int, int]) -> list[Item]:
+    sql = """SELECT item FROM items JOIN contents ON contents.id = items.content_id
+        WHERE record_id = ? AND is_output BETWEEN ? AND ? ORDER BY position"""
+    return [json.loads(row["item"]) for row in connection.execute(sql, (row_id, *kinds))]
+
+
+def _n_bytes(connection: sqlite3.Connection) -> int:
+    """Return the bytes of the file that are in use."""
+    sql = """SELECT (page_count - freelist_count) * page_size
+        FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
+    return int(connection.execute(sql).fetchone()[0])
+
+
+def _json(value: object) -> str:
+    """Return JSON in ASCII, which SQLite stores whatever characters a client sends."""
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,191 @@
+"""The store of responses: what stays, what leaves first, and who may read it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.service.api.responses.store import FILE_NAME, Kind, ResponseStore, StoreLimits
+from app.settings.settings import Settings
+from quantizer.errors import StorageError
+
+DAY_S = 86_400
+LARGE = StoreLimits(64 << 20, 30)
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 1e9
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def asked(name: str, text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"id": name, "type": "message", "role": "user", "content": content, "status": "completed"}
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, limits: StoreLimits = LARGE, clock: Callable[[], float] | None = None
+) -> AsyncIterator[ResponseStore]:
+    store = ResponseStore(folder, limits, clock or Clock())
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def texts_in(folder: Path) -> list[str]:
+    with sqlite3.connect(folder / FILE_NAME) as connection:
+        return [row[0] for row in connection.execute("SELECT item FROM contents ORDER BY id")]
+
+
+def modes_in(folder: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def kept(store: ResponseStore, *names: str) -> list[str]:
+    """Return which of the responses are stored, without using them."""
+    with sqlite3.connect(store._path) as connection:
+        found = {row[0] for row in connection.execute("SELECT name FROM records")}
+    return [name for name in names if name in found]
+
+
+async def test_a_response_comes_back_with_its_context_and_its_output(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        context, output = [asked("msg_1", "a\ud800\0é"), asked("msg_2", "b")], [asked("msg_3", "c")]
+        assert await store.add(Kind.RESPONSE, {"id": "resp_1", "model": "tiny"}, context, output)
+    async with opened(tmp_path) as store:
+        record = await store.record(Kind.RESPONSE, "resp_1")
+        assert record is not None
+        assert (record.object, record.outputs) == ({"id": "resp_1", "model": "tiny"}, output)
+        assert await store.items(Kind.RESPONSE, "resp_1") == [*context, *output]
+        assert await store.items(Kind.RESPONSE, "resp_1", with_outputs=False) == context
+        assert await store.referenced(["msg_3", "msg_9"]) == {"msg_3": output[0]}
+        assert await store.record(Kind.CONVERSATION, "resp_1") is None
+
+
+async def test_reading_makes_no_file(tmp_path: Path) -> None:
+    async with opened(tmp_path / "data") as store:
+        assert await store.record(Kind.RESPONSE, "resp_1") is None
+        assert await store.items(Kind.RESPONSE, "resp_1") is None
+        assert await store.referenced(["msg_1"]) == {}
+        assert not await store.remove(Kind.RESPONSE, "resp_1")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a user's folders to the user")
+async def test_only_its_owner_can_read_the_file(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with opened(tmp_path) as store:
+            await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "secret")])
+            assert modes_in(tmp_path) == {0o600}
+    finally:
+        os.umask(before)
+
+
+async def test_equal_items_are_stored_once_and_leave_with_their_last_record(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        first, second = asked("msg_1", "first"), asked("msg_2", "second")
+        await store.add(Kind.RESPONSE, {"id": "resp_1"}, [first])
+        await store.add(Kind.RESPONSE, {"id": "resp_2"}, [first, second])
+        assert len(texts_in(tmp_path)) == 2
+        assert await store.remove(Kind.RESPONSE, "resp_1")
+        assert await store.items(Kind.RESPONSE, "resp_2") == [first, second]  # it outlives the one before it
+        assert await store.remove(Kind.RESPONSE, "resp_2")
+        assert not await store.remove(Kind.RESPONSE, "resp_2")
+        assert texts_in(tmp_path) == []
+
+
+async def test_nothing_of_a_deleted_response_is_left_in_the_file(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "a rare secret")])
+        await store.remove(Kind.RESPONSE, "resp_1")
+    assert b"a rare secret" not in (tmp_path / FILE_NAME).read_bytes()
+
+
+async def test_what_was_not_used_for_so_many_days_leaves(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, StoreLimits(64 << 20, 30), clock) as store:
+        await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "a")])
+        await store.add(Kind.RESPONSE, {"id": "resp_2"}, [asked("msg_2", "b")])
+        clock.now_s += 20 * DAY_S
+        assert await store.items(Kind.RESPONSE, "resp_2")  # which is a use
+        clock.now_s += 20 * DAY_S
+        await store.add(Kind.RESPONSE, {"id": "resp_3"}, [asked("msg_3", "c")])
+        assert await kept(store, "resp_1", "resp_2", "resp_3") == ["resp_2", "resp_3"]
+
+
+async def test_the_least_recently_used_leaves_first_where_the_file_is_full(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, StoreLimits(1 << 20, 0), clock) as store:
+        for number in range(40):
+            clock.now_s += 1
+            assert await store.add(Kind.RESPONSE, {"id": f"resp_{number}"}, [asked(f"msg_{number}", "x" * 100_000)])
+            await store.items(Kind.RESPONSE, "resp_0")
+        names = await kept(store, *(f"resp_{number}" for number in range(40)))
+        assert names[0] == "resp_0"
+        assert names[1:] == [f"resp_{number}" for number in range(40 - len(names) + 1, 40)]
+        assert 5 <= len(names) <= 10
+    assert (tmp_path / FILE_NAME).stat().st_size < 3 << 20
+
+
+async def test_one_that_is_larger_than_the_limit_is_not_stored(tmp_path: Path) -> None:
+    async with opened(tmp_path, StoreLimits(200_000, 0)) as store:
+        assert not await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "x" * 300_000)])
+        assert await store.add(Kind.RESPONSE, {"id": "resp_2"}, [asked("msg_2", "x")])
+
+
+async def test_a_conversation_grows_and_shrinks(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        one, two, three = (asked(f"msg_{number}", str(number)) for number in (1, 2, 3))
+        await store.add(Kind.CONVERSATION, {"id": "conv_1", "metadata": {}}, [one])
+        assert await store.extend("conv_1", [two, three])
+        assert not await store.extend("conv_2", [two])
+        assert await store.remove_item("conv_1", "msg_2")
+        assert not await store.remove_item("conv_1", "msg_2")
+        assert await store.items(Kind.CONVERSATION, "conv_1") == [one, three]
+        assert await store.replace(Kind.CONVERSATION, {"id": "conv_1", "metadata": {"a": "b"}})
+        record = await store.record(Kind.CONVERSATION, "conv_1")
+        assert record is not None
+        assert record.object["metadata"] == {"a": "b"}
+        assert await store.items(Kind.CONVERSATION, "conv_1") == [one, three]
+
+
+async def test_two_services_share_a_file(tmp_path: Path) -> None:
+    async with opened(tmp_path) as first, opened(tmp_path) as second:
+        adding = [
+            store.add(Kind.RESPONSE, {"id": f"resp_{number}"}, [asked("msg_0", "same"), asked(f"msg_{number}", "own")])
+            for number, store in enumerate([first, second] * 20)
+        ]
+        assert all(await asyncio.gather(*adding))
+        for number in range(40):
+            assert len(await first.items(Kind.RESPONSE, f"resp_{number}") or ()) == 2
+    assert len(texts_in(tmp_path)) == 41
+
+
+async def test_a_damaged_file_is_left_alone_and_said(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"no database" * 1000)
+    async with opened(tmp_path) as store:
+        with pytest.raises(StorageError, match="not a database"):
+            await store.add(Kind.RESPONSE, {"id": "resp_1"}, [])
+    assert (tmp_path / FILE_NAME).read_bytes() == b"no database" * 1000
+
+
+@pytest.mark.parametrize(("size", "n_bytes"), [("0", 0), ("1MiB", 1 << 20), ("", 512 << 20)])
+def test_the_settings_limit_the_store(size: str, n_bytes: int) -> None:
+    assert StoreLimits.of(Settings(responses_size=size, responses_days=7)) == StoreLimits(n_bytes, 7)

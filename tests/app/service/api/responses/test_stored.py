@@ -1,0 +1,374 @@
+"""Stored responses: `previous_response_id`, `item_reference`, `store`, conversations, and the routes of what is stored.
+
+Bodies named after a client are what that client sends.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from app.service.api.responses.store import FILE_NAME
+from tests.app.running import RunningService
+from tests.app.service.api.responses.test_routes import CALL, TOOL, _events
+
+Start = Callable[..., RunningService]
+
+
+def say(text: str) -> str:
+    return f"<say>{text}</say>"
+
+
+@pytest.fixture(scope="module")
+def client(service: RunningService) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(service: RunningService, **fields: Any) -> dict[str, Any]:
+    """Return the answer to a request, streamed and whole alike."""
+    body = {"model": "tiny", "max_output_tokens": 200, "temperature": 0, **fields}
+    response = service.http.post("/v1/responses", json=body)
+    assert response.status_code == 200, response.text
+    if not fields.get("stream"):
+        return dict(response.json())
+    return dict(_events(response.text)[-1]["response"])
+
+
+def texts(items: list[dict[str, Any]]) -> list[str]:
+    return [item["content"][0]["text"] for item in items if item["type"] == "message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_second_turn_of_the_ai_sdk_refers_to_the_items_of_the_first(service: RunningService, stream: bool) -> None:
+    """@ai-sdk/openai 3 (`openai(model)`, generateText and streamText): assistant parts come as references."""
+    question = {"role": "user", "content": [{"type": "input_text", "text": say("Hej.")}]}
+    first = ask(service, input=[question], stream=stream)
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    again = {"role": "user", "content": [{"type": "input_text", "text": say("Hej hej.")}]}
+    second = ask(service, input=[question, reference, again], stream=stream)
+    assert texts(second["output"]) == ["Hej hej."]
+    assert second["usage"]["input_tokens"] == len(
+        f"<user>{say('Hej.')}\n<assistant>Hej.\n<user>{say('Hej hej.')}\n<assistant>"
+    )
+    assert second["usage"]["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"]
+
+
+def test_the_tool_loop_of_the_ai_sdk_with_the_previous_response_sends_only_the_result(service: RunningService) -> None:
+    """@ai-sdk/openai 3 with `previousResponseId`: calls and reasoning are left out, text comes as a reference."""
+    first = ask(service, input=say(f"One moment.{CALL}"), tools=[TOOL])
+    message, call = first["output"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": say("It snows.")}
+    sent = [{"type": "item_reference", "id": message["id"]}, result]
+    second = ask(service, input=sent, tools=[TOOL], previous_response_id=first["id"])
+    assert texts(second["output"]) == ["It snows."]
+    items = service.http.get(f"/v1/responses/{second['id']}/input_items?order=asc").json()["data"]
+    assert [item["type"] for item in items] == ["message", "message", "function_call", "function_call_output"]
+
+
+def test_a_reference_may_have_an_id_alone(service: RunningService) -> None:
+    """openai 3.54: the `type` of an `ItemReference` is optional."""
+    first = ask(service, input=say("One."))
+    second = ask(service, input=[{"id": first["output"][0]["id"]}, {"role": "user", "content": say("Two.")}])
+    assert texts(second["output"]) == ["Two."]
+
+
+def test_a_conversation_by_previous_responses_has_the_prompt_of_one_that_is_sent_whole(client: openai.OpenAI) -> None:
+    """openai 3.54 (Python)."""
+    previous, sent, n_before = None, [], 0
+    for number in range(4):
+        asked: Any = {"model": "tiny", "temperature": 0, "instructions": "Be kind."}
+        question = {"role": "user", "content": say(f"answer {number}")}
+        by_id = client.responses.create(input=[question], previous_response_id=previous, **asked)
+        sent.append(question)
+        whole = client.responses.create(input=sent, store=False, **asked)
+        assert by_id.usage is not None
+        assert whole.usage is not None
+        assert by_id.usage.input_tokens == whole.usage.input_tokens
+        assert by_id.output_text == whole.output_text == f"answer {number}"
+        assert by_id.usage.input_tokens_details.cached_tokens >= n_before  # the prefix of the one before it
+        n_before = by_id.usage.input_tokens
+        sent.append({"role": "assistant", "content": by_id.output_text})
+        previous = by_id.id
+
+
+def test_instructions_are_not_carried_over(service: RunningService) -> None:
+    """openai 3.54, `Response.instructions`."""
+    first = ask(service, input=say("a"), instructions="Be kind, and very, very brief.")
+    second = ask(service, input=say("b"), previous_response_id=first["id"])
+    assert second["usage"]["input_tokens"] == len(f"<user>{say('a')}\n<assistant>a\n<user>{say('b')}\n<assistant>")
+    assert second["instructions"] is None
+
+
+def test_a_stored_response_is_retrieved_and_deleted(client: openai.OpenAI) -> None:
+    made = client.responses.create(model="tiny", input=say("Hej."), metadata={"a": "b"})
+    found = client.responses.retrieve(made.id)
+    assert found.to_dict() == made.to_dict()
+    items = client.responses.input_items.list(made.id)
+    assert texts([item.to_dict() for item in items]) == [say("Hej.")]
+    client.responses.delete(made.id)
+    for ask_again in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+        with pytest.raises(openai.NotFoundError):
+            ask_again(made.id)
+
+
+def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
+    questions: list[Any] = [{"role": "user", "content": f"number {number}"} for number in range(45)]
+    made = client.responses.create(model="tiny", input=questions, max_output_tokens=1)
+    newest = [item.to_dict() for item in client.responses.input_items.list(made.id)]  # which walks through the pages
+    oldest = [item.to_dict() for item in client.responses.input_items.list(made.id, order="asc", limit=7)]
+    assert texts(oldest) == [f"number {number}" for number in range(45)]
+    assert newest == oldest[::-1]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "order=up", "after=msg_none"])
+def test_an_invalid_page_is_refused(service: RunningService, query: str) -> None:
+    made = ask(service, input=say("a"))
+    assert service.http.get(f"/v1/responses/{made['id']}/input_items?{query}").status_code == 400
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_not_stored_is_refused_by_name(service: RunningService, stream: bool) -> None:
+    def refusal(**fields: Any) -> tuple[int, str]:
+        response = service.http.post("/v1/responses", json={"model": "tiny", "stream": stream, **fields})
+        error = response.json()["error"]
+        assert "responses_size" in error["message"]
+        return response.status_code, error["code"]
+
+    assert refusal(input="a", previous_response_id="resp_none") == (400, "previous_response_not_found")
+    assert refusal(input=[{"type": "item_reference", "id": "msg_none"}]) == (404, "not_found")
+    assert refusal(input="a", conversation="conv_none") == (404, "not_found")
+    unstored = ask(service, input=say("a"), store=False, stream=stream)
+    assert unstored["store"] is False
+    assert refusal(input="a", previous_response_id=unstored["id"]) == (400, "previous_response_not_found")
+
+
+def test_only_one_conversation_is_gone_on_with(service: RunningService) -> None:
+    body = {"model": "tiny", "input": "a", "previous_response_id": "resp_1", "conversation": "conv_1"}
+    assert service.http.post("/v1/responses", json=body).status_code == 400
+
+
+def test_nothing_is_written_for_clients_that_store_nothing(start_service: Start, tmp_path: Path) -> None:
+    """Codex 0.169 sends `store: false`; with the setting nobody's answers are stored."""
+    for settings in ({}, {"responses_size": "0"}):
+        service = start_service(data_dir=str(tmp_path / "data"), **settings)
+        for stream in (False, True):
+            fields: dict[str, Any] = {} if settings else {"store": False}
+            assert ask(service, input=say("secret"), stream=stream, **fields)["store"] is False
+        assert not list((tmp_path / "data").glob(f"{FILE_NAME}*"))
+    assert service.http.post("/v1/conversations", json={}).status_code == 400
+
+
+def test_a_stored_response_outlives_its_service(start_service: Start, tmp_path: Path) -> None:
+    places = {"data_dir": str(tmp_path / "data")}
+    before = start_service(**places)
+    first = ask(before, input=say("One."))
+    conversation = before.http.post("/v1/conversations", json={}).json()
+    ask(before, input=say("Two."), conversation=conversation["id"])
+    after = start_service(**places)  # while the other one still runs
+    second = ask(after, input=say("Three."), previous_response_id=first["id"])
+    assert texts(second["output"]) == ["Three."]
+    assert len(after.http.get(f"/v1/conversations/{conversation['id']}/items").json()["data"]) == 2
+    assert before.http.get(f"/v1/responses/{second['id']}").json() == second
+
+
+def test_an_answer_that_cannot_be_stored_still_comes(start_service: Start, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"no database" * 1000)
+    service = start_service(data_dir=str(tmp_path))
+    for stream in (False, True):
+        answer = ask(service, input=say("Hej."), stream=stream)
+        assert texts(answer["output"]) == ["Hej."]
+        assert answer["store"] is False
+        (warning,) = answer["warnings"]
+        assert "not a database" in warning
+        assert str(tmp_path) not in warning
+
+
+def test_the_official_client_goes_on_with_a_conversation(client: openai.OpenAI) -> None:
+    """openai 3.54 (Python): `client.conversations`."""
+    conversation = client.conversations.create(
+        metadata={"topic": "demo"}, items=[{"type": "message", "role": "user", "content": say("One.")}]
+    )
+    first = client.responses.create(model="tiny", input=say("Two."), conversation=conversation.id)
+    second = client.responses.create(model="tiny", input=say("Three."), conversation={"id": conversation.id})
+    assert first.conversation is not None
+    assert first.conversation.id == conversation.id
+    assert second.output_text == "Three."
+    items = [item.to_dict() for item in client.conversations.items.list(conversation.id, order="asc")]
+    assert texts(items) == [say("One."), say("Two."), "Two.", say("Three."), "Three."]
+    first_id = str(items[0]["id"])
+    assert client.conversations.items.retrieve(first_id, conversation_id=conversation.id).to_dict() == items[0]
+    left = client.conversations.items.delete(first_id, conversation_id=conversation.id)
+    assert left.id == conversation.id
+    assert client.conversations.update(conversation.id, metadata={"topic": "other"}).metadata == {"topic": "other"}
+    assert client.conversations.retrieve(conversation.id).metadata == {"topic": "other"}
+    assert len(list(client.conversations.items.list(conversation.id))) == 4
+    assert client.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(conversation.id)
+
+
+def test_a_session_of_the_agents_sdk_is_a_conversation(client: openai.OpenAI) -> None:
+    """openai-agents 0.17 (`OpenAIConversationsSession`): it adds the items itself, and pops the newest one."""
+    session = client.conversations.create(items=[])
+    turn: Any = [
+        {"role": "user", "content": "What is the weather?"},
+        {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}", "id": "fc_own_1"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "It snows."},
+    ]
+    added = client.conversations.items.create(session.id, items=turn)
+    assert [item.type for item in added.data] == ["message", "function_call", "function_call_output"]
+    (newest,) = client.conversations.items.list(session.id, limit=1, order="desc").data
+    assert newest.type == "function_call_output"
+    client.conversations.items.delete(str(newest.id), conversation_id=session.id)
+    assert [item.type for item in client.conversations.items.list(session.id, order="asc")] == [
+        "message",
+        "function_call",
+    ]
+
+
+def test_a_conversation_is_extended_though_the_response_is_not_stored(service: RunningService) -> None:
+    conversation = service.http.post("/v1/conversations", json={}).json()["id"]
+    answer = ask(service, input=say("a"), conversation=conversation, store=False)
+    assert service.http.get(f"/v1/responses/{answer['id']}").status_code == 404
+    assert len(service.http.get(f"/v1/conversations/{conversation}/items").json()["data"]) == 2
+
+
+def test_input_tokens_are_counted_with_the_conversation(client: openai.OpenAI) -> None:
+    """openai 3.54 (Python): `client.responses.input_tokens.count`."""
+    first = client.responses.create(model="tiny", input=say("a"))
+    asked: Any = {"model": "tiny", "input": "b", "instructions": "Be kind.", "previous_response_id": first.id}
+    counted = client.responses.input_tokens.count(**asked)
+    answer = client.responses.create(**asked, max_output_tokens=1)
+    assert answer.usage is not None
+    assert counted.input_tokens == answer.usage.input_tokens
+    assert counted.object == "response.input_tokens"
+
+
+def test_a_file_of_a_service_holds_each_text_once(start_service: Start, tmp_path: Path) -> None:
+    service = start_service(data_dir=str(tmp_path))
+    long, previous = "x" * 1000, None
+    for number in range(5):
+        sent = [{"id": "msg_own", "role": "user", "content": long}, {"role": "user", "content": say(str(number))}]
+        previous = ask(service, input=sent if previous is None else say(str(number)), previous_response_id=previous)[
+            "id"
+        ]
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        (found,) = connection.execute("SELECT count(*) FROM contents WHERE item LIKE ?", (f"%{long}%",)).fetchone()
+    assert found == 1
+
+
+def test_a_web_page_cannot_read_what_is_stored(service: RunningService) -> None:
+    made = ask(service, input=say("secret"))
+    page = {"origin": "https://example.org"}
+    for path in (f"/v1/responses/{made['id']}", f"/v1/responses/{made['id']}/input_items"):
+        assert service.http.get(path, headers=page).status_code == 403
+    assert service.http.delete(f"/v1/responses/{made['id']}", headers=page).status_code == 403
+    assert service.http.get(f"/v1/responses/{made['id']}").status_code == 200
+
+
+def test_a_background_response_is_polled(client: openai.OpenAI) -> None:
+    """openai 3.54 (Python): `background=True`, then `retrieve` until it has ended."""
+    made = client.responses.create(model="tiny", input=say("Hej."), background=True)
+    assert made.status == "queued"
+    with client.responses.retrieve(made.id, stream=True) as stream:
+        kinds = [event.type.removeprefix("response.") for event in stream]
+    assert kinds[:3] == ["created", "queued", "in_progress"]
+    assert kinds[-1] == "completed"
+    found = client.responses.retrieve(made.id)
+    assert (found.status, found.output_text, found.background) == ("completed", "Hej.", True)
+    assert client.responses.cancel(made.id).status == "completed"
+    assert client.responses.create(model="tiny", input=say("b"), previous_response_id=made.id).output_text == "b"
+
+
+def test_a_background_response_is_cancelled(service: RunningService, client: openai.OpenAI) -> None:
+    n_before = service.n_output_tokens()
+    made = client.responses.create(model="tiny", input=say("x" * 3000), background=True)
+    with client.responses.retrieve(made.id, stream=True) as stream:
+        for event in stream:
+            if event.type == "response.output_text.delta":
+                break
+    cancelled = client.responses.cancel(made.id)
+    assert cancelled.status == "cancelled"
+    assert cancelled.output_text.startswith("x")
+    service.wait_until_cut(n_before, 3000)
+    assert client.responses.retrieve(made.id).to_dict() == cancelled.to_dict()
+    assert client.responses.cancel(made.id).status == "cancelled"
+
+
+def test_a_stream_of_a_background_response_is_taken_up_where_it_broke_off(client: openai.OpenAI) -> None:
+    """openai 3.54 (Python): `retrieve(stream=True, starting_after=...)` after the connection was lost."""
+    seen: list[Any] = []
+    with client.responses.create(model="tiny", input=say("one two three"), background=True, stream=True) as stream:
+        for event in stream:
+            seen.append(event)
+            if event.type == "response.output_text.delta":
+                break
+    made = seen[0].response.id
+    with client.responses.retrieve(made, stream=True, starting_after=seen[-1].sequence_number) as stream:
+        seen += list(stream)
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    text = "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+    assert text == seen[-1].response.output_text == "one two three"
+
+
+@pytest.mark.parametrize("path", ["", "?stream=true"])
+def test_a_background_response_that_fails_says_so(service: RunningService, path: str) -> None:
+    made = service.http.post("/v1/responses", json={"model": "tiny", "input": "x" * 9000, "background": True}).json()
+    list(service.http.get(f"/v1/responses/{made['id']}?stream=true").iter_lines())
+    response = service.http.get(f"/v1/responses/{made['id']}{path}")
+    last = _events(response.text)[-1]["response"] if path else response.json()
+    assert last["status"] == "failed"
+    assert last["error"]["code"] == "context_length_exceeded"
+
+
+def test_what_was_answered_at_once_is_neither_cancelled_nor_streamed_again(service: RunningService) -> None:
+    made = ask(service, input=say("a"))
+    assert service.http.post(f"/v1/responses/{made['id']}/cancel").status_code == 400
+    assert service.http.get(f"/v1/responses/{made['id']}?stream=true").status_code == 400
+    body = {"model": "tiny", "input": "a", "background": True, "store": False}
+    assert service.http.post("/v1/responses", json=body).status_code == 400
+    assert service.http.post("/v1/responses/resp_none/cancel").status_code == 404
+
+
+def test_a_background_response_whose_service_died_has_failed(start_service: Start, tmp_path: Path) -> None:
+    service = start_service(data_dir=str(tmp_path))
+    body = {"model": "tiny", "input": say("x" * 3000), "background": True}
+    made = service.http.post("/v1/responses", json=body).json()
+    service.process.kill()
+    service.process.wait()
+    found = start_service(data_dir=str(tmp_path)).http.get(f"/v1/responses/{made['id']}").json()
+    assert found["status"] == "failed"
+    assert "ended" in found["error"]["message"]
+
+
+def test_a_background_response_ends_with_its_service(start_service: Start, tmp_path: Path) -> None:
+    service = start_service(data_dir=str(tmp_path))
+    body = {"model": "tiny", "input": say("x" * 3000), "background": True}
+    made = service.http.post("/v1/responses", json=body).json()
+    assert service.process.stdin is not None
+    service.process.stdin.close()
+    assert service.process.wait(timeout=60) == 0
+    found = start_service(data_dir=str(tmp_path)).http.get(f"/v1/responses/{made['id']}").json()
+    assert found["status"] == "failed"
+
+
+def test_a_deleted_background_response_stops(service: RunningService) -> None:
+    n_before = service.n_output_tokens()
+    body = {"model": "tiny", "input": say("y" * 3000), "background": True}
+    made = service.http.post("/v1/responses", json=body).json()
+    assert service.http.delete(f"/v1/responses/{made['id']}").json()["deleted"]
+    service.wait_until_cut(n_before, 3000)
+    assert service.http.get(f"/v1/responses/{made['id']}").status_code == 404
+
+
+def test_a_body_for_each_route_is_json(service: RunningService) -> None:
+    response: httpx.Response = service.http.post("/v1/conversations", content=json.dumps({"metadata": {"a": 1}}))
+    assert response.status_code == 400
