@@ -1,8 +1,9 @@
 """JSON schema → GBNF grammar, all of whose texts satisfy the schema. Pure.
 
 Owns the conversion of supported keywords; any other is an error, since an answer that only seems to fit would be worse.
-Three rules are narrower than the standard: properties come in the order of the schema; an object with `properties` has
-no others unless `additionalProperties` allows them; `oneOf` equals `anyOf`. `format` is an annotation, as there.
+Four rules are narrower than the standard: properties come in the order of the schema; an object with `properties` has
+no others unless `additionalProperties` allows them; an array with `prefixItems` has just these; `oneOf` equals `anyOf`.
+`format` is an annotation, as there.
 """
 
 from __future__ import annotations
@@ -25,20 +26,18 @@ from app.engine.grammar.json_schema import (
     is_same,
     listed,
     merge_objects,
+    number_bounds,
     required_names,
+    tuple_items,
     types,
 )
+from app.engine.grammar.number_range import integers_between, numbers_between
 from quantizer.errors import RequestError
 
-__all__ = ["any_object_grammar", "schema_grammar", "schema_rule"]
+__all__ = ["schema_grammar", "schema_rule"]
 
 MAX_DEPTH = 32
 MAX_VISITS = 4000  # references can double the work with each level
-
-
-def any_object_grammar() -> str:
-    """Return the grammar of every JSON object."""
-    return GbnfRules().text("object")
 
 
 def schema_grammar(schema: object) -> str:
@@ -82,6 +81,13 @@ class _Converter:
         self._document = document
         self._of_reference: dict[str, str] = {}
         self._n_visits = 0
+        self._builders = {
+            "object": self._object,
+            "array": self._array,
+            "string": self._string,
+            "integer": self._integer,
+            "number": self._number,
+        }
 
     def visit(self, schema: object, place: _Place) -> str:
         """Return the name of a rule, or a text in its place, for the values of `schema`."""
@@ -185,10 +191,16 @@ class _Converter:
     # Values by type
 
     def _of_type(self, kind: str, schema: Schema, place: _Place) -> str:
-        if kind in PLAIN_VALUES and not KEYWORDS_OF.get(kind, frozenset()) & schema.keys():
+        keywords = KEYWORDS_OF.get("number" if kind == "integer" else kind, frozenset())
+        if kind in PLAIN_VALUES and not keywords & schema.keys():
             return kind
-        build = {"object": self._object, "array": self._array, "string": self._string}[kind]
-        return self.rules.add(build(schema, place))
+        return self.rules.add(self._builders[kind](schema, place))
+
+    def _integer(self, schema: Schema, _place: _Place) -> str:
+        return self._union([way for way in [integers_between(*number_bounds(schema))] if way])
+
+    def _number(self, schema: Schema, _place: _Place) -> str:
+        return self._union([way for way in [numbers_between(*number_bounds(schema))] if way])
 
     def _string(self, schema: Schema, _place: _Place) -> str:
         return f'"\\"" char{_repeated(*bounds(schema, "minLength", "maxLength"))} "\\""'
@@ -197,10 +209,21 @@ class _Converter:
         shortest, longest = bounds(schema, "minItems", "maxItems")
         if longest == 0:
             return '"[" ws "]"'
+        if first := tuple_items(schema):
+            return self._tuple(first, schema, place)
         item = self.visit(schema.get("items", True), place.inside())
         more = self.rules.add(f'"," ws {item}')
         items = f"{item} {more}{_repeated(max(shortest - 1, 0), longest and longest - 1)} ws"
         return f'"[" ws {items} "]"' if shortest else f'"[" ws ({items})? "]"'
+
+    def _tuple(self, first: Sequence[object], schema: Schema, place: _Place) -> str:
+        """Return an array of exactly the items that are described one by one."""
+        shortest, longest = bounds(schema, "minItems", "maxItems")
+        if shortest > len(first) or (longest is not None and longest < len(first)):
+            raise RequestError("The schema's minItems or maxItems differs from its prefixItems.", "Let them agree.")
+        items = [self.visit(item, place.inside()) for item in first]
+        listed_items = ' "," ws '.join(items)
+        return f'"[" ws {listed_items} ws "]"'
 
     def _object(self, schema: Schema, place: _Place) -> str:
         properties = schema.get("properties", {})

@@ -6,10 +6,12 @@ references and grammars.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 from app.engine.grammar.gbnf import MAX_REPETITIONS
+from app.engine.grammar.number_range import Bound
 from quantizer.errors import RequestError
 
 __all__ = [
@@ -24,7 +26,9 @@ __all__ = [
     "is_same",
     "listed",
     "merge_objects",
+    "number_bounds",
     "required_names",
+    "tuple_items",
     "types",
 ]
 
@@ -33,13 +37,17 @@ Schema: TypeAlias = Mapping[str, Any]
 _ANNOTATIONS = frozenset(
     (
         *("title", "description", "default", "examples", "example", "format", "deprecated", "readOnly", "writeOnly"),
+        "discriminator",  # OpenAPI's, as pydantic writes it beside oneOf: which property tells the ways apart
         *("$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "contentEncoding", "contentMediaType"),
     )
 )
+_LARGEST_BOUND = 10**300
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 KEYWORDS_OF = {
     "object": frozenset(("properties", "required", "additionalProperties")),
-    "array": frozenset(("items", "minItems", "maxItems")),
+    "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
     "string": frozenset(("minLength", "maxLength")),
+    "number": _BOUNDS,
 }
 ANY_OF = ("anyOf", "oneOf")
 _APPLICATORS = frozenset((*ANY_OF, "allOf", "$ref", "enum", "const", "type"))
@@ -63,6 +71,12 @@ def constraints(schema: Schema) -> set[str]:
     return {keyword for keyword in schema if keyword not in _ANNOTATIONS and not keyword.startswith("x-")}
 
 
+def tuple_items(schema: Schema) -> list[Any]:
+    """Return the schemas of the first items: `prefixItems`, or `items` as a list, as before the draft of 2020."""
+    keyword = "items" if isinstance(schema.get("items"), list) else "prefixItems"
+    return listed(schema, keyword, may_be_empty=True)
+
+
 def listed(schema: Schema, keyword: str, *, may_be_empty: bool = False) -> list[Any]:
     values = schema.get(keyword, [])
     if not isinstance(values, list) or not (values or may_be_empty):
@@ -78,6 +92,33 @@ def bounds(schema: Schema, lowest: str, highest: str) -> tuple[int, int | None]:
     if longest is not None and longest < shortest:
         raise RequestError(f"The schema's {highest} is below {lowest}.", "Let them agree.")
     return shortest, longest
+
+
+def number_bounds(schema: Schema) -> tuple[Bound | None, Bound | None]:
+    """Return the ends of a range, None for an open one.
+
+    A true `exclusiveMinimum` excludes the `minimum`, as in draft 4 and OpenAPI 3.0.
+    """
+    low = max(_ends(schema, "minimum", "exclusiveMinimum"), key=lambda end: (end.value, end.is_exclusive), default=None)
+    high = min(
+        _ends(schema, "maximum", "exclusiveMaximum"), key=lambda end: (end.value, not end.is_exclusive), default=None
+    )
+    return low, high
+
+
+def _ends(schema: Schema, inclusive: str, exclusive: str) -> Iterator[Bound]:
+    is_exclusive = schema.get(exclusive) is True
+    if inclusive in schema:
+        yield Bound(_number(schema, inclusive), is_exclusive)
+    if not isinstance(schema.get(exclusive, False), bool):
+        yield Bound(_number(schema, exclusive), is_exclusive=True)
+
+
+def _number(schema: Schema, keyword: str) -> Decimal:
+    value = schema[keyword]
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LARGEST_BOUND:
+        raise RequestError(f"The schema's {keyword} is {str(value)[:40]}.", "Use a number of at most 300 digits.")
+    return Decimal(repr(value))
 
 
 def is_of_type(value: object, kind: str) -> bool:

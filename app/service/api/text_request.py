@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, create_model
 
+from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request, SamplingParams
 from app.library.local.recipe import Recipe
 from app.protocol.sampling import HTTP_NAMES, NUMBER_TYPES
@@ -52,10 +53,10 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
     logit_bias: dict[str, Bias] | list[tuple[StrictInt, Bias]] | None = None
     grammar: StrictStr | None = None
 
-    def sampling(self, format_grammar: str = "") -> SamplingParams:
-        """Return the engine's parameters; `format_grammar` is the grammar of the output format, if any.
+    def sampling(self, json_format: JsonFormat | None = None) -> SamplingParams:
+        """Return the engine's parameters, for an answer that is nothing but JSON of `json_format`, if that is given.
 
-        Raises RequestError for values out of range, and for two grammars.
+        Raises RequestError for values out of range, and for a grammar beside a format.
         """
         numbers = {name: getattr(self, HTTP_NAMES.get(name, name)) for name in NUMBER_TYPES}
         options: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
@@ -65,19 +66,19 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
             options["seed"] = self.seed
         if self.dry_sequence_breakers is not None:
             options["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
-        if format_grammar and self.grammar:
+        if json_format and self.grammar:
             raise RequestError("grammar excludes response_format and schemas.", "Send only one of them.")
-        options["grammar"] = format_grammar or self.grammar or ""
+        options["grammar"] = json_format.grammar if json_format else self.grammar or ""
         return SamplingParams(**options, logit_bias=self._biases())
 
     def new_request(
-        self, prompt: str | tuple[int, ...], format_grammar: str, max_tokens: int | None, **options: Any
+        self, prompt: str | tuple[int, ...], json_format: JsonFormat | None, max_tokens: int | None, **options: Any
     ) -> Request:
         """Return the engine's request with a new id. Raises RequestError for values out of range."""
         return Request(
             request_id=uuid4().hex,
             prompt=prompt,
-            sampling=self.sampling(format_grammar),
+            sampling=self.sampling(json_format),
             max_tokens=max_tokens,
             stop=self.stop_strings(),
             **options,
@@ -143,7 +144,7 @@ class GenerationBody(SamplingBody):
         limit, limit_ms = self._limit(), self.t_max_predict_ms  # of the latter 0 and -1 mean none
         return self.new_request(
             prompt,
-            self._format_grammar(),
+            self._text_format(),
             None if limit == -1 else limit,
             ignore_eos=bool(self.ignore_eos),
             add_special=add_special,
@@ -164,8 +165,8 @@ class GenerationBody(SamplingBody):
         """Return the number of alternatives to report for each token; every route has its own field for it."""
 
     @abstractmethod
-    def _format_grammar(self) -> str:
-        """Return the grammar of the requested output format, "" for none."""
+    def _text_format(self) -> JsonFormat | None:
+        """Return the form of a text that is no chat's answer, None where it is free."""
 
 
 class PromptField(Body):

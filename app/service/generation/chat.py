@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
+from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
 from app.service.models.served_model import ServedModel
+from app.service.tools.answer_grammar import answer_grammar
 from app.service.tools.call_grammar import call_grammar
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
@@ -58,24 +60,25 @@ class ChatTurn:
     """`messages` in the form of chat templates, to be answered by `n_answers` of `request`, which has no prompt yet.
 
     `variables` go to the template. Unless `separates_reasoning`, reasoning is part of the text. With `continues` an
-    answer continues the last message, if that is the assistant's.
+    answer continues the last message, if that is the assistant's. An answer is JSON of `json_format`, if that is
+    given, after reasoning; with tools it is that or calls.
 
-    Raises RequestError for tools together with a grammar of the answer.
+    Raises RequestError for a grammar of the request together with tools or a format.
     """
 
     messages: Messages
     request: Request
     tools: ToolOptions = NO_TOOLS
+    json_format: JsonFormat | None = None
     n_answers: int = 1
     variables: Mapping[str, Any] = field(default_factory=dict)
     separates_reasoning: bool = True
     continues: bool = False
 
     def __post_init__(self) -> None:
-        if self.tools.tools and self.request.sampling.grammar:
-            raise RequestError(
-                "Both tools and a form of the answer are given.", "Set tool_choice to none, or leave one."
-            )
+        if self.request.sampling.grammar and (self.tools.tools or self.json_format):
+            other = "tools" if self.tools.tools else "a schema of the answer (response_format)"
+            raise RequestError(f"Both a grammar and {other} are given.", "Send one of them.")
 
     @property
     def begun(self) -> str:
@@ -89,11 +92,16 @@ class ChatTurn:
         request = replace(
             self.request, prompt=prompt.text, add_special=prompt.add_special, visible_tags=prompt.visible_tags
         )
-        calling = prompt.tool_calling
-        if calling and calling.options.must_call:
-            grammar = call_grammar(calling.tool_format, calling.options, prompt.tags)
+        if grammar := self._grammar(prompt):
             request = replace(request, sampling=replace(request.sampling, grammar=grammar))
         return request.variants(self.n_answers)
+
+    def _grammar(self, prompt: Prompt) -> str:
+        """Return the grammar of an answer that is not free text, else ""."""
+        calling = prompt.tool_calling
+        if calling and calling.options.must_call:
+            return call_grammar(calling.tool_format, calling.options, prompt.tags)
+        return answer_grammar(self.json_format, prompt.tags, calling) if self.json_format else ""
 
 
 async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
@@ -119,8 +127,9 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Prompt:
     if turn.begun:
         return _in_text(await _prompt(model, turn, turn.messages[:-1]), turn.begun)
     prompt = await _prompt(model, turn, turn.messages)
-    has_form = bool(turn.request.sampling.grammar)  # it is the form of the text, which such a model begins with a tag
-    return _in_text(prompt) if has_form and prompt.tags.has_channels else prompt
+    is_in_reasoning = prompt.tags.has_channels or prompt.tags.is_open
+    has_grammar = bool(turn.request.sampling.grammar)  # of the text: it has no rules for reasoning
+    return _in_text(prompt) if has_grammar and is_in_reasoning else prompt
 
 
 def _in_text(prompt: Prompt, begun: str = "") -> Prompt:

@@ -11,7 +11,7 @@ from app.service.tools.formats import ToolFormat
 from app.service.tools.tool import Tool, ToolOptions
 from quantizer.errors import RequestError
 
-__all__ = ["call_grammar"]
+__all__ = ["after_reasoning", "call_grammar", "calls_rule"]
 
 MAX_CALLS = 16  # in one answer that must be calls
 _BLANKS = r"[ \t\n]{0,8}"
@@ -23,17 +23,26 @@ def call_grammar(tool_format: ToolFormat, options: ToolOptions, tags: ReasoningT
     Raises RequestError for an unsupported schema and for too large a grammar.
     """
     rules = GbnfRules()
+    return after_reasoning(calls_rule(tool_format, options, rules), tags, rules)
+
+
+def calls_rule(tool_format: ToolFormat, options: ToolOptions, rules: GbnfRules) -> str:
+    """Return a text in the place of a rule of `rules` for calls. Raises RequestError as `call_grammar` does."""
     syntax = tool_format.syntax
     call = rules.add(" | ".join(_call(tool_format, tool, rules) for tool in options.callable_tools))
     more = ""
     if options.is_parallel and syntax.between is not None:
         more = f"({_quoted(syntax.between)}{call}){{0,{MAX_CALLS - 1}}}"
-    calls = f"{_quoted(syntax.before_first)}{call} {more}{_quoted(syntax.after_last)}"
-    return rules.text(f"{_reasoning(tags, rules)}{_BLANKS} {calls}")
+    return f"{_quoted(syntax.before_first)}{call} {more}{_quoted(syntax.after_last)}"
+
+
+def after_reasoning(answer: str, tags: ReasoningTags, rules: GbnfRules) -> str:
+    """Return the grammar of `answer`, a rule of `rules` or a text in its place, after reasoning with `tags`."""
+    return rules.text(f"{_reasoning(tags, rules)}{_BLANKS} {answer}")
 
 
 def _reasoning(tags: ReasoningTags, rules: GbnfRules) -> str:
-    if not tags.closing:
+    if not tags.closing or tags.is_past:
         return ""
     rest = text_through(tags.closing, rules)
     return f"{rest} " if tags.is_open else f"({_BLANKS} {literal(tags.opening)} {rest})? "

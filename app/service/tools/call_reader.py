@@ -97,6 +97,11 @@ _NAME_FIRST = re.compile(
     rf'\{{\s*{_OTHER_PAIRS}"(?:{"|".join(_NAME_KEYS)})"\s*:\s*"(?P<name>[^"\\]*)"\s*,\s*'
     rf'{_OTHER_PAIRS}"(?:{"|".join(_ARGUMENT_KEYS)})"\s*:\s*(?=\{{)'
 )
+# A key that no call has, before which only those that calls begin with come.
+_FOREIGN_KEY = re.compile(
+    rf'\{{\s*(?:"(?:{"|".join(_NAME_KEYS)}|id|type|tool_call_id)"\s*:\s*"[^"\\]*"\s*,\s*)*'
+    rf'"(?!(?:{"|".join((*_NAME_KEYS, *_ARGUMENT_KEYS))}|id|type|tool_call_id|function|index)")[^"\\]*"\s*:'
+)
 _END = re.compile(r'\s*(?:,\s*"\w*"\s*:\s*(?:"[\w:.-]*"|[\w.-]+)\s*)*\}')
 
 
@@ -113,16 +118,19 @@ class ObjectHead:
 
 
 class ObjectReader:
-    """Reads one object at the start of the text."""
+    """Reads one object at the start of the text. An `is_bare` one may be the answer, so that it is soon given up."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_bare: bool = False) -> None:
         self._object = JsonArguments()
+        self._is_bare = is_bare
         self._n_scanned = 0
 
     def read(self, text: str, *, is_final: bool) -> ObjectHead | None:
         """Return the head of `text`, which grows with each call; None if more is needed and will come."""
         if found := _NAME_FIRST.match(text[:_WINDOW_CHARACTERS]):
             return ObjectHead(found.end(), found["name"])
+        if self._is_bare and _FOREIGN_KEY.match(text[:_WINDOW_CHARACTERS]):
+            return ObjectHead(0)
         window = text[:MAX_OBJECT_CHARACTERS]
         self._object.push(window[self._n_scanned :])
         if self._object.rest is not None:

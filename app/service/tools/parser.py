@@ -91,7 +91,7 @@ class ToolCallParser:
         named = found.groupdict()
         if named.get("name") is None:
             self._doubt(found.end())
-            self._object, self._step = ObjectReader(), self._in_object
+            self._object, self._step = ObjectReader(is_bare=not self._doubtful.strip()), self._in_object
             return True
         return self._begin_call(found.end(), named["name"], named.get("id")) or self._give_up(0)
 

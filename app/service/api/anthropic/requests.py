@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictStr
 
-from app.engine.grammar.json_grammar import schema_grammar
+from app.engine.grammar.json_format import JsonFormat
 from app.service.api.fields import Body
 from app.service.api.messages import (
     PARAGRAPH_BREAK,
@@ -167,13 +167,13 @@ class OutputConfigBody(Body):
 
     format: OutputFormatBody | None = None
 
-    def grammar(self) -> str:
-        """Return the grammar of the answer, "" for text. Raises RequestError for an unsupported format."""
+    def json_format(self) -> JsonFormat | None:
+        """Return the form of the answer, None for text. Raises RequestError for an unsupported one."""
         if self.format is None:
-            return ""
+            return None
         if self.format.type != "json_schema":
             raise RequestError(f"output_config.format is {self.format.type[:40]!r}.", "Use json_schema.")
-        return schema_grammar(self.format.schema_)
+        return JsonFormat(self.format.schema_)
 
 
 class MessagesBody(SamplingBody):
@@ -206,11 +206,11 @@ class MessagesBody(SamplingBody):
         """Return the chat turn. Raises RequestError for unsupported fields."""
         system = [{"role": "system", "content": text}] if (text := self._system_text()) else []
         messages = [message for item in self.messages for message in item.for_template()]
-        grammar = self.output_config.grammar() if self.output_config else ""
         return ChatTurn(
             messages=alternate_roles([*system, *messages]),
-            request=self.new_request("", grammar, self.max_tokens),
+            request=self.new_request("", None, self.max_tokens),
             tools=self._tool_options(),
+            json_format=self.output_config.json_format() if self.output_config else None,
             variables={"enable_thinking": self.thinking is not None and self.thinking.type != "disabled"},
             continues=True,
         )

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictStr
 
-from app.engine.grammar.json_grammar import schema_grammar
+from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request
 from app.service.api.fields import Body
 from app.service.api.text_request import GenerationBody, PromptField
@@ -44,8 +44,8 @@ class LlamaCppTextBody(GenerationBody):
     def _n_logprobs(self) -> int | None:
         return self.n_probs or None
 
-    def _format_grammar(self) -> str:
-        return "" if self.json_schema is None else schema_grammar(self.json_schema)
+    def _text_format(self) -> JsonFormat | None:
+        return None if self.json_schema is None else JsonFormat(self.json_schema)
 
 
 class PromptBody(LlamaCppTextBody, PromptField):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictStr
 
-from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
+from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.service.api.fields import Body
@@ -160,25 +160,29 @@ class OllamaTextBody(KeepAliveBody):
         effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
         return {"enable_thinking": bool(self.think), **effort}
 
-    def request(self, prompt: str = "") -> Request:
-        """Return the engine's request. Raises RequestError for values out of range or not supported."""
+    def request(self, prompt: str = "", json_format: JsonFormat | None = None) -> Request:
+        """Return the engine's request, for an answer that is nothing but JSON of `json_format`, if that is given.
+
+        Raises RequestError for values out of range or not supported.
+        """
         options = self.options or OptionsBody()
         return options.new_request(
             prompt,
-            self._grammar(),
+            json_format,
             None if options.num_predict in NO_LIMITS else options.num_predict,
             n_keep=options.num_keep or 0,
             n_logprobs=self.top_logprobs or 0 if self.logprobs else None,
         )
 
-    def _grammar(self) -> str:
+    def json_format(self) -> JsonFormat | None:
+        """Return the form of the answer, None for text. Raises RequestError for an unsupported one."""
         if not self.format:
-            return ""
+            return None
         if isinstance(self.format, dict):
-            return schema_grammar(self.format)
+            return JsonFormat(self.format)
         if self.format != "json":
             raise RequestError(f"format is {self.format[:40]!r}.", 'Use "json" or a JSON schema.')
-        return any_object_grammar()
+        return ANY_OBJECT
 
 
 class OllamaMessage(ChatMessage):
@@ -213,6 +217,7 @@ class OllamaChatBody(OllamaTextBody):
             messages=[message.for_template() for message in messages],
             request=self.request(),
             tools=tool_options_of(self.tools or (), None, None),
+            json_format=self.json_format(),
             variables=self.template_variables(),
             continues=True,
         )
@@ -254,6 +259,7 @@ class OllamaGenerateBody(OllamaTextBody):
         return ChatTurn(
             messages=[*system, {"role": "user", "content": self.prompt or ""}],
             request=self.request(),
+            json_format=self.json_format(),
             variables=self.template_variables(),
         )
 

@@ -160,9 +160,9 @@ async def generate(
 
     async def prepare() -> Generation:
         if body.fim_request:
-            return await fim_generation(model, body.fim_request, (body.request(),))
+            return await fim_generation(model, body.fim_request, (body.request(json_format=body.json_format()),))
         if body.raw:
-            return Generation((body.request(body.prompt or ""),))
+            return Generation((body.request(body.prompt or "", body.json_format()),))
         return await chat_generation(model, body.turn())
 
     return await _respond(request, formatter, body, model, prepare)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
+from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.service.api.fields import Body, TtlBody
 from app.service.api.messages import (
@@ -43,18 +43,18 @@ class ResponseFormat(_SchemaBody):
     type: str = "text"
     json_schema: _SchemaBody | None = None
 
-    def grammar(self) -> str:
-        """Return the grammar in GBNF, "" for text. Raises RequestError for an unsupported type or schema."""
+    def json_format(self) -> JsonFormat | None:
+        """Return the form, None for text. Raises RequestError for an unsupported type or schema."""
         if self.type == "text":
-            return ""
+            return None
         if self.type == "json_object":
-            return any_object_grammar() if self.schema_ is None else schema_grammar(self.schema_)
+            return ANY_OBJECT if self.schema_ is None else JsonFormat(self.schema_)
         if self.type != "json_schema":
             cause = f"response_format {self.type[:40]!r} is not supported."
             raise RequestError(cause, "Use json_object or json_schema, or describe the output in `grammar` (GBNF).")
         if self.json_schema is None or self.json_schema.schema_ is None:
             raise RequestError("response_format has no json_schema.schema.", "Give the schema of the answer.")
-        return schema_grammar(self.json_schema.schema_)
+        return JsonFormat(self.json_schema.schema_)
 
 
 class StreamOptions(Body):
@@ -85,8 +85,12 @@ class OpenAiBody(GenerationBody, TtlBody):
     def _limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def _format_grammar(self) -> str:
-        return self.response_format.grammar() if self.response_format else ""
+    def json_format(self) -> JsonFormat | None:
+        """Return the form of the answer, None for text. Raises RequestError for an unsupported one."""
+        return self.response_format.json_format() if self.response_format else None
+
+    def _text_format(self) -> JsonFormat | None:
+        return self.json_format()
 
 
 class ChatCompletionBody(OpenAiBody):
@@ -109,6 +113,7 @@ class ChatCompletionBody(OpenAiBody):
             messages=[message.for_template() for message in self.messages],
             request=self.request(),
             tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
+            json_format=self.json_format(),
             n_answers=self.n_answers(),
             separates_reasoning=self.reasoning_format != "none",
             continues=bool(self.continue_final_message),
@@ -118,6 +123,9 @@ class ChatCompletionBody(OpenAiBody):
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs.", "Set logprobs to true.")
         return self.top_logprobs or 0 if self.logprobs else None
+
+    def _text_format(self) -> None:
+        """Return None: before the JSON of a chat's answer reasoning is possible, and calls in its place."""
 
 
 class CompletionBody(OpenAiBody, PromptField):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, StrictStr
 
+from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import SamplingParams
 from app.service.api.fields import Body
 from app.service.api.messages import (
@@ -68,10 +69,11 @@ class ResponsesToolChoiceBody(RawBody):
 class TextFormatBody(ResponseFormat):
     """The form of the answer, with the schema beside the type."""
 
-    def grammar(self) -> str:
-        if self.type == "json_schema":
-            return ResponseFormat.model_validate({"type": self.type, "json_schema": {"schema": self.schema_}}).grammar()
-        return super().grammar()
+    def json_format(self) -> JsonFormat | None:
+        if self.type != "json_schema":
+            return super().json_format()
+        form = {"type": self.type, "json_schema": {"schema": self.schema_}}
+        return ResponseFormat.model_validate(form).json_format()
 
 
 class TextOptions(RawBody):
@@ -131,7 +133,8 @@ class _TurnBody(SamplingBody):
         options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
         return ChatTurn(
             messages=alternate_roles(self._messages(self.items() if items is None else items)),
-            request=self.new_request("", form.grammar() if form else "", self.max_output_tokens, **options),
+            request=self.new_request("", None, self.max_output_tokens, **options),
+            json_format=form.json_format() if form else None,
             tools=tool_options_of(
                 [tool.tool() for tool in self._offered()],
                 self._choice(),

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
+from app.engine.grammar.json_grammar import schema_grammar
 
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
 WALK = Path(__file__).with_name("grammar_walk.py")
 GRAMMARS = (
-    any_object_grammar(),
+    schema_grammar({"type": "object"}),
     schema_grammar({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}),
     'root ::= ("yes" | "no") "."',
     "root ::= [α-ω漢]{20}",

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.engine.grammar.json_format import JsonFormat
 from app.service.api.anthropic.requests import MessagesBody
-from quantizer.errors import RequestError
 from tests.app.running import RunningService
 
 ASK: dict[str, Any] = {
@@ -170,13 +170,11 @@ def test_unknown_fields_are_ignored(service: RunningService) -> None:
     assert service.http.post("/v1/messages", json=ASK | extra).status_code == 200
 
 
-def test_a_form_of_the_answer_is_a_grammar() -> None:
+def test_a_form_of_the_answer_is_json_of_its_schema() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "null"}}}
     form = {"format": {"type": "json_schema", "schema": schema}}
     turn = MessagesBody.model_validate(ASK | {"output_config": form}).turn()
-    assert turn.request.sampling.grammar
-    with pytest.raises(RequestError, match="form of the answer"):
-        MessagesBody.model_validate(ASK | {"output_config": form, "tools": [TOOL]}).turn()
+    assert turn.json_format == JsonFormat(schema)
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,6 @@ def test_an_unknown_model_is_a_404_in_ollamas_words(service: RunningService, pat
         ({"options": {"stop": ["x"] * 65}}, "stop"),
         ({"format": "yaml"}, "yaml"),
         ({"format": {"pattern": "a"}}, "pattern"),
-        ({"format": "json", "tools": [TOOL]}, "form of the answer"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"think": True}, "does not support thinking"),
         ({"think": "very"}, "think"),

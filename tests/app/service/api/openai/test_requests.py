@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from app.engine.grammar.json_grammar import any_object_grammar, schema_grammar
+from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.request import SamplingParams
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from quantizer.errors import RequestError
@@ -115,7 +115,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
     ("wanted", "grammar"),
     [
         ({"type": "text"}, ""),
-        ({"type": "json_object"}, any_object_grammar()),
+        ({"type": "json_object"}, schema_grammar({"type": "object"})),
         ({"type": "json_object", "schema": SCHEMA}, schema_grammar(SCHEMA)),
         (
             {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": SCHEMA}},

@@ -116,8 +116,7 @@ def test_one_call_at_most_where_a_client_wants_that(service: RunningService) -> 
         ({"tool_choice": {"type": "allowed_tools"}}, "allowed_tools"),
         ({"tool_choice": "required", "tools": []}, "no tools"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
-        ({"response_format": {"type": "json_object"}}, "form of the answer"),
-        ({"grammar": 'root ::= "a"'}, "form of the answer"),
+        ({"grammar": 'root ::= "a"'}, "Both a grammar and tools"),
     ],
 )
 def test_unsupported_tools_are_refused(fields: dict[str, Any], word: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from app.engine.grammar.json_format import ANY_OBJECT
 from app.service.api.responses.requests import ResponsesBody
 from quantizer.errors import RequestError
 from tests.app.running import RunningService
@@ -125,7 +126,7 @@ def test_a_function_and_a_form_can_be_required() -> None:
     chosen = {"tools": [TOOL], "tool_choice": {"type": "function", "name": "get_weather"}}
     assert ResponsesBody.model_validate(ASK | chosen).turn().tools.only == "get_weather"
     form = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}}
-    assert ResponsesBody.model_validate(ASK | {"text": form}).turn().request.sampling.grammar
+    assert ResponsesBody.model_validate(ASK | {"text": form}).turn().json_format == ANY_OBJECT
 
 
 def test_templates_receive_the_reasoning_effort() -> None:
