@@ -85,6 +85,9 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
     "keep_alive": SettingDescription(
         "How long an idle model stays loaded: 90s, 1h, -1 forever, 0 unload at once.", check=parse_duration
     ),
+    "any_name": SettingDescription(
+        "Requests for names that no local model can have (gpt-4o, default) get the loaded model; otherwise an error."
+    ),
     "max_memory": SettingDescription(
         "Memory limit for all models together, such as 12GiB; empty: no limit.", check=_check_byte_size
     ),

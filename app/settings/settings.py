@@ -58,6 +58,7 @@ class Settings:
     threads: int = 0
     parallel: int = 8
     keep_alive: str = "10m"
+    any_name: bool = True
     max_memory: str = ""
     draft: str = ""
     lora: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ Owns the list of models, the order in which a name is matched, and the error tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
@@ -44,6 +45,8 @@ _SUFFIX_REMEDIES = {  # of files other than GGUF
 }
 _FILE_SUFFIXES = {".gguf", *_SUFFIX_REMEDIES}
 _MAX_NAMES_LISTED = 12
+_MAX_LIKELY, _LIKENESS = 3, 0.6  # of names that may be meant
+_MAX_COMPARED = 200  # characters of a name
 
 
 class UnknownModelError(ModelFileError):
@@ -77,7 +80,7 @@ def find_by_name(name: str, here: Sequence[ModelRef]) -> ModelRef:
     """Return the model of `here` called `name`: an id or its part before the colon, a file stem, a repo.
 
     Case is ignored, and so is the `:latest` that Ollama's clients append. Paths do not match.
-    Raises UnknownModelError that lists the models.
+    Raises UnknownModelError that lists the models, those of a similar name first.
     """
     found = _matching(name, here)
     if len(found) == 1:
@@ -85,7 +88,16 @@ def find_by_name(name: str, here: Sequence[ModelRef]) -> ModelRef:
     if found:
         raise UnknownModelError(f"{name!r} matches {len(found)} models.", f"Name one of them: {_listed(found)}.")
     remedy = f"Models: {_listed(here)}." if here else "No model is installed: name a path to a GGUF file."
-    raise UnknownModelError(f"There is no model {name!r}.", remedy)
+    likely = " or ".join(_likely(name, here))
+    raise UnknownModelError(f"There is no model {name!r}.", f"Did you mean {likely}? {remedy}" if likely else remedy)
+
+
+def _likely(name: str, here: Sequence[ModelRef]) -> list[str]:
+    """Return the ids of the models whose names are most like `name`, at most three."""
+    wanted = name.lower()[:_MAX_COMPARED].removesuffix(":latest")
+    names = {form.lower(): ref.id for ref in reversed(here) for form in (ref.path.stem, ref.id)}
+    found = get_close_matches(wanted, names, n=_MAX_LIKELY, cutoff=_LIKENESS)
+    return list(dict.fromkeys(names[form] for form in found))
 
 
 def portable(name: str) -> str:

@@ -14,6 +14,7 @@ from app.service.http.access_log import record_of
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager
+from app.service.models.model_file import ModelTask
 from app.service.models.plan_service import PlanService
 from app.service.models.served_model import ServedModel
 from app.service.pool.keep_alive import IdleLimit
@@ -51,12 +52,15 @@ def app_state(request: Request) -> AppState:
     return state
 
 
-async def model_of(request: Request, name: str, idle_limit: IdleLimit | None = None) -> ServedModel:
-    """Return the model that `request` names; its work counts for the request. Raises UnknownModelError.
+async def model_of(
+    request: Request, name: str, idle_limit: IdleLimit | None = None, *, task: ModelTask = "text"
+) -> ServedModel:
+    """Return the model that answers `request`; its work counts for the request. Raises UnknownModelError.
 
-    It is not unloaded as idle before the request ends, and after a use stays loaded for `idle_limit`.
+    A name such as gpt-4o or default means the loaded one that was made for `task`. The model is not unloaded as idle
+    before the request ends, and after a use stays loaded for `idle_limit`.
     """
-    model, record = await app_state(request).models.named(name), record_of(request.scope)
+    model, record = await app_state(request).models.answering(name, task), record_of(request.scope)
     record.until_end.enter_context(model.keep_alive.in_request())
     return model.for_request(record, idle_limit)
 

@@ -11,9 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.event_log import log_event
 from app.library.local.model_files import ModelRef, identity_of
+from app.library.local.resolve import BUILT_IN, UnknownModelError
 from app.service.models.model_catalog import ModelCatalog, with_served_id
-from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, read_model_file
+from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, ModelTask, read_model_file
+from app.service.models.placeholder_names import is_placeholder
 from app.service.models.served_model import ServedModel, TemplateRenderer
 from app.service.pool.background import IdleTuning
 from app.service.pool.engine_client import EngineClient
@@ -24,6 +27,8 @@ from app.settings.settings import Settings
 from quantizer.errors import RequestError
 
 __all__ = ["ModelManager"]
+
+_MAX_LOGGED_NAMES = 100
 
 
 class ModelManager:
@@ -47,6 +52,7 @@ class ModelManager:
         self._renderer = renderer
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
+        self._logged_names: set[str] = set()  # placeholders, each of which is logged once
         self._is_occupied = is_occupied
         self._tuning = IdleTuning(self._is_busy)
         self._pool = EnginePool(settings, start_worker, memory or MachineMemory(settings), self._tuning)
@@ -124,6 +130,22 @@ class ModelManager:
         """
         return await self._known_if_current(name) or await self._open(await self.find(name))
 
+    async def answering(self, name: str, task: ModelTask = "text") -> ServedModel:
+        """Return the model that answers a request for `name`: that one, or the one that is meant by a placeholder.
+
+        Raises UnknownModelError as `named` does.
+        """
+        try:
+            return await self.named(name)
+        except UnknownModelError:
+            meant = self._meant(task) if self.settings.any_name and is_placeholder(name) else None
+            if meant is None:
+                raise
+        if name not in self._logged_names:
+            self._logged_names = {name, *list(self._logged_names)[:_MAX_LOGGED_NAMES]}
+            log_event("service", f"{name!r} is no local model: {meant.ref.id} answers.")
+        return meant
+
     async def find(self, name: str) -> ModelRef:
         """Return the model that `named` would open. Raises UnknownModelError that lists the models."""
         known = self._known(name)
@@ -164,6 +186,18 @@ class ModelManager:
 
     def _is_busy(self) -> bool:
         return self._is_occupied() or self._pool.is_busy
+
+    def _meant(self, task: ModelTask) -> ServedModel | None:
+        """Return the one model for `task` that a request means which names none of this machine; None for several.
+
+        It is the only one that is loaded, or was; else the default. The guide is meant only where nothing else is.
+        """
+        fitting = [model for model in self.opened if model.file.task == task and model.ref.place != BUILT_IN]
+        used = [model for model in fitting if model.is_loaded] or fitting
+        if len(used) == 1:
+            return used[0]
+        is_meant = self.default.file.task == task and (self.default in fitting or not fitting)
+        return self.default if is_meant else None
 
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default

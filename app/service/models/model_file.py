@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from app.library.local.model_files import FileIdentity, identity_of
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
@@ -20,9 +21,12 @@ from quantizer.gguf.header import Header
 from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import check_answers, validate_gguf
 
-__all__ = ["NOTHING_ATTACHED", "Attachments", "ModelFile", "read_attachments", "read_model_file"]
+__all__ = ["NOTHING_ATTACHED", "Attachments", "ModelFile", "ModelTask", "read_attachments", "read_model_file"]
 
 MAX_SCALE = 100.0
+_RANK = 4  # as a `pooling_type`
+
+ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]  # what a model was made for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class ModelFile:
     n_ctx_train: int
     n_bytes: int
     infill: InfillTokens | None = None
+    task: ModelTask = "text"
     recipe: Recipe = NO_RECIPE
     identity: FileIdentity = ()
 
@@ -62,9 +67,19 @@ def read_model_file(path: Path) -> ModelFile:
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
         n_bytes=header.file_bytes,
         infill=infill_tokens_of(header),
+        task=_task(header),
         recipe=recipe,
         identity=identity_of(path),
     )
+
+
+def _task(header: Header) -> ModelTask:
+    """Return what the model was made for: those that pool the vectors of tokens write no text."""
+    pooling = header.integer(f"{header.architecture}.pooling_type") or 0
+    if pooling == _RANK:
+        return "ranking"
+    is_encoder = header.metadata.get(f"{header.architecture}.attention.causal") is False
+    return "vectors" if pooling or is_encoder else "text"
 
 
 def _token(header: Header, key: str) -> str:

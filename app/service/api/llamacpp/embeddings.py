@@ -84,7 +84,7 @@ async def embedding(request: Request, body: EmbeddingBody) -> JsonResponse[list[
     inputs, norm = body.inputs(), body.embd_normalize
     if norm < 0:
         raise RequestError("embd_normalize is -1, but vectors have the length 1.", "Leave it out, or use 0, 1 or 2.")
-    model = await model_of(request, body.model)
+    model = await model_of(request, body.model, task="vectors")
 
     async def answer() -> JsonResponse[list[LlamaCppEmbedding]]:
         vectors = [_normalized(as_floats(vector), norm) for vector in (await model.embed(inputs)).vectors]

@@ -52,6 +52,7 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, LineStream, while_connected
 from app.service.infill.fim_request import fim_generation
+from app.service.models.model_file import ModelTask
 from app.service.models.served_model import ServedModel
 
 __all__ = ["router"]
@@ -171,7 +172,7 @@ async def generate(
 @router.post("/api/embed", openapi_extra=errors(404))
 async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse]:
     """A vector of length 1 for each input."""
-    model = await _model(request, body)
+    model = await _model(request, body, task="vectors")
 
     async def answer() -> JsonResponse[EmbedResponse]:
         if not body.inputs():
@@ -187,7 +188,7 @@ async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse
 @router.post("/api/embeddings", openapi_extra=errors(404))
 async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[EmbeddingsResponse]:
     """The vector of one prompt."""
-    model = await _model(request, body)
+    model = await _model(request, body, task="vectors")
 
     async def answer() -> JsonResponse[EmbeddingsResponse]:
         if not body.prompt:
@@ -212,11 +213,11 @@ def _takes_call_ids(user_agent: str) -> bool:
     return zed is None or int(zed[1]) >= _ZED_WITH_CALL_IDS
 
 
-async def _model(request: Request, body: KeepAliveBody) -> ServedModel:
+async def _model(request: Request, body: KeepAliveBody, *, task: ModelTask = "text") -> ServedModel:
     """Return the model that `body` names, with its keep-alive. Raises RefusedError in Ollama's words."""
     idle_limit = body.idle_limit
     try:
-        return await model_of(request, body.model_name, idle_limit)
+        return await model_of(request, body.model_name, idle_limit, task=task)
     except UnknownModelError as error:
         raise model_not_found(body.model_name, error) from error
 

@@ -113,7 +113,7 @@ class Ranking(TypedDict):
 @router.post("/v1/embeddings", openapi_extra=errors(404))
 async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[EmbeddingList]:
     """A vector of length 1 for each input."""
-    model = await model_of(request, body.model, body.idle_limit)
+    model = await model_of(request, body.model, body.idle_limit, task="vectors")
 
     async def answer() -> JsonResponse[EmbeddingList]:
         return JsonResponse(_embedding_list(await model.embed(body.inputs()), body, model.ref.id))
@@ -127,7 +127,7 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
 @router.post("/reranking", openapi_extra=errors(404))
 async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking]:
     """The documents' scores, the best first."""
-    model = await model_of(request, body.model)
+    model = await model_of(request, body.model, task="ranking")
 
     async def answer() -> JsonResponse[Ranking]:
         return JsonResponse(_ranking(await model.rerank(body.query, body.documents), body, model.ref.id))

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import httpx
 import pytest
 
 from app.client.fake import PLAN
 from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
-from app.library.local.resolve import UnknownModelError
+from app.library.local.resolve import UnknownModelError, resolve
 from app.service.application import create_app
 from app.service.http import streaming
 from app.service.http.guard import GuardPolicy
@@ -28,6 +29,7 @@ from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
 from tests.app.thread_worker import thread_worker
+from tests.quantizer.gguf_files import tiny_llama
 
 CODER, CODER_STEM = "qwen2.5-coder:7b-q4_K_M", "Qwen2.5-Coder-7B-Q4_K_M"
 SIZES = {"first": 10, "second": 10, "third": 10, "large": 50}
@@ -229,6 +231,99 @@ async def test_an_unknown_name_lists_the_models(settings: Settings) -> None:
     async with _managing(settings) as models:
         with pytest.raises(UnknownModelError, match=r"first.*second"):
             await models.named("unknown")
+
+
+# What clients send to any server (kept with their versions in test_placeholder_names.py), by the dialect they speak.
+ASKING: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt-3.5-turbo": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}),
+    "gpt-4o-mini": ("/v1/completions", WORDS),
+    "gpt-5-codex": ("/v1/responses", {"input": "hi", "max_output_tokens": 16}),
+    "claude-sonnet-4-5-20250929": (
+        "/v1/messages?beta=true",
+        {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
+    ),
+    "local-model": ("/api/v0/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}),
+    "llama-server": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}),
+    "default": ("/api/chat", {"messages": [{"role": "user", "content": "hi"}], "stream": False}),
+    "gpt-4": ("/api/generate", {"prompt": "hi", "stream": False, "options": {"num_predict": 2}}),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+async def test_a_name_of_no_local_model_gets_the_loaded_one_which_the_answer_names(
+    settings: Settings, name: str
+) -> None:
+    path, body = ASKING[name]
+    async with _managing(settings) as models, _calling(models) as http:
+        answer = await http.post(path, json={"model": name, **body})
+        assert (answer.status_code, answer.json()["model"]) == (200, "first"), answer.text
+        unlike = await http.post(path, json={"model": "firs", **body})
+        assert unlike.status_code == 404
+        assert "Did you mean first?" in unlike.text
+    async with _managing(replace(settings, any_name=False)) as models, _calling(models) as http:
+        assert (await http.post(path, json={"model": name, **body})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("used", "default", "answers"),
+    [
+        ([], "first", "first"),
+        (["second"], "first", "first"),
+        (["second", "third"], "first", "first"),
+        ([], "guide", "guide"),
+        (["second"], "guide", "second"),
+        (["second", "third"], "guide", None),
+    ],
+)
+async def test_a_name_of_no_local_model_means_the_only_one_in_use_or_else_the_default(
+    settings: Settings, used: list[str], default: str, answers: str | None
+) -> None:
+    """With several in use, the guide as the default means nobody's choice."""
+    memory = FakeMemory(100, {**SIZES, "guide-Q8_0": 1})
+    models = ModelManager(settings, thread_worker(), TemplateProcess(), memory)
+    ref = resolve(default, settings)
+    models.add(ref, read_model_file(ref.path)).load()
+    async with _calling(models) as http:
+        for name in used:
+            assert (await http.post("/v1/completions", json={"model": name, **WORDS})).status_code == 200
+        answer = await http.post("/v1/completions", json={"model": "gpt-4o", **WORDS})
+        if answers is None:
+            assert answer.status_code == 404
+            assert "second" in answer.text
+        else:
+            assert (answer.status_code, answer.json()["model"]) == (200, answers)
+        if used:
+            for model in models.opened:
+                model.keep_alive.release()
+            again = await http.post("/v1/completions", json={"model": "gpt-4o", **WORDS})
+            assert again.json().get("model") == answers, "after the idle time, too"
+    await models.close()
+
+
+async def test_a_name_of_no_local_model_means_an_embedding_model_where_vectors_are_wanted(settings: Settings) -> None:
+    def pools(writer: gguf.GGUFWriter) -> None:
+        writer.add_uint32("llama.pooling_type", 1)
+
+    tiny_llama(settings.models_dir / "me" / "second" / "second.gguf", pools)
+    body = {"model": "text-embedding-3-small", "input": "hello"}  # langchain-openai 1.0, LlamaIndex 0.14
+    async with _managing(settings, total_bytes=100) as models, _calling(models) as http:
+        for path in ("/v1/embeddings", "/api/embed"):
+            assert (await http.post(path, json=body)).status_code == 404, "a chat model is not meant"
+        assert (await http.post("/v1/embeddings", json={**body, "model": "second"})).status_code == 200
+        for path in ("/v1/embeddings", "/api/embed"):
+            answer = await http.post(path, json=body)
+            assert (answer.status_code, answer.json()["model"]) == (200, "second")
+        chat = await http.post("/v1/completions", json={"model": "gpt-4o", **WORDS})
+        assert chat.json()["model"] == "first", "an embedding model does not answer"
+
+
+async def test_a_name_of_a_local_model_is_that_model_whatever_it_is_called(
+    settings: Settings, tiny_model: Path
+) -> None:
+    shutil.copy(tiny_model, settings.models_dir / "gpt-4o.gguf")
+    async with _managing(settings) as models:
+        assert (await models.answering("gpt-4o")).ref.id == "gpt-4o"
+        assert (await models.answering("gpt-4o:latest")).ref.id == "gpt-4o"
 
 
 LISTS = {"/v1/models": ("data", "id"), "/api/tags": ("models", "name"), "/api/v0/models": ("data", "id")}
