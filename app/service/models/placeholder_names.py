@@ -1,7 +1,7 @@
 """Names that say nothing about which local model is meant: those of hosted models, and placeholders of clients.
 
-Clients send them because they have to send something, or because their default is a hosted model. Owns which names these
-are. Pure: knows nothing of the models that are here.
+Clients send them because they have to send something, or because their default is a hosted model. Owns which names
+these are. Pure: knows nothing of the models that are here.
 """
 
 from __future__ import annotations
