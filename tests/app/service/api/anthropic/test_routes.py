@@ -180,7 +180,7 @@ def test_a_form_of_the_answer_is_json_of_its_schema() -> None:
 @pytest.mark.parametrize(
     ("change", "status", "kind", "word"),
     [
-        ({"model": "claude"}, 404, "not_found_error", "tiny"),
+        ({"model": "mario"}, 404, "not_found_error", "tiny"),
         ({"max_tokens": -1}, 400, "invalid_request_error", "max_tokens"),
         ({"temperature": 1000}, 400, "invalid_request_error", "temperature"),
         ({"messages": []}, 400, "invalid_request_error", "messages"),

@@ -56,6 +56,6 @@ def test_a_whole_loop_with_a_tool_runs(client: anthropic.Anthropic) -> None:
 
 def test_its_own_errors_are_raised(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError):
-        client.messages.create(model="claude", max_tokens=5, messages=MESSAGES)
+        client.messages.create(model="mario", max_tokens=5, messages=MESSAGES)
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: 50\d\d tokens > 4096 maximum"):
         client.messages.create(model="tiny", max_tokens=5, messages=[{"role": "user", "content": "x" * 5000}])
