@@ -5,9 +5,11 @@ Owns the file, the scopes of a key, and comparing keys in constant time. Indepen
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import secrets
+import string
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -23,10 +25,13 @@ from app.settings.settings import Settings
 from quantizer.errors import StorageError, UsageError
 from quantizer.files import explained, try_lock, write_atomically
 
-__all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "key_file", "own_key"]
+__all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "is_secret", "key_file", "lmstudio_token", "own_key"]
 
 _PREFIX = "llm-"  # marks a leaked key as one of ours
 _N_BYTES = 32
+_TOKEN_PREFIX = "sk-lm-"  # noqa: S105
+_TOKEN_ALPHABET = string.ascii_letters + string.digits
+_N_TOKEN_CHARACTERS = 28  # 8 name the client and 20 are its password, 119 bits
 _OTHERS = 0o077
 _LOCK_TIMEOUT_S = 5.0
 
@@ -49,6 +54,26 @@ class Key:
     secret: str
     scopes: frozenset[KeyScope]
     made_s: int
+
+
+def lmstudio_token(secret: str) -> str:
+    """Return the key `secret` in the form of LM Studio's tokens, the only one that its newer SDKs send.
+
+    It is made from the secret, so no more than that is stored (source: lmstudio-js 2.0.0, `lmstudioAPITokenRegex`).
+    """
+    number = int.from_bytes(hashlib.sha512(b"lmstudio:" + secret.encode()).digest(), "big")
+    characters = []
+    for _ in range(_N_TOKEN_CHARACTERS):
+        number, index = divmod(number, len(_TOKEN_ALPHABET))
+        characters.append(_TOKEN_ALPHABET[index])
+    text = "".join(characters)
+    return f"{_TOKEN_PREFIX}{text[:8]}:{text[8:]}"
+
+
+def is_secret(given: str, secret: str) -> bool:
+    """Return whether `given` is the key `secret`, in its own form or in LM Studio's, in constant time."""
+    wanted = lmstudio_token(secret) if given.startswith(_TOKEN_PREFIX) else secret
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 class KeyFile:
@@ -83,7 +108,7 @@ class KeyFile:
         """Return the scopes of the key `secret`, none for an unknown one, in constant time."""
         scopes: frozenset[KeyScope] = frozenset()
         for key in self.known():
-            if hmac.compare_digest(secret.encode(), key.secret.encode()):
+            if is_secret(secret, key.secret):
                 scopes = key.scopes
         return scopes
 

@@ -24,6 +24,7 @@ from app.service.api.llamacpp import embeddings as llamacpp_embeddings
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
 from app.service.api.lmstudio import routes as lmstudio
+from app.service.api.lmstudio import sdk_routes as lmstudio_sdk
 from app.service.api.native import jobs as native_jobs
 from app.service.api.native import library as native_library
 from app.service.api.native import metrics as native_metrics
@@ -73,6 +74,7 @@ _ROUTE_MODULES = (
     ollama,
     ollama_library,
     lmstudio,
+    lmstudio_sdk,
     llamacpp,
     llamacpp_embeddings,
     llamacpp_server,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -46,11 +47,19 @@ __all__ = ["CLIENTS_PORTS", "Announce", "OperatorPrompt", "listen", "listen_for_
 
 Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
 
-CLIENTS_PORTS: Mapping[int, str] = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8012: "llama.vim"}
+CLIENTS_PORTS: Mapping[int, str] = {
+    11434: "Ollama",
+    1234: "LM Studio",
+    41343: "LM Studio's SDK",  # the first of those that it tries where it is given no address
+    8080: "llama.cpp",
+    8012: "llama.vim",
+}
 FINISH_TIMEOUT_S = 60
 HEADER_TIMEOUT_S = 15.0
 _BACKLOG = 128
 _MAX_HEADER_BYTES = 64 << 10
+_MAX_MESSAGE_BYTES = 16 << 20  # of a websocket, as much as of a request's body
+_PONG_TIMEOUT_S = 60.0  # a client may compute for a while between two messages
 _KEEP_ALIVE_S = 75  # longer than clients do: a server must not close a connection under a new request
 
 
@@ -200,6 +209,7 @@ class _HeaderTimeoutProtocol(H11Protocol):
     """HTTP/1.1 with a timeout of 15 s for a request line and its headers: uvicorn waits forever."""
 
     _header_timer: asyncio.TimerHandle | None = None
+    _is_upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -220,13 +230,18 @@ class _HeaderTimeoutProtocol(H11Protocol):
             self.cycle.message_event.set()
         super().send_400_response(msg)
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to a websocket, whose first message has a timeout of its own."""
+        super().handle_websocket_upgrade(event)
+        self._is_upgraded = True
+
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: such a request gets an answer, and no web page may write to the terminal."""
 
     def _watch_headers(self) -> None:
         """Time the headers of the first request from the connection on, others from their first byte on."""
         is_waiting = self.cycle is None or (self.cycle.response_complete and self.timeout_keep_alive_task is None)
-        if not is_waiting:
+        if self._is_upgraded or not is_waiting:
             self._cancel_timer()
         elif self._header_timer is None:
             self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.abort)
@@ -246,7 +261,10 @@ def _config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_HeaderTimeoutProtocol,
-        ws="none",
+        ws="auto",  # the library `websockets`; without it a websocket is answered as an ordinary request
+        ws_max_size=_MAX_MESSAGE_BYTES,
+        ws_ping_timeout=_PONG_TIMEOUT_S,
+        ws_per_message_deflate=False,  # on one machine it costs more than it saves
         loop="asyncio",
         log_config=None,
         access_log=False,

@@ -29,7 +29,8 @@ def key(context: click.Context, *, wants_json: bool) -> None:
     """Print the API key of this machine, which has all permissions; it is created the first time.
 
     `localllm serve --host ADDRESS` accepts these keys, as a Bearer token or x-api-key. Clients on this machine need
-    none, unless --api-key sets one. The keys are stored in a file that only you can read.
+    none, unless --api-key sets one. The keys are stored in a file that only you can read. With --json a key comes in
+    the form of LM Studio's API tokens too, the only one that its SDKs send.
     """
     if context.invoked_subcommand is None:
         first = _keys().first(_FIRST)
@@ -95,7 +96,15 @@ def _keys() -> KeyFile:
 
 
 def _as_json(item: Key) -> dict[str, object]:
-    return {"name": item.name, "key": item.secret, "scopes": sorted(item.scopes), "made_at": _made(item)}
+    from app.keys import lmstudio_token
+
+    return {
+        "name": item.name,
+        "key": item.secret,
+        "lmstudio_token": lmstudio_token(item.secret),
+        "scopes": sorted(item.scopes),
+        "made_at": _made(item),
+    }
 
 
 def _made(item: Key) -> str:

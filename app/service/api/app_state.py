@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from app.service.api.fields import WithWarnings
 from app.service.api.refused_content import RefusedContent
@@ -32,6 +32,7 @@ class AppState:
     """The objects behind the routes.
 
     `runs` are responses in the background; `document` returns the OpenAPI document, which is made at the first call.
+    `instances` are the names that LM Studio's clients gave to loaded models, with the ids of those.
     """
 
     models: ModelManager
@@ -43,10 +44,11 @@ class AppState:
     runs: Runs
     document: Callable[[], dict[str, Any]]
     refused: RefusedContent = field(default_factory=RefusedContent)
+    instances: dict[str, str] = field(default_factory=dict)
 
 
-def app_state(request: Request) -> AppState:
-    """Return the state of the application that `request` came to."""
+def app_state(request: HTTPConnection) -> AppState:
+    """Return the state of the application that a request or a websocket came to."""
     state = request.app.state.localllm
     assert isinstance(state, AppState)
     return state

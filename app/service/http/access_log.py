@@ -23,6 +23,7 @@ __all__ = ["WARNING_HEADER", "AccessLog", "RequestRecord", "record_of"]
 WARNING_HEADER = "x-localllm-warning"
 _KEY = "localllm.record"
 _NO_STATUS = 499  # the client went away before there was one
+_SWITCHING_PROTOCOLS = 101
 
 
 @dataclass(slots=True)
@@ -78,14 +79,18 @@ class AccessLog:
         self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         record, status = record_of(scope), _NO_STATUS
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] == "websocket.accept":
+                status = _SWITCHING_PROTOCOLS
+            elif message["type"] == "websocket.http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.start":
                 status = message["status"]
                 if record.warnings:
                     warning = printable_line(" ".join(record.warnings)).encode("ascii", "replace")
@@ -105,5 +110,6 @@ def _line(scope: Scope, status: int, took_s: float, record: RequestRecord) -> st
     model = f" model={record.model_id}" if record.model_id else ""
     n_in, n_out = record.n_prompt_tokens, record.n_output_tokens
     tokens = f" prompt_tokens={n_in} output_tokens={n_out}" if n_in or n_out else ""
-    line = f"{when} {scope['method']} {scope['path']} {status} {took_s * 1000:.1f}ms{model}{tokens}"
+    method = scope.get("method", "WEBSOCKET")  # whose line comes at its end, with the tokens of all its calls
+    line = f"{when} {method} {scope['path']} {status} {took_s * 1000:.1f}ms{model}{tokens}"
     return printable_line(line)

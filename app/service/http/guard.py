@@ -7,7 +7,6 @@ open can reach a port of this machine, so a request must look like one from a pr
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.event_log import log_event
-from app.keys import ALL_SCOPES, KeyFile, KeyScope, key_file
+from app.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
 from app.service.http.cors import is_preflight, preflight_response, sending_to_page
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
 from app.service.http.streaming import JsonResponse
@@ -26,7 +25,7 @@ from app.settings.parsing import is_host_name, is_loopback, parse_host_names
 from app.settings.settings import Settings
 from quantizer.errors import UserError
 
-__all__ = ["Guard", "GuardPolicy", "policy_of", "scopes_for"]
+__all__ = ["Guard", "GuardPolicy", "policy_of", "scopes_for", "socket_scopes"]
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_KEY = "first"
@@ -36,6 +35,7 @@ _INFER, _MANAGE = frozenset({KeyScope.INFER}), frozenset({KeyScope.MANAGE})
 # The first that fits counts; one with a slash at its end includes all paths below. Without scopes no key is needed.
 _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     ("/health", frozenset()),  # contains no data; polled by process supervisors without a key
+    ("/lmstudio-greeting", frozenset()),  # nor does this, by which LM Studio's SDK finds a service
     ("/api/localllm/status", ALL_SCOPES),
     ("/api/localllm/", _MANAGE),
     ("/api/blobs/", _MANAGE),
@@ -44,7 +44,9 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     ("/api/delete", _MANAGE),
     ("/api/pull", _MANAGE),
     ("/api/push", _MANAGE),
+    ("/api/v1/models/", _MANAGE),  # load, unload, download; the list itself is /api/v1/models
 )
+_SOCKET_KEY = "localllm.socket_key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class GuardPolicy:
     def scopes_of(self, secret: str) -> frozenset[KeyScope]:
         """Return the scopes of the key `secret`, none for an unknown one. Raises StorageError."""
         scopes = self.stored.scopes_of(secret) if self.stored else frozenset[KeyScope]()
-        is_configured = bool(self.api_key) and hmac.compare_digest(secret.encode(), self.api_key.encode())
+        is_configured = bool(self.api_key) and is_secret(secret, self.api_key)
         return ALL_SCOPES if is_configured else scopes
 
 
@@ -94,10 +96,33 @@ def policy_of(settings: Settings) -> GuardPolicy:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _SocketKey:
+    """What a websocket may do: the `scopes` of its handshake, or else those of a key in its first message."""
+
+    scopes: frozenset[KeyScope]
+    scopes_of: Callable[[str], frozenset[KeyScope]]
+
+
+def socket_scopes(scope: Scope, *secrets: str) -> frozenset[KeyScope]:
+    """Return the scopes of a websocket whose handshake the guard let pass, and whose first message has `secrets`.
+
+    Raises RefusedError (401) where a key is required and neither has one, StorageError for an unusable key file.
+    """
+    key = scope[_SOCKET_KEY]
+    assert isinstance(key, _SocketKey)
+    scopes = key.scopes or next(filter(None, map(key.scopes_of, secrets)), frozenset[KeyScope]())
+    if not scopes:
+        raise _missing_key()
+    return scopes
+
+
 class Guard:
     """ASGI middleware that refuses what `policy` does not accept, with a body by `error_body_of`.
 
     It answers the preflights of allowed pages, and lets them read every answer. Each other origin is logged once.
+    A websocket passes the same checks, but may send its key in its first message, for clients that cannot set headers:
+    its route asks `socket_scopes` before anything else.
     """
 
     def __init__(
@@ -112,7 +137,7 @@ class Guard:
         self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -131,7 +156,9 @@ class Guard:
         if origin and is_preflight(scope, headers):
             await preflight_response(headers)(scope, receive, send)
             return
-        await self._app(scope, _counted(receive, self._policy.max_body_bytes), send)
+        if scope["type"] == "http":
+            receive = _counted(receive, self._policy.max_body_bytes)
+        await self._app(scope, receive, send)
 
     def _log(self, headers: Headers) -> None:
         """Log a page that is not allowed, because its script cannot read why it is refused."""
@@ -152,7 +179,9 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
     if not (is_preflight_of_page and policy.requires_key):
         _check_host(headers, policy)
     _check_origin(headers, policy)
-    if policy.requires_key and not is_preflight_of_page:
+    if scope["type"] == "websocket":
+        scope[_SOCKET_KEY] = _socket_key(headers, policy)
+    elif policy.requires_key and not is_preflight_of_page:
         _check_key(headers, policy, scopes_for(scope["path"]))
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
@@ -205,17 +234,32 @@ def _check_key(headers: Headers, policy: GuardPolicy, wanted: frozenset[KeyScope
         return
     scopes = policy.scopes_of(_given_key(headers))
     if not scopes:
-        raise RefusedError(401, "invalid_api_key", "The API key is missing or wrong.", "Send it as a Bearer token.")
+        raise _missing_key()
     if not wanted & scopes:
         (missing,) = wanted
         cause = f"This key does not have the scope {missing}."
         raise RefusedError(403, "insufficient_scope", cause, f"Create one: `localllm key new NAME --scope {missing}`.")
 
 
+def _socket_key(headers: Headers, policy: GuardPolicy) -> _SocketKey:
+    """Return the scopes of a handshake, none yet where a key is required and it has none. Raises RefusedError (401)."""
+    if not policy.requires_key:
+        return _SocketKey(ALL_SCOPES, policy.scopes_of)
+    given = _given_key(headers)
+    scopes = policy.scopes_of(given)
+    if given and not scopes:
+        raise _missing_key()
+    return _SocketKey(scopes, policy.scopes_of)
+
+
 def _given_key(headers: Headers) -> str:
     scheme, _, token = _one(headers, "authorization").partition(" ")
     is_bearer = scheme.lower() == "bearer" and token.strip()
     return token.strip() if is_bearer else _one(headers, "x-api-key")
+
+
+def _missing_key() -> RefusedError:
+    return RefusedError(401, "invalid_api_key", "The API key is missing or wrong.", "Send it as a Bearer token.")
 
 
 def _one(headers: Headers, name: str) -> str:

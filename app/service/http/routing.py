@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from app.service.http.errors import RefusedError
 from quantizer.errors import RequestError
 
-__all__ = ["Router", "body_type_of", "parse_object", "read_body", "return_type_of"]
+__all__ = ["Router", "body_type_of", "invalid_fields", "parse_object", "read_body", "return_type_of"]
 
 BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64
@@ -91,7 +91,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise invalid_fields(error) from None
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
@@ -131,8 +131,8 @@ def _finite(text: str) -> float:
     return value if isfinite(value) else _refuse_constant(text)
 
 
-def _invalid(error: ValidationError) -> RequestError:
-    """Return the first fault: unions report one for each alternative."""
+def invalid_fields(error: ValidationError) -> RequestError:
+    """Return the error for the first fault: unions report one for each alternative."""
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = ".".join(str(part) for part in fault["loc"] if not str(part).startswith(("list[", "function-")))
     return RequestError(f"{path or 'The request'}: {fault['msg']}.", "Correct that field.")

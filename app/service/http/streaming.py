@@ -29,6 +29,7 @@ __all__ = [
     "Framing",
     "JsonResponse",
     "LineStream",
+    "compact_json",
     "while_connected",
 ]
 
@@ -51,15 +52,16 @@ class JsonResponse(Response, Generic[Item]):
         super().__init__(content, status_code)
 
     def render(self, content: object) -> bytes:
-        return _json(content)
+        return compact_json(content)
 
 
-def _json(content: object) -> bytes:
+def compact_json(content: object) -> bytes:
+    """Return JSON on one line, with surrogates replaced."""
     return _COMPACT.encode(content).encode("utf-8", "replace")
 
 
 def _event(data: object) -> bytes:
-    return b"data: " + _json(data) + b"\n\n"
+    return b"data: " + compact_json(data) + b"\n\n"
 
 
 def _named_event(data: Any) -> bytes:
@@ -67,7 +69,7 @@ def _named_event(data: Any) -> bytes:
 
 
 def _line(data: object) -> bytes:
-    return _json(data) + b"\n"
+    return compact_json(data) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,11 @@ class ModelManager:
         model.load(when_unfit)
         return model
 
-    async def reload(self, name: str, change: Callable[[EngineConfig], EngineConfig]) -> ServedModel:
-        """Begin to load the model `name` with a changed config, in place of the present one.
+    async def reload(
+        self, name: str, change: Callable[[EngineConfig], EngineConfig], *, until_unloaded: bool = False
+    ) -> ServedModel:
+        """Begin to load the model `name` with a changed config, in place of the present one, for good or until it is
+        unloaded.
 
         Raises as `load`, and RequestError where that would end the answers of another name of the file.
         """
@@ -120,7 +123,7 @@ class ModelManager:
         if others := [other.ref.id for other in self.sharing(model) if other.keep_alive.is_used]:
             cause = f"{', '.join(others)} is busy on the same engine as {model.ref.id}."
             raise RequestError(cause, "Stop its answers, or wait for them.")
-        model.reload(change)
+        model.reload(change, until_unloaded=until_unloaded)
         return model
 
     async def named(self, name: str) -> ServedModel:

@@ -98,10 +98,10 @@ class ServedModel:
         self.engine.start(when_unfit)
         self.keep_alive.restart_timer()
 
-    def reload(self, change: Callable[[EngineConfig], EngineConfig]) -> None:
-        """Begin to load again with a changed config; running requests fail."""
+    def reload(self, change: Callable[[EngineConfig], EngineConfig], *, until_unloaded: bool = False) -> None:
+        """Begin to load again with a changed config; running requests fail. See `EngineClient.reload`."""
         self.keep_alive.hold()
-        self.engine.reload(change)
+        self.engine.reload(change, until_unloaded=until_unloaded)
 
     def prefill_ahead(self, request: Request, prompt_after: PromptAfter) -> None:
         """Prefill what follows the answer to `request`, if the settings allow that."""

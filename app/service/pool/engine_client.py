@@ -108,6 +108,7 @@ class EngineClient:
         self._is_wanted = False  # without a use that waits for it
         self._is_admitted = False
         self._is_stopped = False
+        self._config_when_unloaded: EngineConfig | None = None  # of a change that does not outlast the loaded model
 
     # State
 
@@ -145,8 +146,12 @@ class EngineClient:
         self._is_wanted = True
         self._start(when_unfit)
 
-    def reload(self, change: Callable[[EngineConfig], EngineConfig]) -> None:
-        """Load the model again with a changed config, once its worker has ended; running requests fail."""
+    def reload(self, change: Callable[[EngineConfig], EngineConfig], *, until_unloaded: bool = False) -> None:
+        """Load the model again with a changed config, once its worker has ended; running requests fail.
+
+        With `until_unloaded` the config is the present one again once the model is unloaded.
+        """
+        self._config_when_unloaded = (self._config_when_unloaded or self.config) if until_unloaded else None
         self.config = change(self.config)
         self._is_wanted = True
         self._end_task()
@@ -324,6 +329,7 @@ class EngineClient:
 
     def _unload(self) -> None:
         self.status = EngineStatus(state="unloaded")
+        self.config, self._config_when_unloaded = self._config_when_unloaded or self.config, None
         self._log("is unloaded")
         self._is_wanted = False
         self.settled.set()

@@ -210,10 +210,13 @@ def test_every_route_requires_its_scope(stored: KeyFile, path: str) -> None:
     keys = {scope: ("x-api-key", stored.add(scope, [scope]).secret) for scope in KeyScope}
     found = {scope: _status(policy, ("host", "localhost"), key, path=path) for scope, key in keys.items()}
     needed = KeyScope.MANAGE if path in MANAGING else KeyScope.INFER
-    is_for_any = path in {"/health", "/api/localllm/status"}
+    is_open = path in {"/health", "/lmstudio-greeting"}
+    is_for_any = is_open or path == "/api/localllm/status"
     wanted = {scope: 200 if scope is needed or is_for_any else 403 for scope in KeyScope}
     assert found == wanted
-    assert _status(policy, ("host", "localhost"), path=path) == (200 if path == "/health" else 401)
+    assert _status(policy, ("host", "localhost"), path=path) == (
+        200 if path in {"/health", "/lmstudio-greeting"} else 401
+    )
 
 
 def test_a_removed_key_is_refused_at_once(stored: KeyFile) -> None:

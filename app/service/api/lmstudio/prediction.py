@@ -1,0 +1,154 @@
+"""An answer as the packets of LM Studio's SDK. Pure.
+
+Owns fragments, tool calls, statistics and reasons. Source: lmstudio-js 2.0.0, `llmBackendInterface` and
+`LLMPredictionStats`; 1.5.0 has fewer fields and drops the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+from app.engine.protocol.messages import Finished
+from app.engine.request import FinishReason, TokenLogprob
+from app.service.api.lmstudio.history import CLOSING_TAG, OPENING_TAG
+from app.service.api.lmstudio.sdk_errors import sdk_error
+from app.service.generation.generation import Answer, Delta
+from app.service.tools.tool import ToolCallDelta
+from quantizer.errors import RequestError
+
+__all__ = ["PacketMaker", "stats_of", "stop_reason", "user_stopped"]
+
+Packet: TypeAlias = dict[str, Any]
+ReasoningType: TypeAlias = Literal["none", "reasoning", "reasoningStartTag", "reasoningEndTag"]
+
+
+class PacketMaker:
+    """Makes the packets of one answer as it grows. Without `has_reasoning` only its text is sent.
+
+    The text of an answer in a given form is parsed whole by clients, so reasoning must not come before it.
+    """
+
+    def __init__(self, *, has_reasoning: bool = True) -> None:
+        self._has_reasoning = has_reasoning
+        self._n_tokens = 0
+        self._is_reasoning = False
+        self._calls: dict[int, ToolCallDelta] = {}
+
+    @property
+    def n_tokens(self) -> int:
+        """The tokens of the fragments so far."""
+        return self._n_tokens
+
+    def of_delta(self, delta: Delta) -> Iterator[Packet]:
+        """Yield the packets of what is new."""
+        n_new, self._n_tokens = delta.n_tokens - self._n_tokens, delta.n_tokens
+        if delta.reasoning and self._has_reasoning:
+            if not self._is_reasoning:
+                self._is_reasoning = True
+                yield _fragment(OPENING_TAG, 0, "reasoningStartTag")
+            yield _fragment(delta.reasoning, n_new, "reasoning")
+            n_new = 0
+        if delta.text:
+            yield from self._end_reasoning()
+            yield _fragment(delta.text, n_new, "none", delta.logprobs)
+        for call in delta.calls:
+            yield from self._of_call(call)
+
+    def of_end(self) -> Iterator[Packet]:
+        """Yield the packets that are due when the answer has ended, but for the last one."""
+        yield from self._end_reasoning()
+        yield from self._end_call()
+
+    def _end_reasoning(self) -> Iterator[Packet]:
+        if self._is_reasoning:
+            self._is_reasoning = False
+            yield _fragment(f"{CLOSING_TAG}\n\n", 0, "reasoningEndTag")
+
+    def _of_call(self, part: ToolCallDelta) -> Iterator[Packet]:
+        yield from self._end_reasoning()
+        if part.index not in self._calls:
+            yield from self._end_call()
+            self._calls[part.index] = ToolCallDelta(part.index, part.call_id, part.name)
+            yield {"type": "toolCallGenerationStart", "toolCallId": part.call_id}
+            yield {"type": "toolCallGenerationNameReceived", "name": part.name}
+        if part.arguments:
+            call = self._calls[part.index]
+            arguments = call.arguments + part.arguments
+            self._calls[part.index] = ToolCallDelta(call.index, call.call_id, call.name, arguments)
+            yield {"type": "toolCallGenerationArgumentFragmentGenerated", "content": part.arguments}
+
+    def _end_call(self) -> Iterator[Packet]:
+        """Yield the end of the last call; one that was cut off has failed."""
+        call = self._calls.get(max(self._calls, default=-1))
+        if call is None:
+            return
+        arguments = call.arguments_object()
+        if arguments is None:
+            error = RequestError(f"The call of {call.name} was cut off.", "Allow more tokens.")
+            yield {"type": "toolCallGenerationFailed", "error": sdk_error(error), "rawContent": call.arguments}
+        else:
+            request = {"type": "function", "id": call.call_id, "name": call.name, "arguments": arguments}
+            yield {"type": "toolCallGenerationEnd", "toolCallRequest": request, "rawContent": call.arguments}
+
+
+def _fragment(text: str, n_tokens: int, kind: ReasoningType, logprobs: Sequence[TokenLogprob] = ()) -> Packet:
+    fragment: Packet = {
+        "content": text,
+        "tokensCount": n_tokens,
+        "containsDrafted": False,
+        "reasoningType": kind,
+        "isStructural": False,
+    }
+    packet: Packet = {"type": "fragment", "fragment": fragment}
+    if logprobs:
+        packet["logprobs"] = [_alternatives(entry) for entry in logprobs]  # 1.5.0's form: 2.0.0 wants ids of tokens
+    return packet
+
+
+def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
+    """Return a token with its alternatives, the token itself first."""
+    own = (entry.piece, entry.logprob or 0.0)
+    others = (pair for pair in entry.top if pair[0] != entry.piece)
+    return [{"text": piece.decode(errors="replace"), "logprob": logprob} for piece, logprob in (own, *others)]
+
+
+def stop_reason(answer: Answer, n_ctx: int) -> str:
+    """Return why `answer` ended."""
+    end = answer.end
+    if end.reason is FinishReason.ABORTED:
+        return "userStopped"
+    if end.reason is FinishReason.LENGTH:
+        n_tokens = end.usage.n_prompt_tokens + end.usage.n_output_tokens - end.usage.n_dropped_tokens
+        return "contextLengthReached" if n_tokens >= n_ctx else "maxPredictedTokensReached"
+    if any(call.arguments_object() is not None for call in answer.calls):
+        return "toolCalls"
+    return "stopStringFound" if end.stopped_by else "eosFound"
+
+
+def stats_of(answer: Answer, n_ctx: int) -> Packet:
+    """Return the statistics of an answer."""
+    end: Finished = answer.end
+    usage, timings = end.usage, end.timings
+    stats: Packet = {
+        "stopReason": stop_reason(answer, n_ctx),
+        "timeToFirstTokenSec": timings.time_to_first_token_s,
+        "totalTimeSec": timings.time_to_first_token_s + timings.decode_s,
+        "promptTokensCount": usage.n_prompt_tokens,
+        "predictedTokensCount": usage.n_output_tokens,
+        "totalTokensCount": usage.n_prompt_tokens + usage.n_output_tokens,
+    }
+    if timings.decode_s > 0:
+        stats["tokensPerSecond"] = usage.n_output_tokens / timings.decode_s
+    if end.stopped_by:
+        stats["stopString"] = end.stopped_by
+    if usage.n_drafted_tokens:
+        stats["totalDraftTokensCount"] = usage.n_drafted_tokens
+        stats["acceptedDraftTokensCount"] = usage.n_accepted_tokens
+        stats["rejectedDraftTokensCount"] = usage.n_drafted_tokens - usage.n_accepted_tokens
+    return stats
+
+
+def user_stopped(n_tokens: int) -> Packet:
+    """Return the statistics of an answer that its client has cancelled."""
+    return {"stopReason": "userStopped", "predictedTokensCount": n_tokens}

@@ -1,0 +1,309 @@
+"""The endpoints of LM Studio's SDK that find, load and unload models, the same in `llm` and `embedding`.
+
+Owns which model a specifier means. A model has one instance: loading it again with other options replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, StrictInt, StrictStr
+
+from app.keys import KeyScope
+from app.library.local.model_files import ModelRef
+from app.library.local.resolve import UnknownModelError
+from app.service.api.fields import Body
+from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, ignored_warning, load_fields, sdk_config
+from app.service.api.lmstudio.model_info import Domain, domain_of, instance_info, model_info
+from app.service.api.lmstudio.sdk_errors import no_model_for, no_model_with_path
+from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, NoParameter
+from app.service.models.model_catalog import FileFacts
+from app.service.models.served_model import ServedModel
+from quantizer.errors import RequestError
+
+__all__ = ["MODEL_ENDPOINTS", "SpecifierBody", "described", "load", "loading", "model_for", "unload"]
+
+_PROGRESS_INTERVAL_S = 0.1
+_MAX_INSTANCES = 256
+Milliseconds = Annotated[StrictInt, Field(ge=1, le=10**12)]
+
+
+class _Query(Body):
+    """The properties of a model; without any the loaded one is meant."""
+
+    identifier: StrictStr = ""
+    path: StrictStr = ""
+    vision: bool | None = None
+
+
+class _Specifier(Body):
+    type: Literal["query", "instanceReference"]
+    query: _Query = _Query()
+    instanceReference: StrictStr = ""  # noqa: N815
+
+
+class SpecifierBody(Body):
+    """A model, under either of the names that endpoints have for this field."""
+
+    specifier: _Specifier | None = None
+    modelSpecifier: _Specifier | None = None  # noqa: N815
+
+    @property
+    def wanted(self) -> _Specifier:
+        """The specifier. Raises RequestError without one."""
+        specifier = self.specifier or self.modelSpecifier
+        if specifier is None:
+            raise RequestError("No model is specified.", "Send a specifier.")
+        return specifier
+
+
+class _LoadBody(Body):
+    modelKey: StrictStr  # noqa: N815
+    identifier: StrictStr = ""
+    ttlMs: Milliseconds | None = None  # noqa: N815
+    loadConfigStack: ConfigStack = ConfigStack()  # noqa: N815
+
+
+class _GetOrLoadBody(Body):
+    identifier: StrictStr
+    loadTtlMs: Milliseconds | None = None  # noqa: N815
+    loadConfigStack: ConfigStack = ConfigStack()  # noqa: N815
+
+
+class _UnloadBody(Body):
+    identifier: StrictStr
+
+
+class _InfoBody(SpecifierBody):
+    throwIfNotFound: bool = False  # noqa: N815
+
+
+async def model_for(context: Context, specifier: _Specifier) -> ServedModel:
+    """Return the model that `specifier` means, which its use loads. Raises NotFoundError."""
+    query = specifier.query
+    name = specifier.instanceReference or query.identifier or query.path
+    if query.vision:
+        error = UnknownModelError("No model here sees pictures.", "Leave `vision` out.")
+        raise no_model_for(query.model_dump(exclude_unset=True), error, _loaded_names(context))
+    if not name:
+        return _used(context, await _any_model(context))
+    try:
+        return await _named(context, name)
+    except UnknownModelError as error:
+        raise no_model_for(query.model_dump(exclude_unset=True), error, _loaded_names(context)) from error
+
+
+async def _named(context: Context, name: str) -> ServedModel:
+    return _used(context, await context.state.models.named(context.state.instances.get(name, name)))
+
+
+def _used(context: Context, model: ServedModel) -> ServedModel:
+    """Return `model` for one call, in which it is not unloaded as idle."""
+    context.record.until_end.enter_context(model.keep_alive.in_request())
+    return model.for_request(context.record)
+
+
+async def _any_model(context: Context) -> ServedModel:
+    """Return a loaded model of the domain, else an installed one, else the default, which can do either."""
+    models = context.state.models
+    described = await models.catalog.list_with_facts()
+    of_domain = [(ref, models.serving(ref)) for ref, facts in described if domain_of(facts) == context.domain]
+    loaded = next((model for _, model in of_domain if model is not None and model.is_loaded), None)
+    if loaded is not None:
+        return loaded
+    if context.domain == "embedding" and of_domain:
+        return await models.named(of_domain[0][0].id)
+    return models.default
+
+
+def _loaded_names(context: Context) -> list[str]:
+    return [model.ref.id for model in context.state.models.opened if model.is_loaded]
+
+
+def _identifier(context: Context, ref: ModelRef) -> str:
+    """Return the name that a client gave to the instance of a model, "" for none."""
+    return next((name for name, model_id in context.state.instances.items() if model_id == ref.id), "")
+
+
+async def described(context: Context, model: ServedModel) -> Any:
+    """Return the description of a loaded model in the domain of the connection."""
+    facts = await context.state.models.catalog.facts(model.ref)
+    return instance_info(model, facts, cast("Domain", context.domain), _identifier(context, model.ref))
+
+
+async def load(model: ServedModel, context: Context, stack: ConfigStack) -> bool:
+    """Begin to load `model` with the options of `stack`; return False where it is loaded so already.
+
+    Raises RequestError where that would end running answers.
+    """
+    change, ignored = change_of_loading(stack.fields_of())
+    if ignored:
+        await context.tell(ignored_warning(ignored))
+    config = model.engine.config
+    if change is None or change(config) == config:
+        is_there = model.status.state == "ready"
+        model.load()
+        return not is_there
+    if model.engine.n_running or model.keep_alive.is_used:
+        raise RequestError(f"{model.ref.id} is in use.", "Stop its answers, or wait for them.")
+    await context.state.models.reload(model.ref.id, change, until_unloaded=True)
+    return True
+
+
+async def loading(model: ServedModel) -> AsyncGenerator[float, None]:
+    """Yield the progress of loading `model` whenever it has grown, to its end. Raises the error of loading."""
+    ready = asyncio.ensure_future(model.ready())
+    last = -1.0
+    try:
+        while not ready.done():
+            if (progress := model.engine.status.progress) > last:
+                last = progress
+                yield progress
+            await asyncio.wait({ready}, timeout=_PROGRESS_INTERVAL_S)
+        ready.result()
+    finally:
+        ready.cancel()
+
+
+async def _facts(context: Context, model: ServedModel) -> FileFacts:
+    """Return the facts of the file. Raises RequestError for one that cannot do what the domain is for."""
+    facts = await context.state.models.catalog.facts(model.ref)
+    if context.domain == "llm" and facts.only_embeds:
+        raise RequestError(f"{model.ref.id} cannot write: it is an embedding model.", "Use it for embeddings.")
+    return facts
+
+
+async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> None:
+    try:
+        model = await _named(context, body.modelKey)
+    except UnknownModelError as error:
+        present = [ref.id for ref in await context.state.models.catalog.list_models()]
+        raise no_model_with_path(body.modelKey, error, present) from error
+    facts = await _facts(context, model)
+    await channel.send({"type": "resolved", "info": model_info(model.ref, facts, cast("Domain", context.domain))})
+    await load(model, context, body.loadConfigStack)
+    _set_ttl(model, body.ttlMs)
+    if not await _report_loading(model, channel, "progress"):
+        return
+    _remember(context, body.identifier, model.ref)
+    await channel.send({"type": "success", "info": await described(context, model)})
+
+
+async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel) -> None:
+    try:
+        model = await _named(context, body.identifier)
+    except UnknownModelError as error:
+        present = [ref.id for ref in await context.state.models.catalog.list_models()]
+        raise no_model_with_path(body.identifier, error, present) from error
+    facts = await _facts(context, model)
+    if model.status.state == "ready":
+        await channel.send({"type": "alreadyLoaded", "info": await described(context, model)})
+        return
+    info = model_info(model.ref, facts, cast("Domain", context.domain))
+    await channel.send({"type": "startLoading", "identifier": model.ref.id, "info": info})
+    await load(model, context, body.loadConfigStack)
+    _set_ttl(model, body.loadTtlMs)
+    if await _report_loading(model, channel, "loadProgress"):
+        await channel.send({"type": "loadSuccess", "info": await described(context, model)})
+
+
+async def _report_loading(model: ServedModel, channel: Channel, kind: str) -> bool:
+    """Send the progress of loading until its end; return False where the client cancels before."""
+    async with aclosing(loading(model)) as fractions:
+        async for fraction in fractions:
+            if channel.is_cancelled.is_set():
+                return False
+            await channel.send({"type": kind, "progress": fraction})
+    await channel.send({"type": kind, "progress": 1.0})
+    return True
+
+
+def _set_ttl(model: ServedModel, ttl_ms: int | None) -> None:
+    if ttl_ms is not None:
+        model.keep_alive.set_idle_limit(ttl_ms / 1000)
+
+
+def _remember(context: Context, identifier: str, ref: ModelRef) -> None:
+    """Note the name that a client gives to an instance; of many the oldest is forgotten."""
+    instances = context.state.instances
+    if identifier and identifier != ref.id:
+        instances.pop(identifier, None)
+        instances[identifier] = ref.id
+        while len(instances) > _MAX_INSTANCES:
+            del instances[next(iter(instances))]
+
+
+def unload(model: ServedModel) -> None:
+    """Unload an idle model until its next use. Raises RequestError for one that is busy."""
+    if model.is_busy:
+        raise RequestError(f"{model.ref.id} is in use.", "Stop its answers, or wait for them.")
+    model.keep_alive.release()
+
+
+async def _unload_model(context: Context, body: _UnloadBody) -> None:
+    wanted = context.state.instances.get(body.identifier, body.identifier)
+    try:
+        ref = await context.state.models.find(wanted)
+    except UnknownModelError as error:
+        raise no_model_for({"identifier": body.identifier}, error, _loaded_names(context)) from error
+    model = context.state.models.serving(ref)
+    if model is None or not model.is_loaded:
+        idle = UnknownModelError(f"{ref.id} is not loaded.", "Nothing has to be unloaded.")
+        raise no_model_for({"identifier": body.identifier}, idle, _loaded_names(context))
+    unload(model)
+    for name in [name for name, model_id in context.state.instances.items() if model_id == ref.id]:
+        del context.state.instances[name]
+
+
+async def _list_loaded(context: Context, _: NoParameter) -> list[Any]:
+    ready = {model.ref: model for model in context.state.models.opened if model.status.state == "ready"}
+    found = await context.state.models.catalog.with_facts(tuple(ready))
+    domain = cast("Domain", context.domain)
+    return [
+        instance_info(ready[ref], facts, domain, _identifier(context, ref))
+        for ref, facts in found
+        if domain_of(facts) == domain
+    ]
+
+
+async def _model_info(context: Context, body: _InfoBody) -> Any:
+    """Return the description of a model. One that is not loaded is loaded for it, unless it may be absent."""
+    model = await model_for(context, body.wanted)
+    if model.status.state != "ready" and not body.throwIfNotFound:
+        return None
+    await model.ready()
+    return await described(context, model)
+
+
+async def _load_config(context: Context, body: SpecifierBody) -> Any:
+    model = await model_for(context, body.wanted)
+    facts = await model.ready()
+    return sdk_config(load_fields(context.domain, model.engine.config, facts))
+
+
+async def _base_prediction_config(context: Context, body: SpecifierBody) -> Any:
+    """Return what a prediction begins with: a model's recipe is applied here and not by clients."""
+    await model_for(context, body.wanted)
+    return sdk_config({})
+
+
+async def _processing_state(context: Context, body: SpecifierBody) -> dict[str, Any]:
+    model = await model_for(context, body.wanted)
+    metrics = await model.engine.metrics() if model.is_loaded else None
+    n_running = metrics.occupancy.n_running if metrics else 0
+    return {"status": "generating" if n_running else "idle", "queued": max(0, model.engine.n_running - n_running)}
+
+
+MODEL_ENDPOINTS = {
+    "loadModel": Endpoint(_LoadBody, stream=_load_model, scope=KeyScope.MANAGE),
+    "getOrLoad": Endpoint(_GetOrLoadBody, stream=_get_or_load),
+    "unloadModel": Endpoint(_UnloadBody, _unload_model, scope=KeyScope.MANAGE),
+    "listLoaded": Endpoint(NoParameter, _list_loaded),
+    "getModelInfo": Endpoint(_InfoBody, _model_info),
+    "getLoadConfig": Endpoint(SpecifierBody, _load_config),
+    "getBasePredictionConfig": Endpoint(SpecifierBody, _base_prediction_config),
+    "getInstanceProcessingState": Endpoint(SpecifierBody, _processing_state),
+}

@@ -1,0 +1,302 @@
+"""One connection of LM Studio's SDK: calls and channels of one namespace over one websocket.
+
+Owns the frames and their ids, the key in the first message, and that each call ends with a result or an error. Knows
+nothing of models. Source: lmstudio-js 2.0.0 (`lms-communication`, `lms-communication-client`), lmstudio-python 1.5.0
+(`json_api.py`). A client that subscribes to a signal is told that there is none: `llm`, `embedding` and `system` have
+none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeAlias
+
+from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
+from starlette.websockets import WebSocket
+
+from app.keys import KeyScope
+from app.service.api.app_state import AppState, app_state
+from app.service.api.fields import Body
+from app.service.api.lmstudio.sdk_errors import sdk_error
+from app.service.http.access_log import RequestRecord, record_of
+from app.service.http.errors import BUG, RefusedError
+from app.service.http.guard import socket_scopes
+from app.service.http.routing import invalid_fields
+from app.service.http.websocket import JsonSocket
+from quantizer.errors import RequestError, UserError
+
+__all__ = ["Channel", "Context", "Endpoint", "Namespace", "NoParameter", "serve_namespace"]
+
+MAX_OPEN = 1024  # calls and channels of one connection; the next one is read when one ends
+
+Answer: TypeAlias = Callable[["Context", Any], Awaitable[object]]
+Stream: TypeAlias = Callable[["Context", Any, "Channel"], Awaitable[None]]
+
+
+class NoParameter(Body):
+    """The parameter of an endpoint that takes none."""
+
+
+class _Authentication(Body):
+    """The first message. Clients make both texts up where they were given no key."""
+
+    authVersion: StrictInt = 1  # noqa: N815
+    clientIdentifier: StrictStr = ""  # noqa: N815
+    clientPasskey: StrictStr = ""  # noqa: N815
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts that may be a key: the passkey alone, or the two as LM Studio's token has them."""
+        return (self.clientPasskey, f"sk-lm-{self.clientIdentifier}:{self.clientPasskey}")
+
+
+class _Frame(Body):
+    """A message of a client; which fields it has depends on its type."""
+
+    type: StrictStr
+    endpoint: StrictStr = ""
+    callId: StrictInt = 0  # noqa: N815
+    channelId: StrictInt = 0  # noqa: N815
+    subscribeId: StrictInt = 0  # noqa: N815
+    ackId: StrictInt | None = None  # noqa: N815
+    parameter: Any = None
+    creationParameter: Any = None  # noqa: N815
+    message: Any = None
+
+
+async def _no_call(_context: Context, _parameter: Any) -> NoReturn:
+    raise RequestError("This endpoint is a channel.", "Create a channel.")
+
+
+async def _no_channel(_context: Context, _parameter: Any, _channel: Channel) -> NoReturn:
+    raise RequestError("This endpoint is no channel.", "Call it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One function of a namespace: its parameter, and what answers or streams; `scope` is what a key needs for it."""
+
+    parameter: type[BaseModel]
+    answer: Answer = _no_call
+    stream: Stream = _no_channel
+    scope: KeyScope = KeyScope.INFER
+
+
+Namespace: TypeAlias = Mapping[str, Endpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What one call has: the `domain` is its namespace, `record` is of this call; `tell` warns the client."""
+
+    state: AppState
+    domain: str
+    record: RequestRecord
+    tell: Callable[[str], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Channel:
+    """A stream of packets to the client, which may ask to end it: `is_cancelled` is set then."""
+
+    channel_id: int
+    _send: Callable[[Mapping[str, Any]], Awaitable[None]]
+    is_cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def send(self, packet: Mapping[str, Any]) -> None:
+        await self._send({"type": "channelSend", "channelId": self.channel_id, "message": packet})
+
+
+async def serve_namespace(websocket: WebSocket, domain: str, namespace: Namespace) -> None:
+    """Answer the calls of one connection until it ends; what still runs then is cancelled."""
+    await websocket.accept()
+    socket = JsonSocket(websocket)
+    try:
+        first = await socket.first()
+        if first is None:
+            return
+        scopes = socket_scopes(websocket.scope, *_parsed(_Authentication, first).secrets)
+    except UserError as error:
+        await socket.send({"success": False, "error": str(error)})
+        await socket.close("The first message was refused.")
+        return
+    await socket.send({"success": True})
+    await _Session(socket, app_state(websocket), record_of(websocket.scope), domain, namespace, scopes).run()
+
+
+class _Session:
+    """An authenticated connection."""
+
+    def __init__(
+        self,
+        socket: JsonSocket,
+        state: AppState,
+        record: RequestRecord,
+        domain: str,
+        namespace: Namespace,
+        scopes: frozenset[KeyScope],
+    ) -> None:
+        self._socket = socket
+        self._namespace = namespace
+        self._scopes = scopes
+        self._context = Context(state, domain, record, self._tell)  # its record is that of the connection
+        self._told: set[str] = set()
+        self._channels: dict[int, Channel] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._by_type: dict[str, Callable[[_Frame], Awaitable[None]]] = {
+            "rpcCall": self._begin_call,
+            "channelCreate": self._begin_channel,
+            "channelSend": self._receive_in_channel,
+            "keepAlive": self._keep_alive,
+            "signalSubscribe": self._refuse_signal,
+            "writableSignalSubscribe": self._refuse_writable_signal,
+            "channelAck": self._ignore,
+            "communicationWarning": self._ignore,
+            "signalUnsubscribe": self._ignore,
+            "writableSignalUnsubscribe": self._ignore,
+        }
+
+    async def run(self) -> None:
+        try:
+            while True:
+                try:
+                    message = await self._socket.receive()
+                    if message is None:
+                        return
+                    await self._handle(_parsed(_Frame, message))
+                except RequestError as error:
+                    await self._warn(str(error))
+        finally:
+            for task in self._running:
+                task.cancel()
+            if self._running:
+                await asyncio.wait(self._running)
+
+    async def _handle(self, frame: _Frame) -> None:
+        handle = self._by_type.get(frame.type)
+        if handle is None:
+            raise RequestError(f"A message has the type {frame.type[:40]!r}.", "Send calls and channels.")
+        await handle(frame)
+
+    async def _begin_call(self, frame: _Frame) -> None:
+        await self._begin(self._call(frame))
+
+    async def _begin_channel(self, frame: _Frame) -> None:
+        if frame.channelId in self._channels:
+            raise RequestError(f"The channel {frame.channelId} is open already.", "Give each a number of its own.")
+        self._channels[frame.channelId] = channel = Channel(frame.channelId, self._socket.send)
+        await self._begin(self._stream(frame, channel))
+
+    async def _begin(self, work: Any) -> None:
+        while len(self._running) >= MAX_OPEN:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "A call of LM Studio's SDK failed.", "exception": error}
+            task.get_loop().call_exception_handler(context)
+
+    async def _call(self, frame: _Frame) -> None:
+        ids = {"callId": frame.callId}
+        try:
+            endpoint = self._endpoint(frame.endpoint)
+            async with self._recorded() as context:
+                result = await endpoint.answer(context, _parsed(endpoint.parameter, frame.parameter))
+        except Exception as error:
+            await self._socket.send({"type": "rpcError", **ids, "error": sdk_error(_shown(error))})
+            if not isinstance(error, UserError):
+                raise
+            return
+        # Without a result the field is absent: for the JavaScript SDK null is one, and a wrong one.
+        await self._socket.send({"type": "rpcResult", **ids} | ({} if result is None else {"result": result}))
+
+    async def _stream(self, frame: _Frame, channel: Channel) -> None:
+        ids = {"channelId": frame.channelId}
+        try:
+            endpoint = self._endpoint(frame.endpoint)
+            async with self._recorded() as context:
+                await endpoint.stream(context, _parsed(endpoint.parameter, frame.creationParameter), channel)
+        except Exception as error:
+            await self._socket.send({"type": "channelError", **ids, "error": sdk_error(_shown(error))})
+            if not isinstance(error, UserError):
+                raise
+        else:
+            await self._socket.send({"type": "channelClose", **ids})
+        finally:
+            del self._channels[frame.channelId]
+
+    @asynccontextmanager
+    async def _recorded(self) -> AsyncIterator[Context]:
+        """Give what one call has; tell the client the warnings of its model, and count its tokens in the connection."""
+        record, whole = RequestRecord(), self._context.record
+        with record.until_end:
+            yield replace(self._context, record=record)
+        whole.model_id = record.model_id or whole.model_id
+        whole.add(record.n_prompt_tokens, record.n_output_tokens)
+        for warning in record.warnings:
+            await self._tell(warning)
+
+    def _endpoint(self, name: str) -> Endpoint:
+        """Return the endpoint called `name`. Raises RequestError for an unknown one, RefusedError without its scope."""
+        endpoint = self._namespace.get(name)
+        if endpoint is None:
+            cause = f"localllm does not have {self._context.domain}.{name[:80]} of LM Studio."
+            raise RequestError(cause, "See /docs for what it has.")
+        if endpoint.scope not in self._scopes:
+            cause = f"This key does not have the scope {endpoint.scope}."
+            remedy = f"Create one: `localllm key new NAME --scope {endpoint.scope}`."
+            raise RefusedError(403, "insufficient_scope", cause, remedy)
+        return endpoint
+
+    async def _receive_in_channel(self, frame: _Frame) -> None:
+        """Take what a client sends in a channel: to cancel it. One that has just ended no longer listens."""
+        if frame.ackId is not None:
+            await self._socket.send({"type": "channelAck", "channelId": frame.channelId, "ackId": frame.ackId})
+        channel = self._channels.get(frame.channelId)
+        wanted = frame.message.get("type") if isinstance(frame.message, dict) else None
+        if channel is not None and wanted in ("cancel", "stop"):
+            channel.is_cancelled.set()
+
+    async def _keep_alive(self, _frame: _Frame) -> None:
+        await self._socket.send({"type": "keepAliveAck"})
+
+    async def _refuse_signal(self, frame: _Frame) -> None:
+        await self._send_signal_error("signalError", frame)
+
+    async def _refuse_writable_signal(self, frame: _Frame) -> None:
+        await self._send_signal_error("writableSignalError", frame)
+
+    async def _send_signal_error(self, kind: str, frame: _Frame) -> None:
+        error = RequestError(f"localllm does not have the signal {frame.endpoint[:80]}.", "See /docs for what it has.")
+        await self._socket.send({"type": kind, "subscribeId": frame.subscribeId, "error": sdk_error(error)})
+
+    async def _ignore(self, _frame: _Frame) -> None:
+        """Take a message that asks for nothing."""
+
+    async def _tell(self, text: str) -> None:
+        """Tell the client once what is ignored of its requests, or what the planner advises."""
+        if text not in self._told:
+            self._told.add(text)
+            await self._warn(text)
+
+    async def _warn(self, text: str) -> None:
+        await self._socket.send({"type": "communicationWarning", "warning": text})
+
+
+def _parsed(kind: type[Any], value: object) -> Any:
+    """Return `value` as a `kind`. Raises RequestError for an invalid one."""
+    try:
+        return kind.model_validate({} if value is None else value)
+    except ValidationError as error:
+        raise invalid_fields(error) from None
+
+
+def _shown(error: Exception) -> UserError:
+    return error if isinstance(error, UserError) else BUG

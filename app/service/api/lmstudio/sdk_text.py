@@ -1,0 +1,248 @@
+"""The endpoints of LM Studio's SDK for text and vectors: predict, complete, embed, tokenize, apply the template.
+
+A prediction is a chat or text completion in OpenAI's form: LM Studio's configuration is converted to its fields, so
+tools, schemas, reasoning and recipes are those of every dialect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
+
+from app.service.api.lmstudio.history import ChatHistory, PromptTemplate
+from app.service.api.lmstudio.kv_config import ConfigStack, ignored_warning, load_fields, prediction_fields, sdk_config
+from app.service.api.lmstudio.prediction import PacketMaker, stats_of, user_stopped
+from app.service.api.lmstudio.sdk_models import SpecifierBody, described, model_for
+from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint
+from app.service.api.openai.embeddings import as_floats
+from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
+from app.service.api.text_request import with_recipe_defaults
+from app.service.generation.chat import chat_generation, prompt_of
+from app.service.generation.generation import Answer, Delta, Generation
+from app.service.http.routing import invalid_fields
+from app.service.models.served_model import ServedModel
+from quantizer.errors import RequestError
+
+__all__ = ["EMBEDDING_ENDPOINTS", "LLM_ENDPOINTS"]
+
+AnyBody = TypeVar("AnyBody", bound=BaseModel)
+_TEMPLATE, _SYSTEM_PROMPT = "llm.prediction.promptTemplate", "llm.prediction.systemPrompt"
+
+
+class _PredictBody(SpecifierBody):
+    history: ChatHistory
+    predictionConfigStack: ConfigStack = ConfigStack()  # noqa: N815
+    fuzzyPresetIdentifier: StrictStr | None = None  # noqa: N815
+
+
+class _RawBody(SpecifierBody):
+    rawPrompt: StrictStr  # noqa: N815
+    predictionConfigStack: ConfigStack = ConfigStack()  # noqa: N815
+    fuzzyPresetIdentifier: StrictStr | None = None  # noqa: N815
+
+
+class _TemplateOptions(SpecifierBody):
+    omitBosToken: StrictBool = False  # noqa: N815
+    omitEosToken: StrictBool = False  # noqa: N815
+    toolDefinitions: list[dict[str, Any]] | None = None  # noqa: N815
+
+
+class _ApplyBody(SpecifierBody):
+    history: ChatHistory
+    predictionConfigStack: ConfigStack = ConfigStack()  # noqa: N815
+    opts: _TemplateOptions = _TemplateOptions()
+
+
+class _TextBody(SpecifierBody):
+    inputString: StrictStr  # noqa: N815
+
+
+class _DraftBody(SpecifierBody):
+    draftModelKey: StrictStr  # noqa: N815
+
+
+async def _predict(context: Context, body: _PredictBody, channel: Channel) -> None:
+    fields = body.predictionConfigStack.fields_of()
+    await _tell_ignored(context, fields, body.fuzzyPresetIdentifier)
+    model = await model_for(context, body.wanted)
+    template = _template(fields)
+    if template is None:
+        turn = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe).turn()
+        await _answer(context, model, fields, channel, chat_generation(model, turn))
+        return
+    prompt = await _rendered(model, template, body.history)
+    await _answer(context, model, fields, channel, _raw_generation(model, fields, prompt, template.stopStrings))
+
+
+async def _complete(context: Context, body: _RawBody, channel: Channel) -> None:
+    fields = body.predictionConfigStack.fields_of()
+    await _tell_ignored(context, fields, body.fuzzyPresetIdentifier)
+    model = await model_for(context, body.wanted)
+    await _answer(context, model, fields, channel, _raw_generation(model, fields, body.rawPrompt))
+
+
+async def _raw_generation(
+    model: ServedModel, fields: Mapping[str, Any], prompt: str, stops: tuple[str, ...] = ()
+) -> Generation:
+    """Return the generation that continues `prompt`. Raises RequestError for fields of chats."""
+    options, _ = prediction_fields(fields)
+    if options.pop("tools", None):
+        raise RequestError("Tools are given for the completion of a text.", "Use them in a chat.")
+    n_logprobs = options.pop("top_logprobs", None)
+    for name in ("logprobs", "tool_choice", "reasoning_format", "chat_template_kwargs"):
+        options.pop(name, None)
+    if n_logprobs is not None:
+        options["logprobs"] = n_logprobs
+    if stops:
+        options["stop"] = [*options.get("stop", ()), *stops]
+    body = _body(CompletionBody, {"prompt": prompt, **options})
+    return Generation(with_recipe_defaults(body, model.file.recipe).completion_requests())
+
+
+async def _answer(
+    context: Context,
+    model: ServedModel,
+    fields: Mapping[str, Any],
+    channel: Channel,
+    preparing: Awaitable[Generation],
+) -> None:
+    """Send the answer in packets until its end, or until the client cancels it."""
+    has_form = (fields.get("llm.prediction.structured") or {}).get("type", "none") != "none"
+    maker = PacketMaker(has_reasoning=not has_form)
+    ended: list[Answer] = []
+    cancelled = asyncio.ensure_future(channel.is_cancelled.wait())
+    generation = await preparing
+    try:
+        async with aclosing(generation.parts(model)) as parts:
+            while (part := await _next(parts, cancelled)) is not None:
+                answer, delta = part
+                for packet in maker.of_delta(delta) if delta else ():
+                    await channel.send(packet)
+                if answer.is_finished:
+                    ended.append(answer)
+        for packet in maker.of_end():
+            await channel.send(packet)
+    finally:
+        cancelled.cancel()
+    facts = await model.ready()
+    await channel.send(
+        {
+            "type": "success",
+            "stats": stats_of(ended[0], facts.n_ctx) if ended else user_stopped(maker.n_tokens),
+            "modelInfo": await described(context, model),
+            "loadModelConfig": sdk_config(load_fields(context.domain, model.engine.config, facts)),
+            "predictionConfig": sdk_config(fields),
+        }
+    )
+
+
+async def _next(
+    parts: AsyncGenerator[tuple[Answer, Delta | None], None], cancelled: asyncio.Future[Any]
+) -> tuple[Answer, Delta | None] | None:
+    """Return the next part of an answer; None at its end, and as soon as it is cancelled."""
+    coming = asyncio.ensure_future(anext(parts, None))
+    try:
+        await asyncio.wait({coming, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+        return coming.result() if coming.done() else None
+    finally:
+        if not coming.done():
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+
+
+def _chat_body(history: ChatHistory, fields: Mapping[str, Any]) -> ChatCompletionBody:
+    options, _ = prediction_fields(fields)
+    if "tools" not in options:  # JavaScript's act sends a choice without tools in its last round
+        options.pop("tool_choice", None)
+    messages = history.openai_messages(str(fields.get(_SYSTEM_PROMPT) or ""))
+    return _body(ChatCompletionBody, {"messages": messages, **options})
+
+
+def _body(kind: type[AnyBody], fields: Mapping[str, Any]) -> AnyBody:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_fields(error) from None
+
+
+def _template(fields: Mapping[str, Any]) -> PromptTemplate | None:
+    """Return the template that the client sends in place of the model's."""
+    value = fields.get(_TEMPLATE)
+    return None if value is None else _body(PromptTemplate, value)
+
+
+async def _rendered(model: ServedModel, template: PromptTemplate, history: ChatHistory) -> str:
+    """Return the prompt of `history` by `template`. Raises RequestError as that does."""
+    messages = history.openai_messages()
+    if template.type == "manual":
+        if template.manualPromptTemplate is None:
+            raise RequestError("promptTemplate has no manualPromptTemplate.", "Send it.")
+        return template.manualPromptTemplate.text(messages)
+    jinja = template.jinjaPromptTemplate
+    if jinja is None:
+        raise RequestError("promptTemplate has no jinjaPromptTemplate.", "Send it.")
+    render = model.renderer.render
+    return await render(jinja.template, messages, bos_token=jinja.bosToken, eos_token=jinja.eosToken, tools=None)
+
+
+async def _tell_ignored(context: Context, fields: Mapping[str, Any], preset: str | None) -> None:
+    _, ignored = prediction_fields(fields)
+    if preset:
+        ignored = (*ignored, f"the preset {preset!r}")
+    if ignored:
+        await context.tell(ignored_warning(ignored))
+
+
+async def _apply_template(context: Context, body: _ApplyBody) -> dict[str, str]:
+    fields = body.predictionConfigStack.fields_of()
+    model = await model_for(context, body.wanted)
+    if (template := _template(fields)) is not None:
+        return {"formatted": await _rendered(model, template, body.history)}
+    if body.opts.toolDefinitions:
+        fields = {**fields, "llm.prediction.tools": {"type": "toolArray", "tools": body.opts.toolDefinitions}}
+    turn = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe).turn()
+    prompt = await prompt_of(model, turn)
+    text = prompt.text
+    if body.opts.omitBosToken:
+        text = text.removeprefix(model.file.bos_token)
+    return {"formatted": text}
+
+
+async def _tokens(context: Context, body: _TextBody) -> tuple[int, ...]:
+    model = await model_for(context, body.wanted)
+    with model.in_use() as engine:
+        return await engine.tokenize(body.inputString, add_special=False, parse_special=True)
+
+
+async def _tokenize(context: Context, body: _TextBody) -> dict[str, list[int]]:
+    return {"tokens": list(await _tokens(context, body))}
+
+
+async def _count_tokens(context: Context, body: _TextBody) -> dict[str, int]:
+    return {"tokenCount": len(await _tokens(context, body))}
+
+
+async def _embed(context: Context, body: _TextBody) -> dict[str, list[float]]:
+    model = await model_for(context, body.wanted)
+    embedded = await model.embed([body.inputString])
+    return {"embedding": as_floats(embedded.vectors[0])}
+
+
+async def _preload_draft(context: Context, body: _DraftBody) -> None:
+    """Do nothing: a draft model is given when the service is started."""
+    await context.tell(f"localllm ignores the draft model {body.draftModelKey[:80]}: start it with `serve --draft`.")
+
+
+_TOKEN_ENDPOINTS = {"tokenize": Endpoint(_TextBody, _tokenize), "countTokens": Endpoint(_TextBody, _count_tokens)}
+LLM_ENDPOINTS = {
+    "predict": Endpoint(_PredictBody, stream=_predict),
+    "completeRawText": Endpoint(_RawBody, stream=_complete),
+    "applyPromptTemplate": Endpoint(_ApplyBody, _apply_template),
+    "preloadDraftModel": Endpoint(_DraftBody, _preload_draft),
+    **_TOKEN_ENDPOINTS,
+}
+EMBEDDING_ENDPOINTS = {"embedString": Endpoint(_TextBody, _embed), **_TOKEN_ENDPOINTS}
