@@ -7,6 +7,7 @@ export const ANSWER = "localllm quantize";
 export const CALL = '<say><tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call></say>';
 export const SCHEMA = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
 export const ENDLESS = `<say>${"word ".repeat(2000)}</say>`;
+export const say = (text) => `<say>${text}</say>`;
 
 export async function assertIdle(url) {
   const deadline = performance.now() + 250;

@@ -22,6 +22,18 @@ with guide.responses.stream(model=MODEL, input=QUESTION, temperature=0) as strea
 assert len(guide.embeddings.create(model=MODEL, input=["a", "b"]).data) == 2
 assert guide.completions.create(model=MODEL, prompt="def f(a):\n", suffix="\n", max_tokens=8).choices[0].text
 
+first = fake.responses.create(model=MODEL, input=say("one"))
+second = fake.responses.create(model=MODEL, input=say("two"), previous_response_id=first.id)
+assert second.output_text == "two"
+assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens
+assert fake.responses.retrieve(second.id).output_text == "two"
+conversation = fake.conversations.create(items=[{"role": "user", "content": say("three")}])
+assert fake.responses.create(model=MODEL, input=say("four"), conversation=conversation.id).output_text == "four"
+assert len(list(fake.conversations.items.list(conversation.id))) == 3
+later = fake.responses.create(model=MODEL, input=ENDLESS, background=True)
+assert fake.responses.cancel(later.id).status == "cancelled"
+fake.responses.delete(second.id)
+
 asked = [{"role": "user", "content": CALL}]
 (call,) = fake.chat.completions.create(model=MODEL, messages=asked, tools=tools).choices[0].message.tool_calls
 assert json.loads(call.function.arguments) == {"city": CITY}

@@ -17,7 +17,7 @@ from app.service.api.responses.store import Kind, Record, ResponseStore
 from app.service.http.errors import RefusedError, message_of
 from quantizer.errors import StorageError
 
-__all__ = ["Context", "context_of", "keep", "not_found", "response_of", "without_output"]
+__all__ = ["Context", "context_of", "keep", "not_found", "response_of"]
 
 _STORED = (
     "Only what is stored can be named; the settings responses_size and responses_days limit how much and how long."
@@ -92,7 +92,7 @@ async def keep(
             return _unstored(response, "Its conversation has been deleted.")
         if response["store"]:
             items = [*context.earlier, *new]
-            stays = await store.add(Kind.RESPONSE, without_output(response), items, outputs, process)
+            stays = await store.add(Kind.RESPONSE, _without_output(response), items, outputs, process)
             return response if stays else _unstored(response, "It is larger than the setting responses_size.")
     except StorageError as error:
         log_event("service", f"A response is not stored: {error}")
@@ -100,7 +100,7 @@ async def keep(
     return response
 
 
-def without_output(response: ResponseObject) -> dict[str, Any]:
+def _without_output(response: ResponseObject) -> dict[str, Any]:
     """Return `response` as it is stored, its output apart."""
     return {name: value for name, value in response.items() if name not in ("output", "warnings")}
 

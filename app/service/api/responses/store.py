@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 _DAY_S = 24 * 60 * 60
 _MOST_AT_ONCE = 32  # records that leave before the size is looked at again
 _MOST_FREE_PAGES = 256  # 1 MiB
-_INPUTS, _OUTPUTS, _ALL = (0, 0), (1, 1), (0, 1)  # of `is_output`
+_SHARED, _INPUT, _OUTPUT = -1, 0, 1  # of `part`; what is shared is no item, but stored like one
+_REPEATED = ("tools", "instructions", "text")  # fields that are alike, and large, in each response of an agent
 
 _TABLES = (
     """CREATE TABLE records (
@@ -54,7 +55,7 @@ _TABLES = (
     """CREATE TABLE items (
         record_id INTEGER NOT NULL REFERENCES records (id) ON DELETE CASCADE,
         position INTEGER NOT NULL,
-        is_output INTEGER NOT NULL,
+        part INTEGER NOT NULL,
         content_id INTEGER NOT NULL REFERENCES contents (id),
         PRIMARY KEY (record_id, position)
     ) STRICT, WITHOUT ROWID""",
@@ -132,8 +133,9 @@ class ResponseStore:
         def run() -> bool:
             with self._database.writing() as connection:
                 row_id = _put(connection, kind, value, self._now_s(), process)
-                _add_items(connection, row_id, items, is_output=False)
-                _add_items(connection, row_id, outputs, is_output=True)
+                _add_items(connection, row_id, [_shared(value)], _SHARED)
+                _add_items(connection, row_id, items, _INPUT)
+                _add_items(connection, row_id, outputs, _OUTPUT)
                 self._shrink(connection)
                 stays = _row_id(connection, kind, value["id"]) is not None
             self._give_back()
@@ -148,7 +150,7 @@ class ResponseStore:
             with self._database.writing() as connection:
                 row_id = _row_id(connection, Kind.CONVERSATION, name)
                 if row_id is not None:
-                    _add_items(connection, row_id, items, is_output=False)
+                    _add_items(connection, row_id, items, _INPUT)
                     _use(connection, row_id, self._now_s())
                 self._shrink(connection)
             self._give_back()
@@ -157,7 +159,7 @@ class ResponseStore:
         return await self._run(run)
 
     async def replace(self, kind: Kind, value: dict[str, Any]) -> bool:
-        """Replace an object, not its items. Return whether there is one of that id."""
+        """Replace an object, but for its items and what many have alike. Return whether there is one of that id."""
 
         def run() -> bool:
             with self._database.writing() as connection:
@@ -176,8 +178,9 @@ class ResponseStore:
                     return None
                 _use(connection, row_id, self._now_s())
                 row = connection.execute("SELECT object, process FROM records WHERE id = ?", (row_id,)).fetchone()
-                outputs = _items(connection, row_id, _OUTPUTS)
-                return Record(json.loads(row["object"]), outputs, row["process"])
+                (shared,) = _items(connection, row_id, _SHARED, _SHARED)
+                outputs = _items(connection, row_id, _OUTPUT, _OUTPUT)
+                return Record({**shared, **json.loads(row["object"])}, outputs, row["process"])
 
         return await self._run(run) if self._exists else None
 
@@ -193,13 +196,13 @@ class ResponseStore:
                 if row_id is None:
                     return None
                 _use(connection, row_id, self._now_s())
-                return _items(connection, row_id, _ALL if with_outputs else _INPUTS)
+                return _items(connection, row_id, _INPUT, _OUTPUT if with_outputs else _INPUT)
 
         return await self._run(run) if self._exists else None
 
     async def referenced(self, item_ids: Iterable[str]) -> dict[str, Item]:
         """Return those of the items that are stored, by id."""
-        names = list(dict.fromkeys(item_ids))
+        names = list(dict.fromkeys(filter(None, item_ids)))
 
         def run() -> dict[str, Item]:
             sql = "SELECT item FROM contents WHERE item_id = ? ORDER BY id DESC LIMIT 1"
@@ -270,15 +273,21 @@ def _put(connection: sqlite3.Connection, kind: Kind, value: dict[str, Any], now_
     """Insert a record without items in place of one of the same id, and return its row."""
     connection.execute("DELETE FROM records WHERE name = ?", (value["id"],))
     sql = "INSERT INTO records (name, kind, used_s, process, object) VALUES (?, ?, ?, ?, ?)"
-    row_id = connection.execute(sql, (value["id"], kind, now_s, process, _json(value))).lastrowid
+    own = {name: item for name, item in value.items() if name not in _REPEATED}
+    row_id = connection.execute(sql, (value["id"], kind, now_s, process, _json(own))).lastrowid
     assert row_id is not None
     return row_id
 
 
-def _add_items(connection: sqlite3.Connection, row_id: int, items: Sequence[Item], *, is_output: bool) -> None:
+def _shared(value: dict[str, Any]) -> Item:
+    """Return the fields of an object that many have alike, in the form of an item, whose id no reference has."""
+    return {"id": "", **{name: value[name] for name in _REPEATED if name in value}}
+
+
+def _add_items(connection: sqlite3.Connection, row_id: int, items: Sequence[Item], part: int) -> None:
     sql = "SELECT coalesce(max(position), -1) + 1 FROM items WHERE record_id = ?"
     (first,) = connection.execute(sql, (row_id,)).fetchone()
-    rows = [(row_id, first + index, is_output, _content_id(connection, item)) for index, item in enumerate(items)]
+    rows = [(row_id, first + index, part, _content_id(connection, item)) for index, item in enumerate(items)]
     connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
 
 
@@ -304,10 +313,10 @@ def _use(connection: sqlite3.Connection, row_id: int, now_s: float) -> None:
     connection.execute("UPDATE records SET used_s = ? WHERE id = ?", (now_s, row_id))
 
 
-def _items(connection: sqlite3.Connection, row_id: int, kinds: tuple[int, int]) -> list[Item]:
+def _items(connection: sqlite3.Connection, row_id: int, first: int, last: int) -> list[Item]:
     sql = """SELECT item FROM items JOIN contents ON contents.id = items.content_id
-        WHERE record_id = ? AND is_output BETWEEN ? AND ? ORDER BY position"""
-    return [json.loads(row["item"]) for row in connection.execute(sql, (row_id, *kinds))]
+        WHERE record_id = ? AND part BETWEEN ? AND ? ORDER BY position"""
+    return [json.loads(row["item"]) for row in connection.execute(sql, (row_id, first, last))]
 
 
 def _n_bytes(connection: sqlite3.Connection) -> int:

@@ -158,7 +158,7 @@ def test_reasoning_is_counted(thinker: RunningService) -> None:
 
 
 def test_reasoning_comes_as_its_summary_where_that_is_wanted(thinker: RunningService) -> None:
-    """@ai-sdk/openai 3 (`reasoningSummary`) and openai-agents 0.17 show summaries only."""
+    """@ai-sdk/openai 3.0.141 (`reasoningSummary`) and openai-agents 0.24 show summaries only."""
     whole, events = both(thinker, input=THOUGHT, reasoning={"effort": "low", "summary": "detailed"})
     reasoning = whole["output"][0]
     assert reasoning["summary"] == [{"type": "summary_text", "text": "Hm, so."}]
@@ -171,7 +171,7 @@ def test_reasoning_comes_as_its_summary_where_that_is_wanted(thinker: RunningSer
 
 
 def test_a_client_that_stores_itself_sends_reasoning_back(thinker: RunningService) -> None:
-    """Codex 0.169 and @ai-sdk/openai 3 with `store: false`: `include: ["reasoning.encrypted_content"]`."""
+    """Codex 0.169 and @ai-sdk/openai 3.0.141 with `store: false`: `include: ["reasoning.encrypted_content"]`."""
     whole, _ = both(thinker, input=THOUGHT, store=False, include=["reasoning.encrypted_content"])
     reasoning = whole["output"][0]
     sent_back = {"type": "reasoning", "summary": [], "encrypted_content": reasoning["encrypted_content"]}

@@ -50,7 +50,7 @@ async def opened(
 
 def texts_in(folder: Path) -> list[str]:
     with sqlite3.connect(folder / FILE_NAME) as connection:
-        return [row[0] for row in connection.execute("SELECT item FROM contents ORDER BY id")]
+        return [row[0] for row in connection.execute("SELECT item FROM contents WHERE item_id <> '' ORDER BY id")]
 
 
 def modes_in(folder: Path) -> set[int]:
@@ -109,6 +109,19 @@ async def test_equal_items_are_stored_once_and_leave_with_their_last_record(tmp_
         assert await store.remove(Kind.RESPONSE, "resp_2")
         assert not await store.remove(Kind.RESPONSE, "resp_2")
         assert texts_in(tmp_path) == []
+
+
+async def test_the_tools_of_an_agent_are_stored_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        made = [{"id": f"resp_{n}", "tools": [{"name": "f"}], "instructions": "x" * 10_000, "n": n} for n in range(50)]
+        for value in made:
+            await store.add(Kind.RESPONSE, value, [])
+        record = await store.record(Kind.RESPONSE, "resp_7")
+        assert record is not None
+        assert record.object == made[7]
+        assert await store.items(Kind.RESPONSE, "resp_7") == []
+        assert await store.referenced([""]) == {}
+    assert (tmp_path / FILE_NAME).stat().st_size < 200_000
 
 
 async def test_nothing_of_a_deleted_response_is_left_in_the_file(tmp_path: Path) -> None:

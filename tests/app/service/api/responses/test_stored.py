@@ -48,7 +48,7 @@ def texts(items: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_second_turn_of_the_ai_sdk_refers_to_the_items_of_the_first(service: RunningService, stream: bool) -> None:
-    """@ai-sdk/openai 3 (`openai(model)`, generateText and streamText): assistant parts come as references."""
+    """@ai-sdk/openai 3.0.141 with ai 6.0.326 (generateText, streamText): assistant parts come as references."""
     question = {"role": "user", "content": [{"type": "input_text", "text": say("Hej.")}]}
     first = ask(service, input=[question], stream=stream)
     reference = {"type": "item_reference", "id": first["output"][0]["id"]}
@@ -62,7 +62,7 @@ def test_the_second_turn_of_the_ai_sdk_refers_to_the_items_of_the_first(service:
 
 
 def test_the_tool_loop_of_the_ai_sdk_with_the_previous_response_sends_only_the_result(service: RunningService) -> None:
-    """@ai-sdk/openai 3 with `previousResponseId`: calls and reasoning are left out, text comes as a reference."""
+    """@ai-sdk/openai 3.0.141 with `previousResponseId`: calls and reasoning are left out, text comes as a reference."""
     first = ask(service, input=say(f"One moment.{CALL}"), tools=[TOOL])
     message, call = first["output"]
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": say("It snows.")}
@@ -71,6 +71,20 @@ def test_the_tool_loop_of_the_ai_sdk_with_the_previous_response_sends_only_the_r
     assert texts(second["output"]) == ["It snows."]
     items = service.http.get(f"/v1/responses/{second['id']}/input_items?order=asc").json()["data"]
     assert [item["type"] for item in items] == ["message", "message", "function_call", "function_call_output"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tool_loop_of_the_ai_sdk_refers_to_text_and_repeats_the_call(service: RunningService, stream: bool) -> None:
+    """@ai-sdk/openai 3.0.141 with ai 6.0.326 (`stopWhen`): text by reference, the call whole and without its id."""
+    question = {"role": "user", "content": [{"type": "input_text", "text": say(f"One moment.{CALL}")}]}
+    first = ask(service, input=[question], tools=[TOOL], tool_choice="auto", stream=stream)
+    message, call = first["output"]
+    repeated = {name: call[name] for name in ("type", "call_id", "name", "arguments")}
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": say("It snows.")}
+    sent = [question, {"type": "item_reference", "id": message["id"]}, repeated, result]
+    second = ask(service, input=sent, tools=[TOOL], tool_choice="auto", stream=stream)
+    assert texts(second["output"]) == ["It snows."]
+    assert second["usage"]["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"]
 
 
 def test_a_reference_may_have_an_id_alone(service: RunningService) -> None:
@@ -179,6 +193,21 @@ def test_a_stored_response_outlives_its_service(start_service: Start, tmp_path: 
     assert before.http.get(f"/v1/responses/{second['id']}").json() == second
 
 
+@pytest.mark.slow
+def test_the_prefix_of_a_stored_response_outlives_the_service(start_service: Start, tmp_path: Path) -> None:
+    places = {"data_dir": str(tmp_path / "data"), "cache_dir": str(tmp_path / "cache"), "engine": "llama"}
+    before = start_service(model="guide", **places)
+    body = {"input": "How do I quantize a model?", "max_output_tokens": 8}
+    first = before.http.post("/v1/responses", json=body).json()
+    assert before.process.stdin is not None
+    before.process.stdin.close()
+    assert before.process.wait(timeout=60) == 0
+    after = start_service(model="guide", **places)
+    body = {"input": "And then?", "previous_response_id": first["id"], "max_output_tokens": 1}
+    usage = after.http.post("/v1/responses", json=body).json()["usage"]
+    assert usage["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"]
+
+
 def test_an_answer_that_cannot_be_stored_still_comes(start_service: Start, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"no database" * 1000)
     service = start_service(data_dir=str(tmp_path))
@@ -216,7 +245,7 @@ def test_the_official_client_goes_on_with_a_conversation(client: openai.OpenAI) 
 
 
 def test_a_session_of_the_agents_sdk_is_a_conversation(client: openai.OpenAI) -> None:
-    """openai-agents 0.17 (`OpenAIConversationsSession`): it adds the items itself, and pops the newest one."""
+    """openai-agents 0.24 (`OpenAIConversationsSession`): it adds the items itself, and pops the newest one."""
     session = client.conversations.create(items=[])
     turn: Any = [
         {"role": "user", "content": "What is the weather?"},
