@@ -72,8 +72,8 @@ class ToolCallBody(Body):
     function: _CalledFunction
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call with its arguments as an object. Raises RequestError for other arguments."""
-        function = {"name": self.function.name, "arguments": _object(self.function.arguments or "{}")}
+        """Return the call with its arguments as an object, or as text where they are none: see `cut_calls`."""
+        function = {"name": self.function.name, "arguments": _arguments(self.function.arguments or "{}")}
         return {"id": self.id, "type": "function", "function": function}
 
 
@@ -98,14 +98,12 @@ def tool_options_of(
     )
 
 
-def _object(arguments: str | dict[str, Any]) -> dict[str, Any]:
+def _arguments(arguments: str | dict[str, Any]) -> dict[str, Any] | str:
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise RequestError("The arguments of a call in the messages are not a JSON object.", "Send them whole.")
-    return value
+        return str(arguments)
+    return value if isinstance(value, dict) else str(arguments)
 
 
 PARAGRAPH_BREAK = "\n\n"
@@ -186,7 +184,7 @@ class ChatMessage(Body):
     tool_call_id: StrictStr | None = None
 
     def for_template(self) -> Message:
-        """Return the message in the form of chat templates. Raises RequestError for a malformed call."""
+        """Return the message in the form of chat templates."""
         message: Message = {"role": "system" if self.role == "developer" else self.role, "content": self._text()}
         if self.role == "assistant" and self.tool_calls:
             calls = [call.for_template() for call in self.tool_calls]

@@ -15,6 +15,7 @@ from pydantic import Field, StrictBool, StrictStr
 from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
+from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body
 from app.service.api.messages import (
     ChatMessage,
@@ -214,7 +215,7 @@ class OllamaChatBody(OllamaTextBody):
         messages = self.messages or ()
         refuse_unreadable_question([(message.role, message.unreadable()) for message in messages])
         return ChatTurn(
-            messages=[message.for_template() for message in messages],
+            messages=take_back_cut_calls([message.for_template() for message in messages]),
             request=self.request(),
             tools=tool_options_of(self.tools or (), None, None),
             json_format=self.json_format(),

@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool, StrictStr
 
 from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
+from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body, TtlBody
 from app.service.api.messages import (
     ChatMessage,
@@ -110,7 +111,7 @@ class ChatCompletionBody(OpenAiBody):
         """Return the chat turn. Raises RequestError for unsupported fields, and for a picture as the question."""
         refuse_unreadable_question([(message.role, message.unreadable()) for message in self.messages])
         return ChatTurn(
-            messages=[message.for_template() for message in self.messages],
+            messages=take_back_cut_calls([message.for_template() for message in self.messages]),
             request=self.request(),
             tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
             json_format=self.json_format(),

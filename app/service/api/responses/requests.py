@@ -13,6 +13,7 @@ from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import SamplingParams
+from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body
 from app.service.api.messages import (
     FunctionToolBody,
@@ -151,7 +152,7 @@ class _TurnBody(SamplingBody):
         messages = [message for item in items for message in item.for_template()]
         if not messages:
             raise RequestError("The input is empty.", "Send at least one message.")
-        return [*self._system(), *messages]
+        return take_back_cut_calls([*self._system(), *messages])
 
     def _system(self) -> Messages:
         if isinstance(self.instructions, list):

@@ -125,14 +125,30 @@ def test_unsupported_tools_are_refused(fields: dict[str, Any], word: str) -> Non
         body.turn()
 
 
+def test_a_conversation_goes_on_after_a_call_that_was_cut_off(client: openai.OpenAI) -> None:
+    """The loop of openai 3.54 for Python: the message goes back as it came, with a result for each call."""
+    messages = asking(CALL)
+    asked = {"model": "tiny", "tools": [TOOL]}
+    first = client.chat.completions.create(messages=messages, max_tokens=len(CALL.encode()) - 20, **asked)  # type: ignore[call-overload]
+    (call,) = first.choices[0].message.tool_calls
+    assert call.function.arguments == '{"city": "'
+    messages += [
+        first.choices[0].message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "Error: arguments are not JSON. <say>Again.</say>"},
+    ]
+    assert client.chat.completions.create(messages=messages, **asked).choices[0].message.content == "Again."  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("arguments", ['{"city": "Å', "[1]", '"x"', "[" * 100_000])
-def test_arguments_of_an_earlier_call_have_to_be_an_object(arguments: str) -> None:
+def test_an_incomplete_call_of_an_earlier_turn_is_text(arguments: str) -> None:
     call = {"id": "1", "function": {"name": "get_weather", "arguments": arguments}}
     body = ChatCompletionBody.model_validate(
-        {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+        {"messages": [{"role": "assistant", "content": "Hm.", "tool_calls": [call]}, {"role": "user", "content": "x"}]}
     )
-    with pytest.raises(RequestError, match="not a JSON object"):
-        body.turn()
+    assert body.turn().messages == [
+        {"role": "assistant", "content": f"Hm.\n\nIncomplete call of get_weather: {arguments}"},
+        {"role": "user", "content": "x"},
+    ]
 
 
 def test_a_call_without_a_name_is_no_body() -> None:
