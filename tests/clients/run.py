@@ -58,9 +58,11 @@ CLIENTS = (
     Client("llm", "llm==0.36", "with_llm.py"),
     Client("instructor", "instructor==1.17.0", "with_instructor.py"),
     Client("aider", "aider-chat==0.86.2", "with_aider.py"),
+    Client("lmstudio", "lmstudio==1.5.0", "with_lmstudio.py"),
     Client("openai-js", "openai@6.49.0", "with_openai.mjs"),
     Client("anthropic-js", "@anthropic-ai/sdk@1.12.0", "with_anthropic.mjs"),
     Client("ollama-js", "ollama@0.6.4", "with_ollama.mjs"),
+    Client("lmstudio-js", "@lmstudio/sdk@1.5.0", "with_lmstudio.mjs"),
     Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude"),
     Client("codex", "@openai/codex@0.169.0", "with_codex.py", "codex"),
 )

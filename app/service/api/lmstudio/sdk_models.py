@@ -97,7 +97,7 @@ async def model_for(context: Context, specifier: _Specifier) -> ServedModel:
 
 
 async def _named(context: Context, name: str) -> ServedModel:
-    return _used(context, await context.state.models.named(context.state.instances.get(name, name)))
+    return _used(context, await context.state.models.answering(context.state.instances.get(name, name)))
 
 
 def _used(context: Context, model: ServedModel) -> ServedModel:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
+from app.service.server import CLIENTS_PORTS
 from tests.app.running import RunningService
 from tests.app.service.api.lmstudio.sdk_client import SdkClient, connected, history, of_model, predict, stack
 
@@ -352,3 +353,8 @@ def test_the_service_ends_with_clients_connected(start_service: Callable[..., Ru
         assert service.process.stdin is not None
         service.process.stdin.close()
         assert service.process.wait(timeout=60) == 0
+
+
+def test_a_service_listens_where_the_sdks_look() -> None:
+    """`apiServerPorts` of both SDKs 1.5.0, in the order in which Python's tries them."""
+    assert next(port for port in (41343, 52993, 16141, 39414, 22931) if port in CLIENTS_PORTS) == 41343
