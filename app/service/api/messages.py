@@ -14,6 +14,8 @@ from typing import Any, Literal
 from pydantic import StrictStr
 
 from app.service.api.fields import Body
+from app.service.api.thinking import joined_reasoning
+from app.service.generation.earlier_turns import REASONING
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
@@ -109,6 +111,7 @@ def _arguments(arguments: str | dict[str, Any]) -> dict[str, Any] | str:
 PARAGRAPH_BREAK = "\n\n"
 
 _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
+_THOUGHT_TYPES = ("thinking", "reasoning", "reasoning_text")  # in an answer
 # What a type of content is called in the note that replaces it; others by their type.
 _KINDS = {
     "image": "image",
@@ -161,10 +164,15 @@ class ContentPart(Body):
     refusal: StrictStr | None = None
     filename: StrictStr | None = None
     file: _FileBody | None = None
+    thinking: Any = None  # Mistral's: a text, or parts with one
 
     @property
     def is_text(self) -> bool:
         return self.type in _TEXT_TYPES
+
+    @property
+    def is_thought(self) -> bool:
+        return self.type in _THOUGHT_TYPES
 
     def as_text(self) -> str:
         """Return the text, or the note in place of anything else."""
@@ -182,10 +190,15 @@ class ChatMessage(Body):
     name: StrictStr | None = None
     tool_calls: list[ToolCallBody] | None = None
     tool_call_id: StrictStr | None = None
+    reasoning_content: Any = None  # DeepSeek's, llama-server's and our own
+    reasoning: Any = None  # vLLM's and OpenRouter's
+    thinking: Any = None  # Ollama's
 
     def for_template(self) -> Message:
         """Return the message in the form of chat templates."""
         message: Message = {"role": "system" if self.role == "developer" else self.role, "content": self._text()}
+        if self.role == "assistant" and (reasoning := self._reasoning()):
+            message[REASONING] = reasoning
         if self.role == "assistant" and self.tool_calls:
             calls = [call.for_template() for call in self.tool_calls]
             return {**message, "content": message["content"] or None, "tool_calls": calls}
@@ -200,11 +213,18 @@ class ChatMessage(Body):
     def unreadable(self) -> tuple[str, ...]:
         """Return the types of the content that is not text."""
         parts = self.content if isinstance(self.content, list) else ()
-        return tuple(part.type for part in parts if not part.is_text)
+        return tuple(part.type for part in parts if not (part.is_text or part.is_thought))
+
+    def _reasoning(self) -> str:
+        """Return the reasoning before an earlier answer, under whichever name it comes back."""
+        named = next(filter(None, map(_text_or_none, (self.reasoning_content, self.reasoning, self.thinking))), "")
+        parts = self.content if isinstance(self.content, list) else ()
+        return named or joined_reasoning(part.thinking or part.text for part in parts if part.is_thought)
 
     def _text(self) -> str:
         if isinstance(self.content, list):
-            groups = groupby(self.content, key=lambda part: part.is_text)
+            said = (part for part in self.content if not part.is_thought)
+            groups = groupby(said, key=lambda part: part.is_text)
             return "\n".join("".join(part.as_text() for part in parts) for _, parts in groups)
         return self.content or ""
 
@@ -216,6 +236,8 @@ def alternate_roles(messages: Iterable[Message]) -> list[Message]:
     """
     ordered: list[Message] = []
     for message in messages:
+        if ordered and _is_thought(ordered[-1]) and message["role"] != "assistant":
+            ordered.pop()  # an answer was cut before it began
         is_late = message["role"] == "system" and any(earlier["role"] != "system" for earlier in ordered)
         following = {**message, "role": "user"} if is_late else message
         if ordered and _can_join(ordered[-1], following):
@@ -231,8 +253,19 @@ def _can_join(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one["role"] == other["role"] != "tool" and is_before_calls
 
 
+def _is_thought(message: Mapping[str, Any]) -> bool:
+    """Return whether a message of the assistant is reasoning alone."""
+    return REASONING in message and not message["content"] and "tool_calls" not in message
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
 def _join(one: Mapping[str, Any], other: Mapping[str, Any]) -> Message:
     texts = filter(None, (one["content"], other["content"]))
     calls = [*one.get("tool_calls", ()), *other.get("tool_calls", ())]
     message = {**other, "content": PARAGRAPH_BREAK.join(texts)}
+    if thoughts := joined_reasoning((one.get(REASONING), other.get(REASONING))):
+        message[REASONING] = thoughts
     return {**message, "content": message["content"] or None, "tool_calls": calls} if calls else message

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request
+from app.service.generation.earlier_turns import REASONING, messages_for
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
+from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.models.served_model import ServedModel
 from app.service.tools.answer_grammar import answer_grammar
 from app.service.tools.call_grammar import call_grammar
@@ -59,9 +61,9 @@ class Prompt:
 class ChatTurn:
     """`messages` in the form of chat templates, to be answered by `n_answers` of `request`, which has no prompt yet.
 
-    `variables` go to the template. Unless `separates_reasoning`, reasoning is part of the text. With `continues` an
-    answer continues the last message, if that is the assistant's. An answer is JSON of `json_format`, if that is
-    given, after reasoning; with tools it is that or calls.
+    Reasoning of earlier answers is `reasoning_content` of their messages. Unless `separates_reasoning`, reasoning is
+    part of the text. With `continues` an answer continues the last message, if that is the assistant's. An answer is
+    JSON of `json_format`, if that is given, after reasoning; with tools it is that or calls.
 
     Raises RequestError for a grammar of the request together with tools or a format.
     """
@@ -71,7 +73,7 @@ class ChatTurn:
     tools: ToolOptions = NO_TOOLS
     json_format: JsonFormat | None = None
     n_answers: int = 1
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    thinking: Thinking = DEFAULT_THINKING
     separates_reasoning: bool = True
     continues: bool = False
 
@@ -112,7 +114,10 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     def prefill_next(answer: Answer) -> None:
         if answer.calls or turn.begun:  # a tool answers next, or the message is not whole
             return
-        history = [*turn.messages, {"role": "assistant", "content": answer.text}]
+        said = {"role": "assistant", "content": answer.text}
+        if any(REASONING in message for message in turn.messages):  # this client sends it back
+            said[REASONING] = answer.reasoning
+        history = [*turn.messages, said]
 
         async def prompt_after(text: str) -> str:
             return (await _prompt(model, turn, [*history, {"role": "user", "content": text}])).text
@@ -147,10 +152,11 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
 
     async def render(messages: Messages, functions: Sequence[Mapping[str, Any]] | None) -> str:
         tokens = {"bos_token": file.bos_token, "eos_token": file.eos_token}
-        variables = {**tokens, "tools": functions, **turn.variables}
+        variables = {**tokens, "tools": functions, **turn.thinking.for_template(file.chat_template)}
         return await model.renderer.render(file.chat_template, messages, **variables)
 
-    messages = file.recipe.begin(messages)
+    messages = messages_for(file.chat_template, file.recipe.begin(messages))
+    messages = turn.thinking.in_messages(messages, file.chat_template)
     known = tool_format_of(file.chat_template)
     tool_format = known or GENERIC
     if known is None:

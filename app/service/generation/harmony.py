@@ -28,8 +28,10 @@ _BOUNDS = (*_ENDINGS, "<|start|>", "<|channel|>")  # models forget the end of a 
 _TAG = re.compile(r"<\|(?:start|channel|constrain|message|end|call|return)\|>")
 _ROLE = re.compile(r"\s*(?P<name>(?!to=)[\w.-]*)")
 _RECIPIENT = re.compile(r"\bto=(?P<name>[^\s<]+)")
-_CHANNEL = re.compile(r"<\|channel\|>\s*(?P<name>analysis|commentary|final)")
-_AFTER_CHANNEL = re.compile(r"(?:\s|\w*\bto=[^\s<]+|<\|(?:constrain|channel|start)\|>\w*|json\b)*")
+_CHANNELS = ("analysis", "commentary", "final")
+_CHANNEL = re.compile(rf"<\|channel\|>\s*(?P<name>{'|'.join(_CHANNELS)})")
+_REST_OF_HEADER = re.compile(r"(?:\s|to=[^\s<]*|<\|(?:constrain|channel|start)\|>|assistant|json|code)*")
+_WORD = re.compile(r"[\w.-]*")
 _BEFORE_TAG = re.compile(r"\s*(?:assistant)?\s*(?:to=\S+(?:\s+\w+)?)?\s*")  # a role, a recipient, or neither
 _SEPARATORS = " \t\r\n,;]}"  # after arguments; models add a brace too many
 _NAMESPACE = "functions."
@@ -145,17 +147,22 @@ class HarmonyParser:
         return True
 
     def _begin_without_message(self, text: str, n_read: int) -> bool:
-        """Begin the content of a message whose header `text` has no end; drop a header without content."""
-        channel, tags = _CHANNEL.search(text), list(_TAG.finditer(text))
-        if channel and not _AFTER_CHANNEL.fullmatch(text, channel.end()):
-            self._begin(_header_of(text).part)
-            return self._drop(channel.end())
-        if not tags and text.strip() and n_read == len(text):
-            return self._begin("text")
-        if n_read >= MAX_HEADER_CHARACTERS:
-            self._begin("text")
-            return self._drop(tags[-1].end() if tags else n_read)
-        return self._drop(n_read)
+        """Begin the content of a message whose header `text` has no end, or drop a header without content.
+
+        Models put what is no answer behind `<|channel|>`, and then begin again.
+        """
+        tags = list(_TAG.finditer(text))
+        if not tags:
+            return self._begin("text") if text.strip() and n_read == len(text) else self._drop(n_read)
+        channel, word = _CHANNEL.search(text), _WORD.match(text, tags[-1].end())
+        is_role = tags[-1][0] != "<|channel|>"
+        end = channel.end() if channel else word.end() if word and is_role else tags[-1].end()
+        is_cut = channel is None and any(name.startswith(text[end:].strip()) for name in _CHANNELS)
+        if is_cut or _REST_OF_HEADER.fullmatch(text, end):
+            return self._drop(n_read)
+        is_text = channel["name"] == "final" if channel else is_role
+        self._begin("text" if is_text else "reasoning")
+        return self._drop(end)
 
     def _drop(self, n_characters: int) -> bool:
         self._unread = self._unread[n_characters:]

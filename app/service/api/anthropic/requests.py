@@ -20,13 +20,16 @@ from app.service.api.messages import (
 )
 from app.service.api.refused_content import RefusedContent
 from app.service.api.text_request import SamplingBody
+from app.service.api.thinking import TemplateVariablesBody, ThinkingOptions, asked_thinking, joined_reasoning
 from app.service.generation.chat import ChatTurn
+from app.service.generation.earlier_turns import REASONING
+from app.service.generation.thinking import Thinking
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
 __all__ = ["CALL_ID_PREFIX", "MessagesBody"]
 
-# Thoughts of earlier turns are not repeated to the model; calls and their results are added by themselves.
+# Thoughts, calls and their results are added by themselves.
 _TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result")
 CALL_ID_PREFIX = "toolu_"  # before the ids that templates use
 
@@ -51,6 +54,7 @@ class ContentBlock(Body):
 
     type: StrictStr
     text: StrictStr = ""
+    thinking: StrictStr = ""
     id: StrictStr = ""
     name: StrictStr = ""
     input: dict[str, Any] | None = None
@@ -129,9 +133,11 @@ class AnthropicMessage(Body):
         calls = [block.call() for block in blocks if block.type == "tool_use"]
         results = [block.result() for block in blocks if block.type == "tool_result"]
         text = _text(self.content)
+        thoughts = joined_reasoning(block.thinking for block in blocks) if self.role == "assistant" else ""
+        own = {REASONING: thoughts} if thoughts else {}
         if calls:
-            return [{"role": self.role, "content": text or None, "tool_calls": calls}]
-        return [*results, {"role": self.role, "content": text}] if text or not results else results
+            return [{"role": self.role, "content": text or None, "tool_calls": calls, **own}]
+        return [*results, {"role": self.role, "content": text, **own}] if text or not results else results
 
 
 class AnthropicToolBody(Body):
@@ -163,9 +169,10 @@ class OutputFormatBody(TypeBody):
 
 
 class OutputConfigBody(Body):
-    """The form of the answer."""
+    """The form of the answer, and the effort for it."""
 
     format: OutputFormatBody | None = None
+    effort: StrictStr | None = None
 
     def json_format(self) -> JsonFormat | None:
         """Return the form of the answer, None for text. Raises RequestError for an unsupported one."""
@@ -176,7 +183,7 @@ class OutputConfigBody(Body):
         return JsonFormat(self.format.schema_)
 
 
-class MessagesBody(SamplingBody):
+class MessagesBody(SamplingBody, TemplateVariablesBody):
     """The body of /v1/messages and of /v1/messages/count_tokens."""
 
     model: StrictStr | None = None
@@ -187,7 +194,7 @@ class MessagesBody(SamplingBody):
     stream: bool | None = None
     tools: list[AnthropicToolBody] | None = None
     tool_choice: AnthropicToolChoiceBody | None = None
-    thinking: TypeBody | None = None
+    thinking: ThinkingOptions | None = None
     output_config: OutputConfigBody | None = None
 
     def refuse_unreadable_question(self, refused: RefusedContent) -> None:
@@ -211,9 +218,15 @@ class MessagesBody(SamplingBody):
             request=self.new_request("", None, self.max_tokens),
             tools=self._tool_options(),
             json_format=self.output_config.json_format() if self.output_config else None,
-            variables={"enable_thinking": self.thinking is not None and self.thinking.type != "disabled"},
+            thinking=self._how_to_think(),
             continues=True,
         )
+
+    def _how_to_think(self) -> Thinking:
+        """Return how much to think; without `thinking` Anthropic's models do not."""
+        options = self.thinking or ThinkingOptions(type="disabled")
+        effort = self.output_config.effort if self.output_config else None
+        return asked_thinking(effort, options.is_on, options.budget_tokens, self.chat_template_kwargs)
 
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(text for text in self.stop_sequences or () if text)

@@ -6,7 +6,6 @@ Owns field names, defaults, and which fields are refused because ignoring them w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -25,7 +24,9 @@ from app.service.api.messages import (
     tool_options_of,
 )
 from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
+from app.service.api.thinking import asked_thinking
 from app.service.generation.chat import ChatTurn
+from app.service.generation.thinking import Thinking
 from app.service.infill.fim_request import FimRequest
 from app.service.pool.keep_alive import IdleLimit
 from app.settings.parsing import parse_duration
@@ -142,7 +143,7 @@ class OllamaTextBody(KeepAliveBody):
     stream: bool | None = None
     format: StrictStr | dict[str, Any] | None = None
     options: OptionsBody | None = None
-    think: StrictBool | Literal["low", "medium", "high"] | None = None
+    think: StrictBool | StrictStr | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -154,12 +155,9 @@ class OllamaTextBody(KeepAliveBody):
     def is_streamed(self) -> bool:
         return self.stream is not False
 
-    def template_variables(self) -> Mapping[str, Any]:
-        """Return the variables of chat templates for thinking (source: those of Qwen 3, GLM 4.5 and gpt-oss)."""
-        if self.think is None:
-            return {}
-        effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
-        return {"enable_thinking": bool(self.think), **effort}
+    def how_to_think(self) -> Thinking:
+        """Return what `think` says: whether at all, or a level. Raises RequestError for an unknown one."""
+        return asked_thinking(self.think) if isinstance(self.think, str) else asked_thinking(is_on=self.think)
 
     def request(self, prompt: str = "", json_format: JsonFormat | None = None) -> Request:
         """Return the engine's request, for an answer that is nothing but JSON of `json_format`, if that is given.
@@ -219,7 +217,7 @@ class OllamaChatBody(OllamaTextBody):
             request=self.request(),
             tools=tool_options_of(self.tools or (), None, None),
             json_format=self.json_format(),
-            variables=self.template_variables(),
+            thinking=self.how_to_think(),
             continues=True,
         )
 
@@ -261,7 +259,7 @@ class OllamaGenerateBody(OllamaTextBody):
             messages=[*system, {"role": "user", "content": self.prompt or ""}],
             request=self.request(),
             json_format=self.json_format(),
-            variables=self.template_variables(),
+            thinking=self.how_to_think(),
         )
 
 

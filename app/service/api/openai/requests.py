@@ -23,6 +23,7 @@ from app.service.api.messages import (
     tool_options_of,
 )
 from app.service.api.text_request import GenerationBody, PromptField
+from app.service.api.thinking import ChatThinkingBody
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest
 from quantizer.errors import RequestError
@@ -94,7 +95,7 @@ class OpenAiBody(GenerationBody, TtlBody):
         return self.json_format()
 
 
-class ChatCompletionBody(OpenAiBody):
+class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -116,6 +117,7 @@ class ChatCompletionBody(OpenAiBody):
             tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
             json_format=self.json_format(),
             n_answers=self.n_answers(),
+            thinking=self.how_to_think(),
             separates_reasoning=self.reasoning_format != "none",
             continues=bool(self.continue_final_message),
         )

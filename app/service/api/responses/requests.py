@@ -25,6 +25,7 @@ from app.service.api.messages import (
 from app.service.api.openai.requests import ResponseFormat
 from app.service.api.responses.items import InputItem, Item, Messages, RawBody
 from app.service.api.text_request import SamplingBody
+from app.service.api.thinking import TemplateVariablesBody, asked_thinking
 from app.service.generation.chat import ChatTurn
 from quantizer.errors import RequestError
 
@@ -96,7 +97,7 @@ class Reference(Body):
     id: StrictStr
 
 
-class _TurnBody(SamplingBody):
+class _TurnBody(SamplingBody, TemplateVariablesBody):
     """The fields that make the prompt."""
 
     model: StrictStr | None = None
@@ -129,7 +130,6 @@ class _TurnBody(SamplingBody):
 
     def turn(self, items: Sequence[InputItem] | None = None) -> ChatTurn:
         """Return the chat turn over `items`, all of the conversation. Raises RequestError for unsupported fields."""
-        effort = self.reasoning.effort if self.reasoning else None
         form = self.text.format if self.text else None
         options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
         return ChatTurn(
@@ -141,7 +141,9 @@ class _TurnBody(SamplingBody):
                 self._choice(),
                 self.parallel_tool_calls,
             ),
-            variables={"reasoning_effort": effort, "enable_thinking": effort != "none"} if effort else {},
+            thinking=asked_thinking(
+                self.reasoning.effort if self.reasoning else None, variables=self.chat_template_kwargs
+            ),
         )
 
     def _n_logprobs(self) -> int | None:

@@ -118,6 +118,17 @@ DAMAGED = {
         f"{ANALYSIS}<|start|>assistant<|channel|>final Yes, sure.<|return|>",
         ("We should look.", " Yes, sure.", []),
     ),
+    "no <|message|> and one word": ("<|channel|>final Yes<|return|>", ("", " Yes", [])),
+    "no channel and no <|message|>": (f"{ANALYSIS}<|start|>assistant Yes.", ("We should look.", " Yes.", [])),
+    "question marks for a channel": (
+        "<|channel|>??<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Yes.",
+        ("??\n\nHm.", "Yes.", []),
+    ),
+    "a channel twice": (
+        "<|channel|>commentary to=assistant<|channel|>commentary?commentary?<|message|>I look.<|end|>",
+        ("", "I look.", []),
+    ),
     "no content": ("<|channel|>analysis<|end|><|start|>assistant<|channel|>final<|message|>Yes.", ("", "Yes.", [])),
     "a second <|start|>": (
         f"{ANALYSIS}<|start|>assistant<|start|>assistant<|channel|>final<|message|>Yes.",

@@ -156,7 +156,7 @@ def test_a_choice_of_tools(choice: dict[str, Any], must_call: bool, only: str, i
     [(None, False), ({"type": "disabled"}, False), ({"type": "enabled", "budget_tokens": 2000}, True)],
 )
 def test_templates_receive_whether_to_think(thinking: dict[str, Any] | None, is_on: bool) -> None:
-    assert MessagesBody.model_validate(ASK | {"thinking": thinking}).turn().variables == {"enable_thinking": is_on}
+    assert MessagesBody.model_validate(ASK | {"thinking": thinking}).turn().thinking.is_on is is_on
 
 
 def test_tokens_are_counted_as_the_prompt_has_them(service: RunningService) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from app.engine.grammar.json_format import ANY_OBJECT
 from app.service.api.responses.requests import ResponsesBody
+from app.service.generation.thinking import Thinking
 from quantizer.errors import RequestError
 from tests.app.running import RunningService
 
@@ -131,7 +132,7 @@ def test_a_function_and_a_form_can_be_required() -> None:
 
 def test_templates_receive_the_reasoning_effort() -> None:
     turn = ResponsesBody.model_validate(ASK | {"reasoning": {"effort": "low"}}).turn()
-    assert turn.variables == {"reasoning_effort": "low", "enable_thinking": True}
+    assert turn.thinking == Thinking(effort="low")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""The fields by which clients say how much to think, and earlier reasoning in a message; shared by dialects.
+
+Owns names and forms of the fields. `app.service.generation.thinking` knows how a template is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import StrictBool, StrictStr
+
+from app.service.api.fields import Body
+from app.service.generation.thinking import Thinking
+
+__all__ = [
+    "ChatThinkingBody",
+    "EffortOptions",
+    "TemplateVariablesBody",
+    "ThinkingOptions",
+    "asked_thinking",
+    "joined_reasoning",
+]
+
+Value = TypeVar("Value")
+
+_DEFAULTS = ("", "auto", "default")  # words for the model's own effort (LiteLLM's and Groq's)
+
+
+class ThinkingOptions(Body):
+    """`thinking` as Anthropic, DeepSeek, Z.ai and Moonshot have it: enabled, adaptive, auto or disabled."""
+
+    type: StrictStr | None = None
+    budget_tokens: int | None = None
+
+    @property
+    def is_on(self) -> bool | None:
+        return {"enabled": True, "adaptive": True, "disabled": False}.get(self.type or "")
+
+
+class EffortOptions(Body):
+    """`reasoning` as OpenAI's Responses and OpenRouter have it."""
+
+    effort: StrictStr | None = None
+    max_tokens: int | None = None
+    enabled: StrictBool | None = None
+
+
+class TemplateVariablesBody(Body):
+    """Variables for the chat template, under the name that llama-server, vLLM and SGLang have for them."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ChatThinkingBody(TemplateVariablesBody):
+    """The fields for thinking that clients of /v1/chat/completions send."""
+
+    reasoning_effort: StrictStr | None = None  # OpenAI
+    reasoning: EffortOptions | None = None  # OpenRouter
+    thinking: ThinkingOptions | StrictBool | None = None  # DeepSeek, Z.ai, Moonshot
+    enable_thinking: StrictBool | None = None  # Alibaba, SiliconFlow
+    thinking_budget: int | None = None  # Alibaba
+
+    def how_to_think(self) -> Thinking:
+        """Return what the fields say; the first of several counts. Raises RequestError for an unknown effort."""
+        options = self.thinking if isinstance(self.thinking, ThinkingOptions) else ThinkingOptions()
+        reasoning = self.reasoning or EffortOptions()
+        is_on = self.thinking if isinstance(self.thinking, bool) else options.is_on
+        n_tokens = _first(options.budget_tokens, self.thinking_budget, reasoning.max_tokens)
+        return asked_thinking(
+            self.reasoning_effort or reasoning.effort,
+            _first(is_on, self.enable_thinking, reasoning.enabled),
+            n_tokens,
+            self.chat_template_kwargs,
+        )
+
+
+def asked_thinking(
+    effort: str | None = None,
+    is_on: bool | None = None,
+    n_tokens: int | None = None,
+    variables: dict[str, Any] | None = None,
+) -> Thinking:
+    """Return how much to think. Raises RequestError as Thinking does."""
+    known = "" if effort is None or effort in _DEFAULTS else effort
+    return Thinking(is_on=is_on, effort=known, n_tokens=n_tokens, variables=variables or {})
+
+
+def _first(*values: Value | None) -> Value | None:
+    return next((value for value in values if value is not None), None)
+
+
+def joined_reasoning(thoughts: Iterable[object]) -> str:
+    """Return the texts of `thoughts`, each a text or a list of parts with one, in paragraphs."""
+    return "\n\n".join(filter(None, (_text_of(thought) for thought in thoughts)))
+
+
+def _text_of(thought: object) -> str:
+    if isinstance(thought, list):
+        return "".join(str(part.get("text") or "") for part in thought if isinstance(part, dict))
+    return thought if isinstance(thought, str) else ""
