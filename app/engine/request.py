@@ -79,10 +79,11 @@ class Request:
     `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
     a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
     answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each output token comes with
-    its log probability and that many of the most likely ones. With `echo` the prompt is output first, with log
-    probabilities where `n_logprobs` is set. `lora` sets the scales of adapters by number or name, 0 for those left
-    out; None means all at 1. Special tokens are not output, except those spelled like one of `visible_tags`. A prompt
-    that leaves fewer than `min_room` tokens for the answer counts as too long, unless the context is shifted.
+    its log probability and that many of the most likely ones, with `returns_tokens` with its id. With `echo` the prompt
+    is output first, with log probabilities where `n_logprobs` is set. `lora` sets the scales of adapters by number or
+    name, 0 for those left out; None means all at 1. Special tokens are not output, except those spelled like one of
+    `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
+    context is shifted.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
     after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
@@ -102,6 +103,7 @@ class Request:
     parse_special: bool = True
     priority: int = 0
     n_logprobs: int | None = None
+    returns_tokens: bool = False
     echo: bool = False
     context_shift: bool | None = None
     n_keep: int = 0
@@ -143,7 +145,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """An output token: its bytes, its log probability (natural), and the most likely tokens at its position.
+    """An output token: its bytes, its log probability (natural), and the most likely tokens at its position, by id.
 
     `piece` is empty for a special token; `top` and an echoed prompt contain the text of special tokens. `offset` is
     where its text begins, in characters of the answer. Probabilities are the model's own, before samplers; the first
@@ -152,8 +154,9 @@ class TokenLogprob:
 
     piece: bytes
     logprob: float | None
-    top: tuple[tuple[bytes, float], ...]
+    top: tuple[tuple[int, bytes, float], ...]
     offset: int
+    token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ class Worker:
             case messages.Abort(request_id):
                 engine.abort(request_id)
             case messages.GetMetrics(call_id):
-                self.send(messages.EngineMetrics(call_id, engine.counters, engine.occupancy))
+                self.send(messages.EngineMetrics(call_id, engine.counters, engine.occupancy, engine.running))
                 return True
         return False
 

@@ -19,7 +19,7 @@ from app.engine.loop.scheduler import StepBudget, schedule
 from app.engine.loop.sequence import Admission, Sequence
 from app.engine.loop.slots import AdapterScheduler, SlotManager
 from app.engine.loop.verification import Verifier, n_steps_at_once
-from app.engine.protocol.messages import Failed, Finished, Output
+from app.engine.protocol.messages import AnswerProgress, Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import Drafter
@@ -78,6 +78,22 @@ class Engine:
         """Return what is running, waiting and cached; callable from any thread."""
         n_running, n_waiting = len(self._slots.running), self._slots.n_waiting
         return Occupancy(n_running, n_waiting, self._cache.n_cells_used, self._facts.n_cells)
+
+    @property
+    def running(self) -> tuple[AnswerProgress, ...]:
+        """Return the running answers; callable from any thread, so that the figures of one may be a step apart."""
+        return tuple(
+            AnswerProgress(
+                request_id=sequence.request.request_id,
+                arrival=sequence.arrival,
+                n_prompt_tokens=sequence.n_prompt,
+                n_cached_tokens=sequence.n_cached,
+                n_computed_tokens=sequence.n_computed,
+                n_output_tokens=sequence.n_output,
+                has_new_line=sequence.has_new_line,
+            )
+            for sequence in tuple(self._slots.running)
+        )
 
     def submit(self, request: Request) -> None:
         """Queue `request`, or emit Failed when it cannot be served."""
@@ -255,8 +271,10 @@ class Engine:
             self.counters.drafts[sequence.draft.source].add(n_draft, output.n_accepted)
             self._drafter.record_outcome(sequence, n_draft, output.n_accepted)
         logprobs = () if sequence.logprob_buffer is None else sequence.logprob_buffer.release(sequence.text.n_shown)
-        if output.text or logprobs:
-            self._emit(Output(sequence.request.request_id, output.text, sequence.n_output, logprobs))
+        sequence.has_new_line = sequence.has_new_line or "\n" in output.text
+        tokens = sequence.take_unreported() if sequence.unreported else ()
+        if output.text or logprobs or tokens:
+            self._emit(Output(sequence.request.request_id, output.text, sequence.n_output, logprobs, tokens))
         if output.reason is not None:
             self._finish(sequence, output.reason)
         return output.n_steps

@@ -21,8 +21,8 @@ __all__ = ["Echo", "EchoedText", "LogprobBuffer", "most_likely", "score"]
 LOWEST_LOGPROB = -9999.0  # instead of -infinity, as in OpenAI's API; JSON has no infinity
 
 
-def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tuple[tuple[bytes, float], ...]]:
-    """Return the log probability of `token` in `row`, and those of the `n_top` likeliest tokens with their text.
+def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tuple[tuple[int, bytes, float], ...]]:
+    """Return the log probability of `token` in `row`, and the `n_top` likeliest tokens: id, text, log probability.
 
     None is below -9999.
     """
@@ -33,7 +33,8 @@ def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tu
     def logprob(other: int) -> float:
         return max(float(logits[other]) - log_sum, LOWEST_LOGPROB)
 
-    return logprob(token), tuple((backend.label(other), logprob(other)) for other in most_likely(logits, n_top))
+    rivals = ((other, backend.label(other), logprob(other)) for other in most_likely(logits, n_top))
+    return logprob(token), tuple(rivals)
 
 
 def most_likely(logits: NDArray[np.float32], n_tokens: int) -> list[int]:
@@ -151,5 +152,5 @@ class Echo:
             if self._n_top is not None:
                 row = row_of_first + self._n_emitted - 1
                 logprob, alternatives = score(backend, row, token, self._n_top) if self._n_emitted else (None, ())
-                yield TokenLogprob(piece or label, logprob, alternatives, offset)
+                yield TokenLogprob(piece or label, logprob, alternatives, offset, token)
             self._n_emitted += 1

@@ -62,6 +62,8 @@ class Sequence:
     first_token_s: float | None = None
     last_output_s: float | None = None
     finish_reason: FinishReason | None = None
+    has_new_line: bool = False
+    unreported: list[int] = field(default_factory=list)  # sampled tokens whose ids are yet to be output
 
     def __post_init__(self) -> None:
         self.text = IncrementalDetokenizer(self.request.stop, self.request.n_indent)
@@ -122,6 +124,12 @@ class Sequence:
         if self.index is None:
             self.index = SuffixIndex(self.tokens)
         return self.index
+
+    def take_unreported(self) -> tuple[int, ...]:
+        """Return the ids of sampled tokens that were not output yet, if the request wants them."""
+        tokens = tuple(self.unreported)
+        self.unreported.clear()
+        return tokens
 
     def append(self, token: int) -> None:
         self.tokens.append(token)

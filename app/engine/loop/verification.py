@@ -71,6 +71,8 @@ class Verifier:
         text = ""
         for n_accepted, token in enumerate(sampled):
             offset = sequence.text.n_decoded
+            if sequence.request.returns_tokens:
+                sequence.unreported.append(token)
             reason, more = self._take(sequence, token)
             self._note_logprob(sequence, row + n_accepted, token, offset)
             text += more
@@ -116,7 +118,7 @@ class Verifier:
             return
         logprob, alternatives = score(self._backend, row, token, sequence.n_logprobs)
         piece = self._backend.label(token) if is_eog else self._piece(sequence, token)
-        entry = TokenLogprob(piece, logprob, alternatives, offset)
+        entry = TokenLogprob(piece, logprob, alternatives, offset, token)
         sequence.logprob_buffer.add(entry, sequence.text.end)
 
     def _count_output(self, sequence: Sequence, n_passes: int) -> None:

@@ -22,6 +22,7 @@ from quantizer.errors import ErrorInfo
 
 __all__ = [
     "Abort",
+    "AnswerProgress",
     "BackendFacts",
     "Detokenize",
     "Detokenized",
@@ -202,14 +203,16 @@ class Notice:
 class Output:
     """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far.
 
-    `logprobs`, if requested, are those of the tokens whose text is complete now. An echoed prompt comes first, with 0
-    tokens.
+    `logprobs`, if requested, are those of the tokens whose text is complete now; `tokens`, if requested, are the ids of
+    all that were sampled since the last output, of an end token and a stop string too. An echoed prompt comes first,
+    with 0 tokens.
     """
 
     request_id: str
     text: str
     n_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +249,28 @@ class Detokenized:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerProgress:
+    """An answer that is being computed: the number of its request in order of arrival, and its tokens so far.
+
+    `n_computed_tokens` of prompt and answer are in the cache, `n_cached_tokens` of the prompt were there before.
+    """
+
+    request_id: str
+    arrival: int
+    n_prompt_tokens: int
+    n_cached_tokens: int
+    n_computed_tokens: int
+    n_output_tokens: int
+    has_new_line: bool
+
+
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
     call_id: str
     counters: Counters
     occupancy: Occupancy
+    running: tuple[AnswerProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Record:
     def __init__(self) -> None:
         self.text: dict[str, str] = defaultdict(str)
         self.logprobs: dict[str, list[TokenLogprob]] = defaultdict(list)
+        self.tokens: dict[str, list[int]] = defaultdict(list)
         self.finished: dict[str, Finished] = {}
         self.failed: dict[str, ErrorInfo] = {}
         self.order: list[str] = []
@@ -30,6 +31,7 @@ class Record:
             case Output():
                 self.text[name] += event.text
                 self.logprobs[name] += event.logprobs
+                self.tokens[name] += event.tokens
                 self.order.append(name)
                 if event.logprobs:
                     assert event.logprobs[-1].offset <= len(self.text[name]), "no entry comes before its text"

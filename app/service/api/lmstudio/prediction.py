@@ -109,7 +109,7 @@ def _fragment(text: str, n_tokens: int, kind: ReasoningType, logprobs: Sequence[
 def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
     """Return a token with its alternatives, the token itself first."""
     own = (entry.piece, entry.logprob or 0.0)
-    others = (pair for pair in entry.top if pair[0] != entry.piece)
+    others = ((piece, logprob) for token, piece, logprob in entry.top if token != entry.token)
     return [{"text": piece.decode(errors="replace"), "logprob": logprob} for piece, logprob in (own, *others)]
 
 

@@ -95,7 +95,7 @@ def chat_logprobs(entries: Sequence[request.TokenLogprob]) -> list[ChatTokenLogp
 
 def _chat_logprob(entry: request.TokenLogprob) -> ChatTokenLogprob:
     assert entry.logprob is not None, "only a prompt's first token has none, and chats do not report prompts"
-    alternatives = [_token(piece, logprob) for piece, logprob in entry.top]
+    alternatives = [_token(piece, logprob) for _, piece, logprob in entry.top]
     return {**_token(entry.piece, entry.logprob), "top_logprobs": alternatives}
 
 
@@ -117,7 +117,7 @@ def text_logprobs(entries: Sequence[request.TokenLogprob]) -> TextLogprobs:
 def _alternatives(entry: request.TokenLogprob) -> dict[str, float]:
     """Return alternatives by text, best first; of parts of characters, which read the same, only the best."""
     alternatives: dict[str, float] = {}
-    for piece, logprob in entry.top:
+    for _, piece, logprob in entry.top:
         alternatives.setdefault(_text(piece), logprob)
     return alternatives
 

@@ -96,7 +96,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
         "text": text,
         "error": "",
         "n_accepted": last.usage.n_accepted_tokens,
-        "logprobs": [(list(entry.piece), entry.logprob, [p for _, p in entry.top]) for entry in entries],
+        "logprobs": [(list(entry.piece), entry.logprob, [p for _, _, p in entry.top]) for entry in entries],
     }
 
 

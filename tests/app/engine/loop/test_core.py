@@ -104,8 +104,46 @@ def test_each_output_token_has_its_log_probability() -> None:
     assert [entry.offset for entry in entries] == list(range(100))
     for entry in entries:
         assert len(entry.top) == 3
-        assert entry.logprob == max(logprob for _, logprob in entry.top)
+        assert entry.logprob == max(logprob for _, _, logprob in entry.top)
         assert entry.logprob < 0
+
+
+def test_the_ids_of_all_sampled_tokens_come_on_request_only() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request("plain", n_tokens=60, ignore_eos=True))
+    engine.submit(request("a", n_tokens=60, ignore_eos=True, returns_tokens=True, n_logprobs=1))
+    run(engine)
+    assert not record.tokens["plain"]
+    assert bytes(record.tokens["a"]).decode() == record.text["a"] == record.text["plain"]
+    assert [entry.token for entry in record.logprobs["a"]] == record.tokens["a"]
+    label = FakeBackend().label
+    assert all(label(token) == piece for entry in record.logprobs["a"] for token, piece, _ in entry.top)
+
+
+def test_the_ids_of_a_stop_string_and_of_the_end_come_too() -> None:
+    whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
+    stop = whole[30:36]
+    record = Record()
+    engine = Engine(FakeBackend(), record)
+    engine.submit(request("stopped", n_tokens=60, ignore_eos=True, stop=(stop,), returns_tokens=True))
+    run(engine)
+    n_shown = len(record.text["stopped"])
+    assert bytes(record.tokens["stopped"]).decode() == whole[: n_shown + len(stop)]
+
+
+def test_a_running_answer_reports_its_tokens() -> None:
+    engine = Engine(FakeBackend(), lambda _: None)
+    assert engine.running == ()
+    engine.submit(request(n_tokens=60, ignore_eos=True))
+    for _ in range(5):
+        engine.step()
+    (running,) = engine.running
+    assert running.request_id == "a"
+    assert running.n_output_tokens >= 1
+    assert running.n_computed_tokens >= running.n_prompt_tokens > 0
+    run(engine)
+    assert engine.running == ()
 
 
 def test_probabilities_are_the_models_own_whatever_the_sampler_prefers() -> None:
@@ -113,7 +151,7 @@ def test_probabilities_are_the_models_own_whatever_the_sampler_prefers() -> None
     engine = Engine(FakeBackend(), record)
     engine.submit(request(n_tokens=20, ignore_eos=True, n_logprobs=1, sampling=SamplingParams(seed=5)))
     run(engine)
-    assert any(entry.logprob < entry.top[0][1] for entry in record.logprobs["a"])
+    assert any(entry.logprob < entry.top[0][2] for entry in record.logprobs["a"])
 
 
 def test_tokens_of_a_stop_string_have_no_log_probabilities() -> None:

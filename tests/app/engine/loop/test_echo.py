@@ -76,7 +76,7 @@ def test_with_max_tokens_0_only_the_prompt_is_echoed() -> None:
     assert record.text["a"] == TEXT
     _assert_scored(record.logprobs["a"])
     assert len(record.logprobs["a"]) == len(TEXT.encode())
-    assert record.logprobs["one"] == [TokenLogprob(b"x", None, (), 0)]
+    assert record.logprobs["one"] == [TokenLogprob(b"x", None, (), 0, ord("x"))]
 
 
 def test_what_is_cached_is_computed_again_only_for_a_prompt_that_is_scored() -> None:

@@ -47,7 +47,7 @@ def test_rivals_are_named_and_have_the_numbers_that_they_would_have_themselves()
     row = np.zeros(END + 1, np.float32)
     row[[END, 65]] = 3.0, 2.0
     chosen, rivals = score(Rows(row), 0, 65, 2)
-    assert rivals == ((b"<end>", score(Rows(row), 0, END, 0)[0]), (b"A", chosen))
+    assert rivals == ((END, b"<end>", score(Rows(row), 0, END, 0)[0]), (65, b"A", chosen))
 
 
 @given(logits, st.integers(0, 60))
@@ -57,7 +57,7 @@ def test_the_most_likely_tokens_are_those_that_sorting_would_give(row: np.ndarra
 
 def test_entries_are_released_once_in_order_and_only_when_their_text_is_shown() -> None:
     logprob_buffer = LogprobBuffer()
-    first, second, third = (TokenLogprob(piece, -1.0, (), 0) for piece in (b"\xe2", b"\x82\xac", b"x"))
+    first, second, third = (TokenLogprob(piece, -1.0, (), 0, 0) for piece in (b"\xe2", b"\x82\xac", b"x"))
     for entry, end in ((first, 1), (second, 1), (third, 2)):
         logprob_buffer.add(entry, end)
     assert logprob_buffer.release(0) == ()

@@ -17,6 +17,15 @@ from app.protocol.plan import Plan
 from app.protocol.status import Occupancy
 from quantizer.errors import ErrorInfo
 
+RUNNING = messages.AnswerProgress(
+    request_id="a",
+    arrival=1,
+    n_prompt_tokens=2,
+    n_cached_tokens=3,
+    n_computed_tokens=4,
+    n_output_tokens=5,
+    has_new_line=True,
+)
 SAMPLES = [
     messages.Load("/models/é.gguf", messages.EngineConfig(n_ctx=4096)),
     Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1)),
@@ -40,7 +49,7 @@ SAMPLES = [
     messages.Notice("careful"),
     messages.Planned(decode_value(Plan, encode_value(PLAN))),
     messages.Output("a", "text", 1),
-    messages.Output("a", "€", 2, (TokenLogprob(b"\xe2\x82", -0.5, ((bytes(range(256)), -9999.0),), 3),)),
+    messages.Output("a", "€", 2, (TokenLogprob(b"\xe2\x82", -0.5, ((7, bytes(range(256)), -9999.0),), 3, 5),), (5, 6)),
     messages.Finished("a", FinishReason.LENGTH, Usage(n_prompt_tokens=1), Timings(queue_s=0.5)),
     messages.Failed("a", ErrorInfo("RequestError", "cause", "remedy", {"n_ctx": 1})),
     messages.Tokenized("c", (1,)),
@@ -49,6 +58,7 @@ SAMPLES = [
     messages.Embedded("c", (bytes(range(256)), b""), 7),
     messages.Reranked("c", (0.5, -1e-9), 7),
     messages.EngineMetrics("c", Counters(n_steps=1, first_token_s=Histogram(total=0.5)), Occupancy(1, 2, 3, 4)),
+    messages.EngineMetrics("c", Counters(), Occupancy(1, 2, 3, 4), (RUNNING,)),
 ]
 
 

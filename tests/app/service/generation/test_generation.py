@@ -10,7 +10,7 @@ TAGS = ReasoningTags("<think>", "</think>")
 
 
 def _entry(piece: bytes) -> TokenLogprob:
-    return TokenLogprob(piece, -1.0, (), 0)
+    return TokenLogprob(piece, -1.0, (), 0, 0)
 
 
 def test_an_answer_without_reasoning_streams_as_it_comes() -> None:
