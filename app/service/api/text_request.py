@@ -1,7 +1,7 @@
 """The request fields for text that dialects share, under llama-server's names, and the engine request made of them.
 
-Owns the sampling fields, the forms of a prompt, how llama-server writes values that the engine writes otherwise, and
-which parameter of a model's recipe is the default of which field. Knows nothing of messages or answers.
+Owns the sampling fields, how llama-server writes values that the engine writes otherwise, and which parameter of a
+model's recipe is the default of which field. Knows nothing of messages or answers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request, SamplingParams
 from app.library.local.recipe import Recipe
 from app.protocol.sampling import HTTP_NAMES, NUMBER_TYPES
-from app.service.api.fields import Body, TokenIds
+from app.service.api.fields import Body
 from quantizer.errors import RequestError
 
 __all__ = [
     "NO_LIMITS",
     "GenerationBody",
     "OptionsBody",
-    "PromptField",
     "SamplingBody",
     "parse_parameters",
     "with_recipe_defaults",
@@ -167,32 +166,6 @@ class GenerationBody(SamplingBody):
     @abstractmethod
     def _text_format(self) -> JsonFormat | None:
         """Return the form of a text that is no chat's answer, None where it is free."""
-
-
-class PromptField(Body):
-    """A `prompt`: text or token ids, or a list of either."""
-
-    prompt: StrictStr | list[StrictStr] | TokenIds | list[TokenIds]
-
-    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """Return all prompts; there may be none."""
-        prompt: Any = self.prompt
-        is_one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
-        return tuple(item if isinstance(item, str) else tuple(item) for item in ([prompt] if is_one else prompt))
-
-    def one_prompt(self) -> str | tuple[int, ...]:
-        """Return the prompt. Raises RequestError unless there is exactly one."""
-        prompts = self.prompts()
-        if len(prompts) != 1:
-            raise RequestError(f"There are {len(prompts)} prompts.", "Send one prompt a request.")
-        return prompts[0]
-
-    def text_prompt(self) -> str:
-        """Return the prompt as text. Raises RequestError for token ids."""
-        prompt = self.one_prompt()
-        if not isinstance(prompt, str):
-            raise RequestError("The prompt before a suffix is token ids.", "Give text.")
-        return prompt
 
 
 class OptionsBody(SamplingBody):

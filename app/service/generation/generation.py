@@ -31,6 +31,7 @@ class Delta:
     calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     n_tokens: int = 0
+    tokens: tuple[int, ...] = ()
 
 
 class Answer:
@@ -52,8 +53,10 @@ class Answer:
         self.text = ""
         self.calls: tuple[ToolCallDelta, ...] = ()
         self.logprobs: list[TokenLogprob] = []
+        self.tokens: list[int] = []
         self._parser = answer_parser(tags, tool_calling, separates_reasoning=separates_reasoning)
         self._held_logprobs: tuple[TokenLogprob, ...] = ()
+        self._held_tokens: tuple[int, ...] = ()
         self._n_tokens = 0
         self._finished: Finished | None = None
 
@@ -73,23 +76,27 @@ class Answer:
             return self._add("")
         self._n_tokens = event.n_tokens
         self._held_logprobs += event.logprobs
+        self._held_tokens += event.tokens
         return self._add(event.text)
 
     def _add(self, new_text: str) -> Delta | None:
-        """Add new text. Probabilities wait while text is held back: they would reveal it."""
+        """Add new text. Probabilities and tokens wait while text is held back: they would reveal it."""
         parsed = self._parser.push(new_text, is_final=self.is_finished)
         text, calls = parsed.text, parsed.calls
         logprobs: tuple[TokenLogprob, ...] = ()
+        tokens: tuple[int, ...] = ()
         if not self._parser.is_holding:
             logprobs, self._held_logprobs = self._held_logprobs, ()
+            tokens, self._held_tokens = self._held_tokens, ()
         self.reasoning += parsed.reasoning
         self.text += text
         self.logprobs += logprobs
+        self.tokens += tokens
         if calls:
             self.calls = merge_deltas((*self.calls, *calls))
-        if not (text or parsed.reasoning or calls or logprobs):
+        if not (text or parsed.reasoning or calls or logprobs or tokens):
             return None
-        return Delta(self.index, text, parsed.reasoning, calls, logprobs, self._n_tokens)
+        return Delta(self.index, text, parsed.reasoning, calls, logprobs, self._n_tokens, tokens)
 
 
 @dataclass(frozen=True, slots=True)

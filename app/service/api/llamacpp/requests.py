@@ -13,12 +13,15 @@ from pydantic import Field, StrictStr
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request
 from app.service.api.fields import Body
-from app.service.api.text_request import GenerationBody, PromptField
+from app.service.api.prompt_forms import PromptField
+from app.service.api.text_request import GenerationBody
 from app.service.infill.fim_request import FimRequest, Snippet
+from quantizer.errors import RequestError
 
 __all__ = ["InfillBody", "LlamaCppTextBody", "PromptBody"]
 
 MAX_ANSWERS = 8
+MAX_COMPLETIONS = 64  # of all prompts of a request
 MAX_SNIPPETS = 256
 
 
@@ -32,11 +35,22 @@ class LlamaCppTextBody(GenerationBody):
     n_indent: int | None = None
     json_schema: Any = None
     response_fields: list[StrictStr] | None = None
+    return_tokens: bool | None = None
 
-    def requests(self, prompt: str | tuple[int, ...] = "") -> tuple[Request, ...]:
-        """Return the engine's requests for `prompt`. Raises RequestError for values out of range."""
-        request = replace(self.request(prompt), n_indent=self.n_indent or 0)
-        return request.variants(min(self.n_cmpl or 1, MAX_ANSWERS))
+    def requests(self, *prompts: str | tuple[int, ...]) -> tuple[Request, ...]:
+        """Return the engine's requests for `prompts`. Raises RequestError for none, too many, and values out of range.
+
+        The events of a stream have tokens in any case (source: llama-server's README).
+        """
+        n_answers = min(self.n_cmpl or 1, MAX_ANSWERS)
+        if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
+            cause = f"The request has {len(prompts)} prompts with {n_answers} answers each."
+            raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
+        n_indent, returns_tokens = self.n_indent or 0, bool(self.return_tokens or self.stream)
+        requests = (
+            replace(self.request(prompt), n_indent=n_indent, returns_tokens=returns_tokens) for prompt in prompts
+        )
+        return tuple(variant for request in requests for variant in request.variants(n_answers))
 
     def _limit(self) -> int | None:
         return self.max_tokens if self.n_predict is None else self.n_predict

@@ -13,14 +13,23 @@ from annotated_types import MinLen
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.engine.request import FinishReason, Request
+from app.engine.request import FinishReason, Request, TokenLogprob
 from app.protocol.codec import encode
 from app.protocol.sampling import SamplingOptions
-from app.service.api.fields import WithWarnings
-from app.service.api.openai.usage import ChatTokenLogprob, Timings, chat_logprobs, timings_of
+from app.service.api.fields import Byte, WithWarnings
+from app.service.api.openai.usage import Timings, timings_of
 from app.service.generation.generation import Answer, Delta
 
-__all__ = ["Completion", "CompletionChunk", "LlamaCppFormatter", "SelectedFields", "SeveralCompletions"]
+__all__ = [
+    "Completion",
+    "CompletionChunk",
+    "GenerationSettings",
+    "LlamaCppFormatter",
+    "SelectedFields",
+    "SeveralCompletions",
+    "generation_settings",
+    "token_probabilities",
+]
 
 _NO_LIMIT = -1
 
@@ -36,15 +45,30 @@ class GenerationSettings(SamplingOptions):
     stop: tuple[str, ...]
 
 
+class RivalProbability(TypedDict):
+    """A token with its id (source: `completion_token_output` of llama-server)."""
+
+    id: NonNegativeInt
+    token: str
+    bytes: list[Byte]
+    logprob: float
+
+
+class TokenProbability(RivalProbability):
+    """A token with the most likely ones at its place, best first."""
+
+    top_logprobs: list[RivalProbability]
+
+
 class CompletionChunk(TypedDict):
     """The new part of an answer."""
 
     index: NonNegativeInt
     content: str
-    tokens: list[None]
+    tokens: list[int]
     stop: Literal[False]
     tokens_predicted: NonNegativeInt
-    completion_probabilities: NotRequired[list[ChatTokenLogprob]]
+    completion_probabilities: NotRequired[list[TokenProbability]]
 
 
 class Completion(WithWarnings):
@@ -52,7 +76,7 @@ class Completion(WithWarnings):
 
     index: NonNegativeInt
     content: str
-    tokens: list[None]
+    tokens: list[int]
     stop: Literal[True]
     model: str
     tokens_predicted: NonNegativeInt
@@ -65,7 +89,7 @@ class Completion(WithWarnings):
     stop_type: StopType
     stopping_word: str
     timings: Timings
-    completion_probabilities: NotRequired[list[ChatTokenLogprob]]
+    completion_probabilities: NotRequired[list[TokenProbability]]
 
 
 SelectedFields: TypeAlias = dict[str, Any]  # the fields of a Completion that `response_fields` names
@@ -76,54 +100,66 @@ SeveralCompletions: TypeAlias = Annotated[list[Completion | SelectedFields], Min
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppFormatter:
-    """The objects made of the answers to `request` by the model `model_id`."""
+    """The objects made of the answers to `requests` by the model `model_id`, of which only the fields `selected`.
 
-    request: Request
+    "a/b" is the field b of a; None selects all.
+    """
+
+    requests: Sequence[Request]
     model_id: str
+    selected: Sequence[str] | None = None
+
+    @property
+    def shows_prompt(self) -> bool:
+        """Whether the objects have the field `prompt`."""
+        return self.selected is None or "prompt" in self.selected
 
     def chunk(self, delta: Delta) -> CompletionChunk:
         """Return the event of new text."""
         chunk: CompletionChunk = {
             "index": delta.index,
             "content": delta.text,
-            "tokens": [],
+            "tokens": list(delta.tokens),
             "stop": False,
             "tokens_predicted": delta.n_tokens,
         }
-        if self.request.n_logprobs is not None:
-            chunk["completion_probabilities"] = chat_logprobs(delta.logprobs)
+        if self.requests[delta.index].n_logprobs is not None:
+            chunk["completion_probabilities"] = token_probabilities(delta.logprobs)
         return chunk
 
-    def final_chunk(self, answer: Answer, warnings: WithWarnings) -> Completion:
-        """Return the last event of an answer."""
-        return self._completion(answer, "", warnings)
+    def final_chunk(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion | SelectedFields:
+        """Return the last event of the answer to `prompt`."""
+        return self._selected(self._completion(answer, prompt, warnings))
 
-    def whole(
-        self, answer: Answer, warnings: WithWarnings, selected: Sequence[str] | None
-    ) -> Completion | SelectedFields:
-        """Return the answer in one object, of which only the fields `selected`, if any; "a/b" is the field b of a."""
-        completion = self._completion(answer, answer.text, {} if selected else warnings)
-        if self.request.n_logprobs is not None:
-            completion["completion_probabilities"] = chat_logprobs(answer.logprobs)
-        if selected is None:
+    def whole(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion | SelectedFields:
+        """Return the answer to `prompt` in one object."""
+        completion = self._completion(answer, prompt, {} if self.selected else warnings)
+        completion["content"] = answer.text
+        completion["tokens"] = answer.tokens
+        if self.requests[answer.index].n_logprobs is not None:
+            completion["completion_probabilities"] = token_probabilities(answer.logprobs)
+        return self._selected(completion)
+
+    def _selected(self, completion: Completion) -> Completion | SelectedFields:
+        if self.selected is None:
             return completion
         data = encode(completion)
-        values = {path: _value_at(data, path) for path in selected}
+        values = {path: _value_at(data, path) for path in self.selected}
         return {path: value for path, value in values.items() if value is not None}
 
-    def _completion(self, answer: Answer, text: str, warnings: WithWarnings) -> Completion:
+    def _completion(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion:
         end = answer.end
         completion: Completion = {
             "index": answer.index,
-            "content": text,
+            "content": "",
             "tokens": [],
             "stop": True,
             "model": self.model_id,
             "tokens_predicted": end.usage.n_output_tokens,
             "tokens_evaluated": end.usage.n_prompt_tokens,
-            "tokens_cached": end.usage.n_cached_tokens,
-            "generation_settings": self._settings(),
-            "prompt": self.request.prompt if isinstance(self.request.prompt, str) else "",
+            "tokens_cached": _n_in_cache(answer),
+            "generation_settings": generation_settings(self.requests[answer.index]),
+            "prompt": prompt,
             "has_new_line": "\n" in answer.text,
             "truncated": end.usage.n_dropped_tokens > 0,
             "stop_type": _stop_type(answer),
@@ -134,10 +170,37 @@ class LlamaCppFormatter:
             completion["warnings"] = warnings["warnings"]
         return completion
 
-    def _settings(self) -> GenerationSettings:
-        options = {item.name: getattr(self.request.sampling, item.name) for item in fields(SamplingOptions)}
-        limit = self.request.max_tokens
-        return GenerationSettings(**options, n_predict=_NO_LIMIT if limit is None else limit, stop=self.request.stop)
+
+def generation_settings(request: Request) -> GenerationSettings:
+    """Return the options of `request`."""
+    options = {item.name: getattr(request.sampling, item.name) for item in fields(SamplingOptions)}
+    limit = request.max_tokens
+    return GenerationSettings(**options, n_predict=_NO_LIMIT if limit is None else limit, stop=request.stop)
+
+
+def token_probabilities(entries: Sequence[TokenLogprob]) -> list[TokenProbability]:
+    """Return tokens with their ids and alternatives."""
+    return [
+        {
+            **_probability(entry.token, entry.piece, 0.0 if entry.logprob is None else entry.logprob),
+            "top_logprobs": [_probability(*rival) for rival in entry.top],
+        }
+        for entry in entries
+    ]
+
+
+def _probability(token: int, piece: bytes, logprob: float) -> RivalProbability:
+    return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob}
+
+
+def _n_in_cache(answer: Answer) -> int:
+    """Return how many tokens of prompt and answer the cache holds at the end (source: `tokens_cached` of llama-server).
+
+    The last one was sampled but not computed, unless the model ended its turn after it.
+    """
+    usage = answer.end.usage
+    n_computed = usage.n_output_tokens - (_stop_type(answer) != "eos")
+    return usage.n_prompt_tokens + max(0, n_computed) - usage.n_dropped_tokens
 
 
 def _stop_type(answer: Answer) -> StopType:

@@ -19,9 +19,10 @@ from app.service.api.llamacpp.responses import (
     SeveralCompletions,
 )
 from app.service.api.openai.requests import ChatCompletionBody
+from app.service.api.prompt_forms import with_token_ids
 from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import prompt_of
-from app.service.generation.generation import Generation, Prepare
+from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import llamacpp_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -41,16 +42,18 @@ class ApplyTemplateResponse(TypedDict):
 
 
 TextResponse: TypeAlias = (
-    JsonResponse[Completion | SelectedFields | SeveralCompletions] | EventStream[CompletionChunk | Completion]
+    JsonResponse[Completion | SelectedFields | SeveralCompletions]
+    | EventStream[CompletionChunk | Completion | SelectedFields]
 )
 
 
 @router.post("/completion", openapi_extra=errors(404))
 @router.post("/completions", openapi_extra=errors(404))
 async def completion(request: Request, body: PromptBody) -> TextResponse:
-    """The continuation of a text."""
+    """The continuation of a text, or of each of several."""
     model = await model_of(request, body.model or "")
-    generation = Generation(with_recipe_defaults(body, model.file.recipe).requests(body.one_prompt()))
+    body = await with_token_ids(body, model)
+    generation = Generation(with_recipe_defaults(body, model.file.recipe).requests(*body.prompts()))
 
     async def prepare() -> Generation:
         return generation
@@ -62,7 +65,7 @@ async def completion(request: Request, body: PromptBody) -> TextResponse:
 async def infill(request: Request, body: InfillBody) -> TextResponse:
     """The text between two; with n_predict 0 the prompt is only computed ahead."""
     model = await model_of(request, body.model or "")
-    requests = with_recipe_defaults(body, model.file.recipe).requests()
+    requests = with_recipe_defaults(body, model.file.recipe).requests("")
     return await _respond(request, body, model, lambda: fim_generation(model, body.fim_request, requests))
 
 
@@ -76,26 +79,42 @@ async def apply_template(request: Request, body: ChatCompletionBody) -> JsonResp
 
 async def _respond(request: Request, body: LlamaCppTextBody, model: ServedModel, prepare: Prepare) -> TextResponse:
     if body.stream:
-        return EventStream(_chunks(model, prepare), llamacpp_error)
+        return EventStream(_chunks(body, model, prepare), llamacpp_error)
     return await while_connected(request, _whole(body, model, prepare))
 
 
-async def _chunks(model: ServedModel, prepare: Prepare) -> AsyncGenerator[CompletionChunk | Completion, None]:
+async def _chunks(
+    body: LlamaCppTextBody, model: ServedModel, prepare: Prepare
+) -> AsyncGenerator[CompletionChunk | Completion | SelectedFields, None]:
     generation = await prepare()
-    formatter = LlamaCppFormatter(generation.requests[0], model.ref.id)
+    formatter = LlamaCppFormatter(generation.requests, model.ref.id, body.response_fields)
     async with aclosing(generation.parts(model)) as parts:
         async for answer, delta in parts:
             if delta:
                 yield formatter.chunk(delta)
             if answer.is_finished:
-                yield formatter.final_chunk(answer, planner_warnings(model))
+                prompt = await _prompt_text(formatter, answer, model)
+                yield formatter.final_chunk(answer, prompt, planner_warnings(model))
 
 
 async def _whole(
     body: LlamaCppTextBody, model: ServedModel, prepare: Prepare
 ) -> JsonResponse[Completion | SelectedFields | SeveralCompletions]:
     generation = await prepare()
-    formatter = LlamaCppFormatter(generation.requests[0], model.ref.id)
-    answers = await generation.answers(model)
-    completions = [formatter.whole(answer, planner_warnings(model), body.response_fields) for answer in answers]
+    formatter = LlamaCppFormatter(generation.requests, model.ref.id, body.response_fields)
+    completions = [
+        formatter.whole(answer, await _prompt_text(formatter, answer, model), planner_warnings(model))
+        for answer in await generation.answers(model)
+    ]
     return JsonResponse(completions if len(completions) > 1 else completions[0])
+
+
+async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: ServedModel) -> str:
+    """Return the prompt of an answer as text, "" where the objects do not have it."""
+    prompt = formatter.requests[answer.index].prompt
+    if isinstance(prompt, str):
+        return prompt
+    if not formatter.shows_prompt:
+        return ""
+    with model.in_use() as engine:
+        return await engine.detokenize(prompt)

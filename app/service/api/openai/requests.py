@@ -22,7 +22,8 @@ from app.service.api.messages import (
     refuse_unreadable_question,
     tool_options_of,
 )
-from app.service.api.text_request import GenerationBody, PromptField
+from app.service.api.prompt_forms import PromptField
+from app.service.api.text_request import GenerationBody
 from app.service.api.thinking import ChatThinkingBody
 from app.service.generation.chat import ChatTurn
 from app.service.infill.fim_request import FimRequest

@@ -24,6 +24,7 @@ from app.service.api.openai.responses import (
     TextCompletion,
     TextFormatter,
 )
+from app.service.api.prompt_forms import with_token_ids
 from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Answer, Generation, Prepare
@@ -58,8 +59,9 @@ async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatRe
 @router.post("/v1/completions", openapi_extra=errors(404, 501))
 async def completions(request: Request, body: CompletionBody) -> TextResponse:
     """The continuation of a text, or the text between two."""
-    fim, echoed = body.fim_request, body.echoed()
     model = await model_of(request, body.model or "", body.idle_limit)
+    body = await with_token_ids(body, model)
+    fim, echoed = body.fim_request, body.echoed()
     requests = with_recipe_defaults(body, model.file.recipe).completion_requests()
 
     async def prepare() -> Generation:
