@@ -12,7 +12,7 @@ from typing import Any, cast
 from app.event_log import log_event
 from app.service.api.responses.items import InputItem, Item, parse_item
 from app.service.api.responses.requests import InputTokensBody, ResponsesBody
-from app.service.api.responses.responses import ResponseObject
+from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind, Record, ResponseStore
 from app.service.http.errors import RefusedError, message_of
 from quantizer.errors import StorageError
@@ -55,6 +55,10 @@ async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody) 
     if not (previous := body.previous_response_id):
         return []
     found = await store.items(Kind.RESPONSE, previous)
+    record = await store.record(Kind.RESPONSE, previous)
+    if record is not None and record.object["status"] in UNFINISHED:
+        cause = f"Previous response with id {previous[:80]!r} is still in progress."
+        raise RefusedError(400, "previous_response_in_progress", cause, "Wait until it has ended, or cancel it.")
     if found is None:
         cause = f"Previous response with id {previous[:80]!r} not found."
         raise RefusedError(400, "previous_response_not_found", cause, _STORED)

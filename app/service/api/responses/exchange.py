@@ -23,9 +23,11 @@ from app.service.api.responses.responses import (
     ResponseStreamEvents,
 )
 from app.service.api.responses.store import ResponseStore
+from app.service.api.responses.truncation import without_oldest
 from app.service.generation.chat import ChatTurn, chat_generation
+from app.service.generation.generation import Answer, Delta
 from app.service.models.served_model import ServedModel
-from quantizer.errors import UserError
+from quantizer.errors import ContextOverflowError, UserError
 
 __all__ = ["Exchange"]
 
@@ -40,6 +42,8 @@ class Exchange:
         self._turn = turn
         self._context = context
         self._store = store
+        self._truncates = body.truncates
+        self._left_out = ""  # the notice of what truncation has left out
         formatter = ResponseFormatter(
             turn.request.request_id,
             model.ref.id,
@@ -91,12 +95,13 @@ class Exchange:
 
     async def answer(self, *, was_queued: bool = False) -> AsyncGenerator[Event, None]:
         """Yield the events, but for those of queuing. Raises the error of the answer."""
-        generation = await chat_generation(self._model, self._turn)
         events, is_begun = self._events, False
-        async with aclosing(generation.parts(self._model)) as parts:
+        async with aclosing(self._parts()) as parts:
             async for answer, delta in parts:
                 if not is_begun:  # only now the model is loaded and there may be warnings
                     is_begun = True
+                    if self._left_out:
+                        self._model.record.notices.append(self._left_out)
                     events.formatter = replace(events.formatter, warnings=planner_warnings(self._model))
                     for event in [events.begun()] if was_queued else events.opening():
                         yield event
@@ -106,3 +111,26 @@ class Exchange:
                     for event in events.closing(answer):
                         yield event
                     yield events.last(await keep(self._store, self._context, events.ended(answer)))
+
+    async def _parts(self) -> AsyncGenerator[tuple[Answer, Delta | None], None]:
+        """Yield the parts of the answer, to the newest turns where all are too long and `truncation` is auto."""
+        turn = self._turn
+        while True:
+            overflow, has_begun = None, False
+            generation = await chat_generation(self._model, turn)
+            try:
+                async with aclosing(generation.parts(self._model)) as parts:
+                    async for part in parts:
+                        has_begun = True
+                        yield part
+            except ContextOverflowError as error:
+                if has_begun or not self._truncates:
+                    raise
+                overflow = error
+            if overflow is None:
+                return
+            turn = replace(turn, messages=without_oldest(turn.messages, overflow))
+            n_left_out = len(self._turn.messages) - len(turn.messages)
+            self._left_out = (
+                f"The context holds {overflow.n_ctx} tokens; the oldest {n_left_out} messages were left out."
+            )

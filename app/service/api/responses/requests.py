@@ -212,6 +212,11 @@ class ResponsesBody(_TurnBody):
         return bool(options.get("summary") or options.get("generate_summary"))
 
     @property
+    def truncates(self) -> bool:
+        """Whether the oldest turns are to leave a conversation that is too long, which nobody else can shorten."""
+        return self.truncation == "auto"
+
+    @property
     def stores(self) -> bool:
         """Whether the response is to be stored, as it is unless a client declines (source: openai 3.54, `store`)."""
         return self.store is not False
@@ -249,7 +254,7 @@ class ResponsesBody(_TurnBody):
             "tools": [_echoed_tool(tool.raw) for tool in self.tools or ()],
             "top_logprobs": self.top_logprobs or 0,
             "top_p": sampling.top_p,
-            "truncation": "disabled",
+            "truncation": "auto" if self.truncates else "disabled",
             "user": self.user,
         }
 

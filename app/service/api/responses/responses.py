@@ -24,7 +24,7 @@ from app.service.http.errors import code_of, message_of
 from app.service.tools.tool import ToolCallDelta
 from quantizer.errors import UserError
 
-__all__ = ["Event", "ResponseFormatter", "ResponseObject", "ResponseStatus", "ResponseStreamEvents"]
+__all__ = ["UNFINISHED", "Event", "ResponseFormatter", "ResponseObject", "ResponseStatus", "ResponseStreamEvents"]
 
 Event = dict[str, Any]
 
@@ -37,6 +37,7 @@ _SUMMARY_TEXT = "response.reasoning_summary_text"
 _SUMMARY_PART = "response.reasoning_summary_part"
 _CONTENT_PART = "response.content_part"
 
+UNFINISHED = ("queued", "in_progress")
 ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
@@ -121,7 +122,7 @@ class ResponseObject(WithWarnings):
     tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: NonNegativeFloat
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     user: str | None
 
 
@@ -200,7 +201,7 @@ class ResponseStreamEvents:
 
     def so_far(self, status: ResponseStatus = "in_progress") -> ResponseObject:
         """Return the response as it is now."""
-        is_over = status not in ("queued", "in_progress")
+        is_over = status not in UNFINISHED
         opened = [self._open.as_object("incomplete" if is_over else "in_progress")] if self._open else []
         return self.formatter.unfinished(status, [*self._ended, *opened])
 

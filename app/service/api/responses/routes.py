@@ -13,7 +13,7 @@ from app.service.api.responses.context import context_of, not_found, response_of
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.listing import ItemList, Page, page_of
 from app.service.api.responses.requests import InputTokensBody, ResponsesBody
-from app.service.api.responses.responses import ResponseObject
+from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind
 from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import prompt_of
@@ -27,7 +27,6 @@ from quantizer.process import is_process_alive
 __all__ = ["router"]
 
 router = Router()
-_UNFINISHED = ("queued", "in_progress")
 _NEVER = RequestError("Only responses with background can be streamed again or cancelled.", "Set background.")
 
 
@@ -117,7 +116,7 @@ async def cancel_response(request: Request, response_id: str) -> JsonResponse[Re
     run = app_state(request).runs.find(response_id)
     if run is None:
         stored = await _stored(request, response_id)
-        if not stored["background"] or stored["status"] in _UNFINISHED:
+        if not stored["background"] or stored["status"] in UNFINISHED:
             raise _NEVER
         return JsonResponse(stored)
     await run.cancel()
@@ -142,7 +141,7 @@ async def _stored(request: Request, response_id: str) -> ResponseObject:
     if record is None:
         raise not_found(Kind.RESPONSE, response_id)
     found = response_of(record)
-    if found["status"] in _UNFINISHED and not is_process_alive(str(record.process)):
+    if found["status"] in UNFINISHED and not is_process_alive(str(record.process)):
         lost = {"code": "server_error", "message": "The service ended before the answer was whole. Ask again."}
         return {**found, "status": "failed", "error": lost}  # type: ignore[typeddict-item]
     return found

@@ -12,14 +12,13 @@ from typing import cast
 
 from app.event_log import log_event
 from app.service.api.responses.exchange import Exchange
-from app.service.api.responses.responses import Event, ResponseObject, ResponseStatus
+from app.service.api.responses.responses import UNFINISHED, Event, ResponseObject, ResponseStatus
 from app.service.http.errors import BUG
 from quantizer.errors import ServiceError, UserError
 
 __all__ = ["MAX_ENDED", "Run", "Runs"]
 
 MAX_ENDED = 64  # whose events are held for those who listen later
-_UNFINISHED = ("queued", "in_progress")
 _ENDED = ServiceError("The service ended before the answer was whole.", "Ask again.")
 
 
@@ -41,7 +40,7 @@ class Run:
 
     @property
     def has_ended(self) -> bool:
-        return self._status not in _UNFINISHED
+        return self._status not in UNFINISHED
 
     async def follow(self, after: int = -1) -> AsyncGenerator[Event, None]:
         """Yield the events with a higher number than `after`, until the last one."""

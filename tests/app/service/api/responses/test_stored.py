@@ -317,6 +317,16 @@ def test_a_background_response_is_polled(client: openai.OpenAI) -> None:
     assert client.responses.create(model="tiny", input=say("b"), previous_response_id=made.id).output_text == "b"
 
 
+def test_a_response_in_progress_is_not_gone_on_with(service: RunningService) -> None:
+    body = {"model": "tiny", "input": say("x" * 3000), "background": True}
+    made = service.http.post("/v1/responses", json=body).json()
+    refused = service.http.post("/v1/responses", json={"input": "a", "previous_response_id": made["id"]})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "previous_response_in_progress"
+    service.http.post(f"/v1/responses/{made['id']}/cancel")
+    assert service.http.post("/v1/responses", json={"input": say("a"), "previous_response_id": made["id"]}).is_success
+
+
 def test_a_background_response_is_cancelled(service: RunningService, client: openai.OpenAI) -> None:
     n_before = service.n_output_tokens()
     made = client.responses.create(model="tiny", input=say("x" * 3000), background=True)
