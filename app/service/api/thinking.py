@@ -60,13 +60,16 @@ class ChatThinkingBody(TemplateVariablesBody):
     thinking: ThinkingOptions | StrictBool | None = None  # DeepSeek, Z.ai, Moonshot
     enable_thinking: StrictBool | None = None  # Alibaba, SiliconFlow
     thinking_budget: int | None = None  # Alibaba
+    thinking_budget_tokens: int | None = None  # llama-server
+    reasoning_budget_tokens: int | None = None  # llama-server
 
     def how_to_think(self) -> Thinking:
         """Return what the fields say; the first of several counts. Raises RequestError for an unknown effort."""
         options = self.thinking if isinstance(self.thinking, ThinkingOptions) else ThinkingOptions()
         reasoning = self.reasoning or EffortOptions()
         is_on = self.thinking if isinstance(self.thinking, bool) else options.is_on
-        n_tokens = _first(options.budget_tokens, self.thinking_budget, reasoning.max_tokens)
+        budgets = (self.thinking_budget, self.reasoning_budget_tokens, self.thinking_budget_tokens)
+        n_tokens = _first(options.budget_tokens, *budgets, reasoning.max_tokens)
         return asked_thinking(
             self.reasoning_effort or reasoning.effort,
             _first(is_on, self.enable_thinking, reasoning.enabled),

@@ -35,6 +35,7 @@ Messages = Sequence[Message]
 _INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
 _FORM = "To call one, answer in exactly this form, with its name and its arguments:"
 _ELSE = "Call a function only where it helps; answer in plain words otherwise. The results come with the next message."
+_ALWAYS_THINKS = "This model thinks before it answers: its template cannot turn that off, and was asked for the least."
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     """Return the generation of `turn` on `model`. Raises RequestError where its template refuses the messages."""
     prompt = await prompt_of(model, turn)
     requests = turn.requests(prompt)
+    if prompt.tags.opening and turn.thinking.is_unheeded(model.file.chat_template):
+        model.record.notices.append(_ALWAYS_THINKS)
 
     def prefill_next(answer: Answer) -> None:
         if answer.calls or turn.begun:  # a tool answers next, or the message is not whole

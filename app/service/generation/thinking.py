@@ -31,14 +31,15 @@ Message = dict[str, Any]
 class Thinking:
     """How much to think: whether at all, with which `effort` of LEVELS, in how many tokens. None and "" leave it open.
 
-    `variables` go to the template as they are and count over the rest. Raises RequestError for an unknown effort, and
-    for variables that are not the client's.
+    `variables` go to the template as they are and count over the rest. What a client did not say but its dialect means
+    `is_assumed`. Raises RequestError for an unknown effort, and for variables that are not the client's.
     """
 
     is_on: bool | None = None
     effort: str = ""
     n_tokens: int | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
+    is_assumed: bool = False
 
     def __post_init__(self) -> None:
         if self.effort and self.effort not in LEVELS:
@@ -69,6 +70,13 @@ class Thinking:
             names = [name for name in _VARIABLES if _is_variable(name, chat_template)]
             values = {name: _VARIABLES[name](self, name, chat_template) for name in names}
         return {**{name: value for name, value in values.items() if value is not None}, **self.variables}
+
+    def is_unheeded(self, chat_template: str) -> bool:
+        """Return whether no thought was asked for and `chat_template` has no way to turn it off."""
+        if self.is_wanted is not False or self.is_assumed or _SWITCH_WORD.search(chat_template):
+            return False
+        values = self.for_template(chat_template)
+        return not any(value in (False, 0, *_OFF, "minimal", "disabled") for value in values.values())
 
     def in_messages(self, messages: Sequence[Message], chat_template: str) -> list[Message]:
         """Return `messages` with the word by which templates without a variable are told, in the first of them."""

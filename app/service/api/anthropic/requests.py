@@ -6,6 +6,7 @@ Owns field names, types of blocks, and which fields are refused because ignoring
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictStr
@@ -226,7 +227,8 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
         """Return how much to think; without `thinking` Anthropic's models do not."""
         options = self.thinking or ThinkingOptions(type="disabled")
         effort = self.output_config.effort if self.output_config else None
-        return asked_thinking(effort, options.is_on, options.budget_tokens, self.chat_template_kwargs)
+        asked = asked_thinking(effort, options.is_on, options.budget_tokens, self.chat_template_kwargs)
+        return replace(asked, is_assumed=self.thinking is None)
 
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(text for text in self.stop_sequences or () if text)

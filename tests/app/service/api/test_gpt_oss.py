@@ -219,6 +219,17 @@ async def test_an_unknown_level_and_variables_of_ours_are_refused(
     assert answer.status_code == status, answer.text
 
 
+async def test_who_wants_no_thought_is_told_that_there_will_be_some(service: Service) -> None:
+    """Open WebUI and `ollama run --think=false` send this; Anthropic's clients mean it by saying nothing."""
+    asked = {"messages": [saying(THOUGHT_AND_ANSWER)], "max_tokens": 200}
+    told = await posted(service, "/api/chat", asked | {"think": False, "stream": False})
+    assert [text for text in told["warnings"] if "thinks before it answers" in text]
+    *_, last = await events(service, "/api/chat", asked | {"think": False})
+    assert last["warnings"] == told["warnings"]
+    assert "warnings" not in await posted(service, "/v1/messages", asked)
+    assert "warnings" not in await posted(service, "/v1/chat/completions", asked | {"reasoning_effort": "low"})
+
+
 CALLS: list[dict[str, Any]] = [
     {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("one", "two")
 ]
@@ -236,6 +247,19 @@ async def test_calls_go_back_one_by_one_with_their_results_and_thoughts(service:
         "<|start|>assistant to=functions.two<|channel|>commentary json<|message|>{}<|call|>"
         '<|start|>functions to=assistant<|channel|>commentary<|message|>"TWO"<|end|><|start|>assistant'
     )
+
+
+async def test_an_output_goes_back_as_it_was(service: Service) -> None:
+    output = (
+        "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant to=functions.get_weather<|channel|>commentary "
+        'json<|message|>{"city": "Åre", "days": 3}<|call|>'
+    )
+    asked = {"messages": [saying(output)], "tools": [{"type": "function", "function": FUNCTION}]}
+    before = await prompt(service, **asked)
+    answered = (await posted(service, "/v1/chat/completions", asked))["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": answered["tool_calls"][0]["id"], "content": "Sunny."}
+    after = await prompt(service, messages=[*asked["messages"], answered, result], tools=asked["tools"])
+    assert after.startswith(before + output)
 
 
 async def test_a_plan_for_the_user_before_a_call_joins_the_thought(service: Service) -> None:

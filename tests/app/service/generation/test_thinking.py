@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_template_that_refuses_levels_gets_one_of_its_own(template: str, level
 def test_the_variables_of_a_client_count_over_its_level() -> None:
     thinking = Thinking(effort="low", variables={"enable_thinking": False, "clear_thinking": False})
     assert thinking.for_template(QWEN3) == {"enable_thinking": False, "clear_thinking": False}
+
+
+@pytest.mark.parametrize("template", [GPT_OSS, "{% generation %}<think>{% endgeneration %}", "{{ message.thinking }}"])
+def test_a_model_that_always_thinks_does_not_heed_a_wish_for_none(template: str) -> None:
+    assert OFF.is_unheeded(template)
+    assert not replace(OFF, is_assumed=True).is_unheeded(template)
+    assert not any(thinking.is_unheeded(template) for thinking in (ON, LOW, Thinking()))
+
+
+@pytest.mark.parametrize(
+    "template", [QWEN3, DEEPSEEK, MISTRAL_4, HUNYUAN_3, COMMAND_A, SOLAR, KIMI_K3, SEED, MINIMAX_M3, NEMOTRON_2]
+)
+def test_a_model_that_need_not_think_heeds_it(template: str) -> None:
+    assert not OFF.is_unheeded(template)
 
 
 def test_a_template_that_reads_a_word_gets_it_in_the_first_message() -> None:
