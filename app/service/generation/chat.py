@@ -166,9 +166,12 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
         messages = _as_plain_messages(messages, tool_format)
         text = await render(_with_instructions(messages, tool_format, tools), None)
     else:
+        if "tool_calls" not in file.chat_template:
+            messages = _with_calls_as_text(messages, tool_format)
         text = await render(messages, [tool.for_template() for tool in tools.tools] or None)
         if not all(tool.name in text for tool in tools.tools):  # some templates that write calls list no tools
             text = await render(_with_instructions(messages, tool_format, tools), None)
+        text = tool_format.continued(text)
     add_special = not (file.bos_token and text.startswith(file.bos_token))
     tool_calling = ToolCalling(tool_format, tools) if tools.tools else None
     return Prompt(text, add_special, reasoning_tags_of(file.chat_template, text), tool_calling)
@@ -186,6 +189,25 @@ def _with_instructions(messages: Messages, tool_format: ToolFormat, options: Too
     return [{**first, "content": "\n\n".join(filter(None, parts))}, *others]
 
 
+def _with_calls_as_text(messages: Messages, tool_format: ToolFormat) -> list[Message]:
+    """Return `messages` with calls in their content, for templates that know results only, as LFM2's."""
+    return [
+        {
+            **{key: value for key, value in message.items() if key != "tool_calls"},
+            "content": (message["content"] or "") + tool_format.written(_calls_of(message)),
+        }
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
+
+
+def _calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
+    """Return the calls of `message`, names with arguments."""
+    functions = [call["function"] for call in message["tool_calls"]]
+    return [(function["name"], function["arguments"]) for function in functions]
+
+
 def _as_plain_messages(messages: Messages, tool_format: ToolFormat) -> list[Message]:
     """Return `messages` with calls in the model's format and results in messages of the user."""
     plain: list[Message] = []
@@ -193,9 +215,7 @@ def _as_plain_messages(messages: Messages, tool_format: ToolFormat) -> list[Mess
         if message["role"] == "tool":
             _add_result(plain, message["content"] or "")
         elif "tool_calls" in message:
-            functions = [call["function"] for call in message["tool_calls"]]
-            calls = [(call["name"], call["arguments"]) for call in functions]
-            text = "\n".join(filter(None, (message["content"], tool_format.written(calls))))
+            text = "\n".join(filter(None, (message["content"], tool_format.written(_calls_of(message)))))
             plain.append({"role": message["role"], "content": text})
         else:
             plain.append(message)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.service.tools.argument_forms import ArgumentForm, JsonForm
-from app.service.tools.literal_arguments import GEMMA, PYTHON
+from app.service.tools.literal_arguments import FUNCTION_GEMMA, GEMMA, PYTHON
 from app.service.tools.tagged_arguments import ParameterTags
 
 __all__ = ["GENERIC", "CallSyntax", "ToolFormat", "tool_format_of"]
@@ -42,7 +42,8 @@ class ToolFormat:
 
     A call begins with one of `openings`, or with the answer itself where that begins with one of the characters `bare`;
     then comes `header`, up to the arguments. A header without a name is followed by an object with the name. `fillers`
-    may follow, and `listed` is how the next call of a list begins.
+    may follow, and `listed` is how the next call of a list begins. `turn` is how a turn ends and the model's begins,
+    for a template that leaves the latter out.
     """
 
     name: str
@@ -54,12 +55,18 @@ class ToolFormat:
     bare: str = ""
     listed: re.Pattern[str] = field(default=re.compile(r"\{"))
     arguments: ArgumentForm = _JSON
+    turn: tuple[str, str] = ("", "")
     syntax: CallSyntax
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Texts that may be special tokens of these models, and must be visible for calls to be parsed."""
         return (*self.openings, *self.separators, *self.fillers, *self.arguments.tags)
+
+    def continued(self, prompt: str) -> str:
+        """Return `prompt` with a turn of the model, where the template ends one behind results and begins none."""
+        end_of_turn, begin_of_turn = self.turn
+        return f"{prompt}{begin_of_turn}" if end_of_turn and prompt.endswith(end_of_turn) else prompt
 
     def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Return `calls`, names with arguments, as models write them."""
@@ -101,7 +108,7 @@ def _tagged_object(opening: str, closing: str) -> CallSyntax:
     return CallSyntax(before_name=name, before_arguments=arguments, after_arguments=end, between="\n")
 
 
-def _functions(name: str, opening: str, closing: str, *marks: str) -> ToolFormat:
+def _functions(name: str, opening: str, closing: str, *marks: str, has_lines: bool = True) -> ToolFormat:
     """Return a format with <function=…> and a tag for each parameter, inside other tags."""
     return ToolFormat(
         name=name,
@@ -109,7 +116,7 @@ def _functions(name: str, opening: str, closing: str, *marks: str) -> ToolFormat
         openings=(opening, "<function="),
         header=re.compile(rf"\s*(?:<function=)?{_NAME}>"),
         fillers=(closing,),
-        arguments=ParameterTags("<parameter=", (">",), "</parameter>", "</function>", has_lines=True),
+        arguments=ParameterTags("<parameter=", (">",), "</parameter>", "</function>", has_lines=has_lines),
         syntax=CallSyntax(
             before_name=f"{opening}\n<function=",
             before_arguments=">\n",
@@ -171,7 +178,7 @@ def _python_calls(name: str, opening: str, closing: str, *marks: str, is_list: b
     )
 
 
-def _keyed(name: str, suffix: str, line: str, *marks: str) -> ToolFormat:
+def _keyed(name: str, line: str, *marks: str) -> ToolFormat:
     """Return GLM's format, with a pair of tags for each parameter; `line` stands between tags."""
     key, value = ("<arg_key>", "</arg_key>"), ("<arg_value>", "</arg_value>")
     return ToolFormat(
@@ -181,7 +188,9 @@ def _keyed(name: str, suffix: str, line: str, *marks: str) -> ToolFormat:
         header=re.compile(rf"\s*{_NAME}\s*(?=<)"),
         separators=(*key, *value),
         fillers=("</tool_call>",),
-        arguments=ParameterTags(key[0], (f"{key[1]}{suffix}", value[0]), value[1], "</tool_call>", between=line),
+        arguments=ParameterTags(
+            key[0], (key[1],), value[1], "</tool_call>", between=line, forgotten=f"{line}{value[0]}"
+        ),
         syntax=CallSyntax(before_name="<tool_call>", before_arguments=line, after_arguments="", between=line),
     )
 
@@ -213,8 +222,23 @@ _FORMATS = (
         header=re.compile(rf"\s*(?:call:)?\s*{_NAME}\s*\{{"),
         fillers=("<tool_call|>", "<|tool_response>"),
         arguments=GEMMA,
+        turn=("<turn|>\n", "<|turn>model\n"),
         syntax=CallSyntax(
             before_name="<|tool_call>call:", before_arguments="{", after_arguments="<tool_call|>", between=""
+        ),
+    ),
+    ToolFormat(
+        name="functiongemma",
+        marks=("<start_function_call>", "<escape>"),
+        openings=("<start_function_call>",),
+        header=re.compile(rf"\s*(?:call:)?\s*{_NAME}\s*\{{"),
+        fillers=("<end_function_call>", "<start_function_response>"),
+        arguments=FUNCTION_GEMMA,
+        syntax=CallSyntax(
+            before_name="<start_function_call>call:",
+            before_arguments="{",
+            after_arguments="<end_function_call>",
+            between="",
         ),
     ),
     _invocations("minimax-m2", "minimax:tool_call", "", "<minimax:tool_call>", "<invoke name="),
@@ -330,12 +354,12 @@ _FORMATS = (
     ToolFormat(
         name="kimi-k2",
         marks=("<|tool_calls_section_begin|>",),
-        openings=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        openings=("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_call_begin|>"),
         header=re.compile(
-            rf"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>functions\.{_NAME}:\d+)\s*<\|tool_call_argument_begin\|>\s*(?=\{{)"
+            rf"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>{_NAME}(?::\d+)?)\s*<\|tool_call_argument_begin\|>\s*(?=\{{)"
         ),
         separators=("<|tool_call_argument_begin|>",),
-        fillers=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+        fillers=("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>"),
         syntax=CallSyntax(
             before_first="<|tool_calls_section_begin|>",
             before_name="<|tool_call_begin|>functions.",
@@ -378,8 +402,8 @@ _FORMATS = (
         fillers=("</TOOLCALL>",),
         syntax=_objects("<TOOLCALL>", "</TOOLCALL>"),
     ),
-    _keyed("glm-4.7", "", "", "</arg_key><arg_value>", "<tool_call>"),
-    _keyed("glm", "", "\n", "<arg_key>", "<tool_call>"),
+    _keyed("glm-4.7", "", "</arg_key><arg_value>", "<tool_call>"),
+    _keyed("glm", "\n", "<arg_key>", "<tool_call>"),
     ToolFormat(
         name="hunyuan-3",
         marks=("<arg_key{}>", "<tool_sep{}>", ":opensource"),
@@ -402,7 +426,7 @@ _FORMATS = (
             after_last="</tool_calls:opensource>",
         ),
     ),
-    _functions("seed-oss", "<seed:tool_call>", "</seed:tool_call>", "<seed:tool_call>"),
+    _functions("seed-oss", "<seed:tool_call>", "</seed:tool_call>", "<seed:tool_call>", has_lines=False),
     _functions("qwen3-coder", "<tool_call>", "</tool_call>", "<tool_call>"),
     ToolFormat(
         name="functionary-3.1",

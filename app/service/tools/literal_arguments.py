@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from app.answer_text import partial_match_length
@@ -21,7 +22,7 @@ from app.service.tools.argument_forms import choices, plain_properties
 from app.service.tools.call_reader import ArgumentsReader, inside_string
 from app.service.tools.literals import gemma_json, python_json, python_text, unread_escape
 
-__all__ = ["GEMMA", "PYTHON", "LiteralArguments", "LiteralForm"]
+__all__ = ["FUNCTION_GEMMA", "GEMMA", "PYTHON", "LiteralArguments", "LiteralForm"]
 
 _AFTER_CALL = re.compile(r"\)(?:\s*[\],<]|[ \t]*\n|\s*\Z)")
 _NEXT_KEY = re.compile(r",\s*(?:[A-Za-z_]\w*\s*(?:=(?!=)|\Z)|\Z)")
@@ -116,6 +117,7 @@ class LiteralForm:
 
 PYTHON = LiteralForm(('"', "'", '"""', "'''"), "=", ", ", ")", python_json)
 GEMMA = LiteralForm(('<|"|>', '"'), ":", ",", "}", gemma_json)
+FUNCTION_GEMMA = LiteralForm(("<escape>", '"'), ":", ",", "}", partial(gemma_json, quote="<escape>"))
 
 
 class LiteralArguments:
@@ -130,6 +132,7 @@ class LiteralArguments:
         self._n_scanned = 0  # of the value that is held
         self._depth = 0
         self._quote = ""
+        self._has_escapes = False
         self._has_key = False
         self._n_arguments = 0
         self._is_final = False
@@ -179,27 +182,28 @@ class LiteralArguments:
             return None
         self._quote = next((quote for quote in self._quotes if held.startswith(quote)), "")
         self._n_scanned = self._depth = 0
+        self._has_escapes = self._quote[:1] in ("'", '"')
         self._step = self._text if self._quote else self._other
         self._held = held.removeprefix(self._quote)
         return '"' if self._quote else ""
 
     def _text(self) -> str | None:
         held, quote = self._held, self._quote
-        begin = 0
-        while True:
-            end = held.find(quote, begin)
-            if end < 0:
-                return self._part_of_text(partial_match_length(held, (quote,)))
-            if self._is_escaped(held, end):
-                begin = end + 1
-                continue
-            ends = self._ends_text(held[end + len(quote) :])
+        newline = held.find("\n") if self._has_escapes and len(quote) == 1 else -1
+        end = held.find(quote, 0, None if newline < 0 else newline)
+        while end >= 0:
+            ends = not self._is_escaped(held, end) and self._ends_text(held[end + len(quote) :])
             if ends is None:
                 return self._part_of_text(len(held) - end)
             if ends:
                 self._held, self._step = held[end + len(quote) :], self._between
                 return inside_string(self._decoded(held[:end])) + '"'
-            begin = end + len(quote)
+            end = held.find(quote, end + len(quote), None if newline < 0 else newline)
+        if newline < 0:
+            return self._part_of_text(partial_match_length(held, (quote,)))
+        self._held, shown = held[newline:], inside_string(self._decoded(held[:newline]))
+        self._has_escapes = False  # no text of Python has a line break between such quotes
+        return shown
 
     def _part_of_text(self, n_held: int) -> str | None:
         """Return the text that is certain, without the last `n_held` characters and an incomplete escape."""
@@ -208,10 +212,6 @@ class LiteralArguments:
             end -= unread_escape(self._held[:end])
         shown, self._held = self._held[:end], self._held[end:]
         return inside_string(self._decoded(shown)) if shown else None
-
-    @property
-    def _has_escapes(self) -> bool:
-        return self._quote[0] in "\"'"
 
     def _decoded(self, text: str) -> str:
         return python_text(text) if self._has_escapes else text

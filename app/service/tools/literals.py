@@ -87,16 +87,13 @@ def _unescaped(found: re.Match[str]) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-_GEMMA = re.compile(
-    r'<\|"\|>(?P<text>.*?)<\|"\|>|(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<sign>[\[\]{},:])|(?P<bare>[^\[\]{},:<"]+)',
-    re.DOTALL,
-)
+_GEMMA = r'{quote}(?P<text>.*?){quote}|(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<sign>[\[\]{{}},:])|(?P<bare>[^\[\]{{}},:<"]+)'
 
 
-def gemma_json(text: str) -> str:
-    """Return the value `text` of Gemma 4 as JSON (source: the template of google/gemma-4-31B-it, format_argument)."""
+def gemma_json(text: str, quote: str = '<|"|>') -> str:
+    """Return the value `text` of Gemma as JSON (source: the template of google/gemma-4-31B-it, format_argument)."""
     text = text.strip()
-    tokens = list(_GEMMA.finditer(text))
+    tokens = list(re.finditer(_GEMMA.format(quote=re.escape(quote)), text, re.DOTALL))
     if "".join(token[0] for token in tokens) != text:
         return as_json(text)
     try:

@@ -6,7 +6,8 @@ separated before. Text that turns out to be no call of an offered tool is text a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from app.answer_text import partial_match_length
@@ -18,8 +19,17 @@ from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge
 __all__ = ["ToolCallParser", "ToolCalling"]
 
 MAX_HEADER_CHARACTERS = 256
+_NAMESPACE = re.compile(r"\Afunctions[._]")
+_NUMBER = re.compile(r"[:_]\d+\Z")
 _BLANKS = " \t\r\n"
 _SEPARATORS = _BLANKS + ",;]}"  # between calls in a list; models add a brace too many
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Yield the names that a model may mean by `name`: it writes a namespace before it, and a number behind it."""
+    yield name
+    yield (bare := _NAMESPACE.sub("", name))
+    yield _NUMBER.sub("", bare)
 
 
 class ToolCallParser:
@@ -125,7 +135,8 @@ class ToolCallParser:
 
     def _begin_call(self, n_characters: int, name: str, call_id: str | None = None) -> bool:
         """Begin a call after `n_characters`. Return False, reading nothing, where `name` may not be called."""
-        if name not in self._tools or (self.n_calls and not self._is_parallel):
+        name = next((known for known in _spellings(name) if known in self._tools), "")
+        if not name or (self.n_calls and not self._is_parallel):
             return False
         self._unread, self._doubtful = self._unread[n_characters:], ""
         self._parts.append(ToolCallDelta(self.n_calls, call_id or self._new_id(), name))

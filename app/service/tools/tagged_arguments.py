@@ -17,6 +17,7 @@ from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import constraints
 from app.service.tools.argument_forms import choices, plain_properties
 from app.service.tools.call_reader import ArgumentsReader, as_json, inside_string
+from app.service.tools.literals import python_json
 
 __all__ = ["ParameterTags", "TaggedArguments"]
 
@@ -31,7 +32,7 @@ class ParameterTags:
 
     With `has_lines` a value is on lines of its own. `kind` is an attribute in the opening tag, behind the key, with its
     values for text and for JSON; without the latter it names the JSON type. `between` follows each parameter. Inside
-    `raw` brackets a value may contain tags.
+    `raw` brackets a value may contain tags. Models forget the tag `forgotten` right before a value.
     """
 
     opening: str
@@ -42,11 +43,12 @@ class ParameterTags:
     between: str = "\n"
     kind: tuple[str, ...] = ()
     raw: tuple[str, str] = ("", "")
+    forgotten: str = ""
     marks: tuple[str, ...] = ()
 
     @property
     def tags(self) -> tuple[str, ...]:
-        return (self.opening, *self.before_value, self.closing, self.end, *self.marks)
+        return tuple(filter(None, (self.opening, *self.before_value, self.closing, self.end, *self.marks)))
 
     @property
     def key(self) -> re.Pattern[str]:
@@ -83,7 +85,7 @@ class ParameterTags:
         if self.kind:
             name, text, *json_value = self.kind
             attribute = f' {name}="{text if kind == "string" else (json_value or [kind])[0]}"'
-        return f"{self.opening}{key}{first}{attribute}{''.join(others)}"
+        return f"{self.opening}{key}{first}{attribute}{''.join(others)}{self.forgotten}"
 
     def _parameter(self, name: str, value: object, document: Mapping[str, Any], rules: GbnfRules) -> str:
         line = "\n" if self.has_lines else ""
@@ -152,7 +154,7 @@ class TaggedArguments:
     def _begin(self, key: str, kind: str | None) -> str:
         self._kinds = _kinds(self._properties.get(key)) if kind is None else frozenset({_KINDS.get(kind, kind)})
         self._is_text = self._kinds == _TEXT
-        self._is_first_of_value = self._tags.has_lines or bool(self._tags.raw[0])
+        self._is_first_of_value = self._tags.has_lines or bool(self._tags.raw[0] or self._tags.forgotten)
         self._closing = self._tags.closing
         self._n_parameters += 1
         self._step = self._value
@@ -160,23 +162,29 @@ class TaggedArguments:
         return f"{comma}{json.dumps(key, ensure_ascii=False)}: " + ('"' if self._is_text else "")
 
     def _value(self) -> str | None:
-        if self._is_first_of_value:
-            if not self._held:
-                return None
-            raw = self._tags.raw[0]
-            if raw and len(self._held) < len(raw) and raw.startswith(self._held):
-                return None
-            if self._tags.has_lines:
-                self._held = self._held.removeprefix("\n")
-            if raw and self._held.startswith(raw):
-                self._held, self._closing = self._held.removeprefix(raw), f"{self._tags.raw[1]}{self._tags.closing}"
-            self._is_first_of_value = False
+        if self._is_first_of_value and not self._begins_value():
+            return None
         value, tag, rest = self._held.partition(self._closing)
         if not tag:
             return self._part_of_value()
         self._held, self._step = rest, self._between
         value = value.removesuffix("\n") if self._tags.has_lines else value
         return inside_string(value) + '"' if self._is_text else _as_one_of(value, self._kinds)
+
+    def _begins_value(self) -> bool:
+        """Drop what stands before a value. Return whether all of it is read."""
+        tags, begun = self._tags, self._held.lstrip()
+        forgotten = tags.forgotten.lstrip()
+        if not self._held or any(begun != tag and tag.startswith(begun) for tag in (forgotten, tags.raw[0]) if tag):
+            return False
+        if forgotten and begun.startswith(forgotten):
+            self._held = begun.removeprefix(forgotten)
+        if tags.has_lines:
+            self._held = self._held.removeprefix("\n")
+        if tags.raw[0] and self._held.startswith(tags.raw[0]):
+            self._held, self._closing = self._held.removeprefix(tags.raw[0]), f"{tags.raw[1]}{tags.closing}"
+        self._is_first_of_value = False
+        return True
 
     def _part_of_value(self) -> str | None:
         if not self._is_text:
@@ -211,6 +219,8 @@ def _kinds(schema: object) -> frozenset[str]:
 def _as_one_of(text: str, kinds: frozenset[str]) -> str:
     """Return `text` as JSON of one of `kinds`, as a string where it cannot be another."""
     value = as_json(text)
+    if value[0] == '"' and kinds & {"object", "array"}:
+        value = python_json(text)  # templates print objects so that are no text
     kind = _kind_of_value(json.loads(value))
     is_text = "string" in kinds and not kinds & {kind, *(("integer",) if kind == "number" else ())}
     return json.dumps(text, ensure_ascii=False) if is_text else value

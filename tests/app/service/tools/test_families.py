@@ -1,0 +1,124 @@
+"""Answers of each family, recorded from published templates and model cards, and the templates they go back into.
+
+Each line of family_outputs.jsonl is an answer as the model writes it, with its parts. `source` says where its form is
+published; templates are those in models/templates of llama.cpp as vendored in llama-cpp-python 0.3.36, and what of them
+concerns answers is written anew in family_templates; both gave the same text for each line but those whose `rendered`
+is null, which are variants that models also write. `rendered` is what becomes of an answer that the template changes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app.answer_text import reasoning_tags_of
+from app.engine.chat_template.render import render
+from app.engine.request import Request
+from app.library.local.model_files import ModelRef
+from app.service.generation.answer_parser import answer_parser
+from app.service.generation.chat import ChatTurn, Prompt, prompt_of
+from app.service.models.model_file import ModelFile
+from app.service.models.served_model import ServedModel
+from app.service.tools.formats import tool_format_of
+from app.service.tools.tool import ParsedText, Tool, ToolOptions, merge_deltas
+
+HERE = Path(__file__).parent
+TEMPLATES = {path.stem: path.read_text("utf-8") for path in sorted((HERE / "family_templates").glob("*.jinja"))}
+OUTPUTS = [json.loads(line) for line in (HERE / "family_outputs.jsonl").read_text("utf-8").splitlines()]
+TEXT, NUMBER = {"type": "string"}, {"type": "number"}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "get_weather": {"city": TEXT, "days": {"type": "integer"}},
+    "now": {},
+    "write_file": {"content": TEXT, "path": TEXT},
+    "edit": {"all": {"type": "boolean"}, "new": TEXT, "old": TEXT, "path": TEXT},
+    "search": {"filters": {"type": "object"}, "query": TEXT, "tags": {"type": "array", "items": TEXT}},
+    "set": {"name": TEXT, "note": {"type": ["string", "null"]}, "value": NUMBER},
+}
+OFFER = ToolOptions(
+    tools=tuple(Tool(name, "", {"type": "object", "properties": found}) for name, found in PARAMETERS.items())
+)
+HELLO = {"role": "user", "content": "Hello"}
+
+
+class HereAndNow:
+    """Renders in this process."""
+
+    async def render(
+        self, template: str, messages: Any, *, add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
+        return render(template, {"messages": messages, "add_generation_prompt": add_generation_prompt, **variables})
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def prompt(family: str, *messages: dict[str, Any]) -> Prompt:
+    file = ModelFile(chat_template=TEMPLATES[family], bos_token="", eos_token="</s>", n_ctx_train=1, n_bytes=1)
+    no_engine = cast("Any", None)
+    model = ServedModel(ModelRef("test", Path("test.gguf")), file, no_engine, no_engine, HereAndNow())
+    return await prompt_of(model, ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=OFFER))
+
+
+def parsed(made: Prompt, text: str, size: int) -> ParsedText:
+    """Return the parts of `text`, coming in pieces of `size` characters."""
+    parser = answer_parser(made.tags, made.tool_calling)
+    parts = [parser.push(text[begin : begin + size]) for begin in range(0, len(text), size)]
+    parts.append(parser.push("", is_final=True))
+    return ParsedText(
+        "".join(part.text for part in parts),
+        merge_deltas(call for part in parts for call in part.calls),
+        "".join(part.reasoning for part in parts),
+    )
+
+
+@pytest.mark.parametrize("line", OUTPUTS, ids=lambda line: f"{line['family']}: {line['case']}")
+async def test_an_answer_is_parsed_in_chunks_of_every_size(line: dict[str, Any]) -> None:
+    made, text = await prompt(line["family"], HELLO), line["output"]
+    for size in [*range(1, 24), len(text) // 2 + 1, len(text) + 1]:
+        whole = parsed(made, text, size)
+        calls = [[call.name, json.loads(call.arguments)] for call in whole.calls]
+        assert (whole.reasoning, whole.text, calls) == (line["reasoning"], line["text"], line["calls"]), size
+
+
+@pytest.mark.parametrize(
+    "line",
+    [line for line in OUTPUTS if line.get("rendered", "") is not None],
+    ids=lambda line: f"{line['family']}: {line['case']}",
+)
+async def test_an_answer_goes_back_into_the_template_as_the_model_wrote_it(line: dict[str, Any]) -> None:
+    answer: dict[str, Any] = {"role": "assistant", "content": line["text"]}
+    if line["reasoning"]:
+        answer["reasoning_content"] = line["reasoning"]
+    results = []
+    for number, (name, arguments) in enumerate(line["calls"]):
+        function = {"name": name, "arguments": arguments}
+        answer.setdefault("tool_calls", []).append(
+            {"id": f"call{number}abcd", "type": "function", "function": function}
+        )
+        results.append({"role": "tool", "tool_call_id": f"call{number}abcd", "content": "done"})
+    before = (await prompt(line["family"], HELLO)).text
+    after = (await prompt(line["family"], HELLO, answer, *results)).text
+    if "rendered" in line:
+        assert line["rendered"] in after
+    else:
+        assert after.startswith(before + line["output"]), "so its prefix stays in the cache"
+
+
+def test_a_turn_that_the_template_ends_behind_results_is_begun_again() -> None:
+    gemma = tool_format_of(TEMPLATES["gemma-4"])
+    assert gemma is not None
+    ended = "<|tool_response>response:now{value:1}<tool_response|>Let me see.<turn|>\n"
+    assert gemma.continued(ended) == f"{ended}<|turn>model\n", "google/gemma-4-31B-it with text, calls and results"
+    assert gemma.continued("<tool_response|>") == "<tool_response|>"
+
+
+def test_every_family_has_twenty_answers_and_reasoning_where_it_thinks() -> None:
+    for family, template in TEMPLATES.items():
+        lines = [line for line in OUTPUTS if line["family"] == family]
+        assert len(lines) >= 20, family
+        assert sum(bool(line["calls"]) for line in lines) >= 12, family
+        thinks = reasoning_tags_of(template, "").opening != ""
+        assert thinks == any(line["reasoning"] for line in lines), family
