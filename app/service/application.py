@@ -23,6 +23,7 @@ from app.service.api.app_state import AppState
 from app.service.api.llamacpp import embeddings as llamacpp_embeddings
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
+from app.service.api.llamacpp import slots as llamacpp_slots
 from app.service.api.lmstudio import routes as lmstudio
 from app.service.api.lmstudio import sdk_routes as lmstudio_sdk
 from app.service.api.native import jobs as native_jobs
@@ -78,6 +79,7 @@ _ROUTE_MODULES = (
     llamacpp,
     llamacpp_embeddings,
     llamacpp_server,
+    llamacpp_slots,
     native_status,
     native_plan,
     native_library,

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection, Request
 
 from app.service.api.fields import WithWarnings
 from app.service.api.refused_content import RefusedContent
+from app.service.generation.template_caps import TemplateProbe
 from app.service.http.access_log import record_of
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
@@ -44,6 +45,7 @@ class AppState:
     runs: Runs
     document: Callable[[], dict[str, Any]]
     refused: RefusedContent = field(default_factory=RefusedContent)
+    template_probe: TemplateProbe = field(default_factory=TemplateProbe)
     instances: dict[str, str] = field(default_factory=dict)
 
 

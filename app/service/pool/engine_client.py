@@ -136,6 +136,10 @@ class EngineClient:
         """Number of running answers."""
         return self._pending.n_answers
 
+    def running_request(self, request_id: str) -> Request | None:
+        """Return the request of a running answer, None where it has ended."""
+        return self._pending.request(request_id)
+
     # Loading and unloading
 
     def start(self, when_unfit: UnfitPolicy | None = None) -> None:

@@ -82,6 +82,7 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self._answers: dict[str, Events] = {}
+        self._requests: dict[str, Request] = {}
         self._calls: dict[str, asyncio.Future[Any]] = {}
 
     @property
@@ -89,10 +90,15 @@ class PendingRequests:
         """Number of running answers."""
         return len(self._answers)
 
+    def request(self, request_id: str) -> Request | None:
+        """Return the request of a running answer, None for another id."""
+        return self._requests.get(request_id)
+
     def expect_answers(self, requests: Sequence[Request]) -> Events:
         """Return the queue that gets the events of `requests`."""
         events: Events = asyncio.Queue()
         self._answers.update({request.request_id: events for request in requests})
+        self._requests.update({request.request_id: request for request in requests})
         return events
 
     def expect_result(self, call_id: str) -> asyncio.Future[Any]:
@@ -107,6 +113,7 @@ class PendingRequests:
     def forget(self, any_id: str) -> None:
         """Drop what still comes for a request or a call."""
         self._answers.pop(any_id, None)
+        self._requests.pop(any_id, None)
         self._calls.pop(any_id, None)
 
     def add_event(self, request_id: str, event: AnswerEvent | UserError) -> None:
@@ -116,6 +123,7 @@ class PendingRequests:
             events.put_nowait(event)
         if not isinstance(event, Output):
             self._answers.pop(request_id, None)
+            self._requests.pop(request_id, None)
 
     def resolve(self, call_id: str, value: object) -> None:
         """Deliver the result of a call."""

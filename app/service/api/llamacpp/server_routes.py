@@ -1,8 +1,8 @@
-"""Routes of llama-server's dialect for its state and for tokens: /health, /props, /slots, /lora-adapters, /tokenize."""
+"""Routes of llama-server's dialect for its state and for tokens: /health, /props, /lora-adapters, /tokenize."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NoReturn
 
 from fastapi import Request, Response
 from pydantic import NonNegativeInt, StrictInt
@@ -12,7 +12,8 @@ from app import __version__
 from app.engine.request import SamplingParams
 from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body, Byte
-from app.service.http.errors import LlamaCppError, llamacpp_error
+from app.service.generation.template_caps import TemplateCaps
+from app.service.http.errors import LlamaCppError, RefusedError, llamacpp_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
@@ -71,18 +72,15 @@ class Props(TypedDict):
     model_alias: str
     model_path: str
     chat_template: str
+    chat_template_caps: TemplateCaps
     bos_token: str
     eos_token: str
     modalities: Modalities
+    endpoint_slots: Literal[True]
+    endpoint_props: Literal[False]
+    endpoint_metrics: Literal[True]
     build_info: str
-
-
-class SlotState(TypedDict):
-    """A slot of the engine."""
-
-    id: NonNegativeInt
-    n_ctx: NonNegativeInt
-    is_processing: bool
+    is_sleeping: Literal[False]
 
 
 class TokenizeResponse(TypedDict):
@@ -150,6 +148,13 @@ async def lora_adapters(request: Request) -> JsonResponse[list[LoraAdapter]]:
     return JsonResponse([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
 
 
+@router.post("/lora-adapters", openapi_extra=errors(501))
+async def change_lora_adapters() -> NoReturn:
+    """Refused: the scale of an adapter is each request's own."""
+    cause = "The scales of adapters cannot be changed for all requests."
+    raise RefusedError(501, "not_implemented", cause, 'Send "lora": [{"id": 0, "scale": 0.5}] with each request.')
+
+
 @router.get("/props", openapi_extra=errors(404))
 async def props(request: Request, model: str = "") -> JsonResponse[Props]:
     """The facts that clients read before they send work: context, slots, template; without the model's folder."""
@@ -162,22 +167,24 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
             "model_alias": served.ref.id,
             "model_path": served.ref.path.name,
             "chat_template": served.file.chat_template,
+            "chat_template_caps": await app_state(request).template_probe.caps_of(served.file, served.renderer),
             "bos_token": served.file.bos_token,
             "eos_token": served.file.eos_token,
             "modalities": {"vision": False, "audio": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
             "build_info": f"localllm {__version__}",
+            "is_sleeping": False,
         }
     )
 
 
-@router.get("/slots", openapi_extra=errors(404))
-async def slots(request: Request, model: str = "") -> JsonResponse[list[SlotState]]:
-    """The slots, the busy ones first: which answer has which slot is not reported."""
-    served = await model_of(request, model)
-    ready, observed = await served.ready(), await served.engine.metrics()
-    n_running = observed.occupancy.n_running if observed else 0
-    ids = range(ready.n_sequences)
-    return JsonResponse([{"id": slot, "n_ctx": ready.n_ctx, "is_processing": slot < n_running} for slot in ids])
+@router.post("/props", openapi_extra=errors(501))
+async def change_props() -> NoReturn:
+    """Refused: settings are those of the service."""
+    cause = "The properties of a running server cannot be changed."
+    raise RefusedError(501, "not_implemented", cause, "Send options with each request, or change the settings.")
 
 
 @router.post("/tokenize", openapi_extra=errors(404))

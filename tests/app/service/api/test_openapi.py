@@ -140,7 +140,8 @@ ANSWERED: Answered = {
 }
 ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?external=1"}
 RANKS = {f"POST {path}" for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")}
-NO_ANSWER = {"POST /api/push", *RANKS}  # refused, and what the fake engine cannot
+REFUSED = {f"POST {path}" for path in ("/api/push", "/props", "/slots/{slot_id}", "/lora-adapters")}
+NO_ANSWER = {*REFUSED, *RANKS}  # and what the fake engine cannot
 ENDLESS = {"GET /api/localllm/jobs/events", "GET /api/localllm/attend"}  # streams that only the client ends
 DOCUMENT = create_document()
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
@@ -245,7 +246,7 @@ def test_every_schema_is_one() -> None:
 
 
 def test_no_answer_is_left_open() -> None:
-    for operation in set(OPERATIONS) - {"POST /api/push"}:
+    for operation in set(OPERATIONS) - REFUSED:
         method, path = operation.split()
         answers = DOCUMENT["paths"][path][method.lower()]["responses"]
         assert "default" not in answers
@@ -320,7 +321,7 @@ def test_each_refusal_of_invalid_json_matches_the_document(own: RunningService, 
         ("POST /api/chat", {"messages": ASKS, "model": "missing"}, 404),
         ("POST /completion", {"prompt": "a" * 5000}, 400),
         ("POST /infill", GAP | {"model": "guide:missing"}, 404),
-        ("POST /api/push", {}, 501),
+        *((operation, {}, 501) for operation in sorted(REFUSED)),
         ("POST /api/copy", {"source": "coder", "destination": "gone"}, 200),
         ("POST /api/localllm/plan", {"kv_type": "q9"}, 400),
         ("POST /api/localllm/plan", {"model": "org/nothing-here"}, 404),

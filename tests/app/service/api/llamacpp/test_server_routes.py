@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.app.running import RunningService
 
 
@@ -52,3 +56,54 @@ def test_tokens_come_with_their_texts_where_these_are_wanted(service: RunningSer
     assert bytes(byte for piece in others for byte in piece) == "ö".encode(), "parts of a character are bytes"
     plain = service.http.post("/tokenize", json={"content": "aö"}).json()["tokens"]
     assert [entry["id"] for entry in pieces] == plain
+
+
+def test_a_slot_shows_what_it_computes(service: RunningService) -> None:
+    """The fields of llama-server's README and of `server_slot::to_json`, but for prompts."""
+    body = {"prompt": "<noise>3000</noise>", "stream": True, "n_predict": 2000, "temperature": 0.5, "stop": ["secret"]}
+    with service.http.stream("POST", "/completion", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        busy, *idle = service.http.get("/slots").json()
+    assert (busy["id"], busy["is_processing"], busy["n_ctx"]) == (0, True, 4096)
+    assert busy["id_task"] >= 0
+    assert busy["n_prompt_tokens"] == len(body["prompt"])
+    assert busy["n_prompt_tokens"] == busy["n_prompt_tokens_processed"] + busy["n_prompt_tokens_cache"]
+    assert (busy["params"]["n_predict"], busy["params"]["temperature"]) == (2000, 0.5)
+    assert busy["params"]["stop"] == []
+    (following,) = busy["next_token"]
+    assert following["has_next_token"]
+    assert following["n_decoded"] >= 1
+    assert following["n_remain"] == 2000 - following["n_decoded"]
+    assert [slot["id"] for slot in idle] == list(range(1, len(idle) + 1))
+    for slot in idle:
+        assert (slot["is_processing"], slot["id_task"], slot["next_token"][0]["n_decoded"]) == (False, -1, 0)
+        assert slot.keys() == busy.keys()
+    service.wait_until(lambda model: model["n_running"] == 0)
+
+
+def test_slots_are_listed_with_503_where_none_is_idle(start_service: Callable[..., RunningService]) -> None:
+    alone = start_service(parallel="1")
+    assert alone.http.get("/slots?fail_on_no_slot=1").status_code == 200
+    body = {"prompt": "<noise>3000</noise>", "stream": True}
+    with alone.http.stream("POST", "/completion", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        refused = alone.http.get("/slots?fail_on_no_slot=1")
+        assert alone.http.get("/slots").status_code == 200
+    assert (refused.status_code, refused.json()["error"]["type"]) == (503, "unavailable_error")
+
+
+def test_props_say_what_the_template_can_express(service: RunningService) -> None:
+    props = service.http.get("/props").json()
+    caps = props["chat_template_caps"]
+    assert {name for name, has_it in caps.items() if has_it} == {"supports_string_content", "supports_system_role"}
+    assert (props["endpoint_slots"], props["endpoint_props"], props["is_sleeping"]) == (True, False, False)
+    assert service.http.get("/props").json()["chat_template_caps"] == caps
+
+
+@pytest.mark.parametrize("path", ["/slots/0?action=erase", "/props", "/lora-adapters"])
+def test_what_cannot_be_changed_says_what_can(service: RunningService, path: str) -> None:
+    response = service.http.post(path, json={"filename": "a.bin"})
+    assert response.status_code == response.json()["error"]["code"] == 501
+    assert response.json()["error"]["remedy"]

@@ -1,0 +1,143 @@
+"""What a chat template can express, found by rendering it: system messages, tools, calls, reasoning.
+
+Owns the probes and the memory of their results. Independent of HTTP and of how models write calls. Source of the names:
+llama.cpp's common/jinja/caps.cpp (2026), which observes what a template reads; here what it writes counts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from app.service.generation.thinking import Thinking
+from app.service.models.model_file import ModelFile
+from app.service.models.served_model import TemplateRenderer
+from quantizer.errors import RequestError
+
+__all__ = ["NO_TEMPLATE_CAPS", "TemplateCaps", "TemplateProbe"]
+
+MAX_REMEMBERED = 32
+_MARK, _OTHER_MARK = "localllmprobe", "localllmsecond"
+_EFFORTS = ("low", "high")
+
+Messages = Sequence[dict[str, Any]]
+
+
+class TemplateCaps(TypedDict):
+    """What a chat template can express."""
+
+    supports_string_content: bool
+    supports_typed_content: bool
+    supports_system_role: bool
+    supports_tools: bool
+    supports_tool_calls: bool
+    supports_parallel_tool_calls: bool
+    supports_preserve_reasoning: bool
+    supports_reasoning_effort: bool
+
+
+NO_TEMPLATE_CAPS: TemplateCaps = {
+    "supports_string_content": False,
+    "supports_typed_content": False,
+    "supports_system_role": False,
+    "supports_tools": False,
+    "supports_tool_calls": False,
+    "supports_parallel_tool_calls": False,
+    "supports_preserve_reasoning": False,
+    "supports_reasoning_effort": False,
+}
+
+
+def _user(content: object = "x") -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def _call(name: str) -> dict[str, Any]:
+    return {"id": "call00001", "type": "function", "function": {"name": name, "arguments": {"a": "x"}}}
+
+
+def _function(name: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    return {"type": "function", "function": {"name": name, "description": "x", "parameters": parameters}}
+
+
+def _called(*names: str, **more: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": [_call(name) for name in names], **more}
+
+
+_RESULT = {"role": "tool", "name": "x", "tool_call_id": "call00001", "content": "x"}
+_TOOLS = [_function("x")]
+_TYPED = [_user([{"type": "text", "text": _MARK}])]
+_SYSTEM = [{"role": "system", "content": _MARK}, _user()]
+_ONE_CALL = [_user(), _called(_MARK), _RESULT]
+_TWO_CALLS = [_user(), _called(_OTHER_MARK, _MARK), _RESULT, {**_RESULT, "tool_call_id": "call00002"}]
+# Templates that drop the reasoning of earlier turns may keep that of a turn that still calls tools.
+_REASONING = {"reasoning_content": _MARK, "thinking": _MARK}
+_REASONED = (
+    [_user(), {"role": "assistant", "content": "x", **_REASONING}, _user()],
+    [_user(), _called("x", **_REASONING), _RESULT],
+)
+
+
+class TemplateProbe:
+    """Finds the capabilities of templates, each once."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[str, TemplateCaps] = OrderedDict()
+
+    async def caps_of(self, file: ModelFile, renderer: TemplateRenderer) -> TemplateCaps:
+        """Return what the template of `file` can express; nothing for a model without one."""
+        template = file.chat_template
+        if not template:
+            return NO_TEMPLATE_CAPS
+        if template not in self._found:
+            self._found[template] = await _caps(_Renderings(file, renderer))
+            while len(self._found) > MAX_REMEMBERED:
+                self._found.popitem(last=False)
+        return self._found[template]
+
+
+class _Renderings:
+    """The texts that one template makes of messages; "" where it refuses them."""
+
+    def __init__(self, file: ModelFile, renderer: TemplateRenderer) -> None:
+        self._file = file
+        self._renderer = renderer
+
+    async def text_with_effort(self, effort: str) -> str:
+        template = self._file.chat_template
+        return await self.text([_user()], **Thinking(effort=effort).for_template(template))
+
+    async def text(self, messages: Messages, tools: Messages | None = None, **variables: Any) -> str:
+        own: dict[str, Any] = {"bos_token": self._file.bos_token, "eos_token": self._file.eos_token, "tools": tools}
+        try:
+            return await self._renderer.render(self._file.chat_template, messages, **own, **variables)
+        except RequestError:
+            return ""
+
+    async def shows(self, messages: Messages, tools: Messages | None = None) -> bool:
+        return _MARK in await self.text(messages, tools)
+
+
+async def _caps(renderings: _Renderings) -> TemplateCaps:
+    """Return the capabilities; a template that renders not even a question is not tried any further."""
+    typed = await renderings.text(_TYPED)
+    has_string = await renderings.shows([_user(_MARK)])
+    has_typed = _MARK in typed and not any(f"{quote}type{quote}" in typed for quote in "'\"")
+    if not (has_string or has_typed):
+        return NO_TEMPLATE_CAPS
+    has_calls = await renderings.shows(_ONE_CALL, _TOOLS)
+    efforts = [await renderings.text_with_effort(effort) for effort in _EFFORTS]
+    return {
+        "supports_string_content": has_string,
+        "supports_typed_content": has_typed,
+        "supports_system_role": await renderings.shows(_SYSTEM),
+        "supports_tools": await renderings.shows([_user()], [_function(_MARK)]),
+        "supports_tool_calls": has_calls,
+        "supports_parallel_tool_calls": has_calls and await renderings.shows(_TWO_CALLS, _TOOLS),
+        "supports_preserve_reasoning": any([await renderings.shows(messages, _TOOLS) for messages in _REASONED]),
+        "supports_reasoning_effort": efforts[0] != efforts[1],
+    }
