@@ -49,7 +49,7 @@ class Exchange:
             model.ref.id,
             body.echo(turn.request.sampling),
             stores=body.stores and store.is_enabled,
-            form=OutputForm(has_summary=body.wants_summary, has_encrypted=body.wants_encrypted_reasoning),
+            form=OutputForm(body.wants_summary, body.wants_encrypted_reasoning, body.custom_tools),
         )
         self._events = ResponseStreamEvents(formatter)
 

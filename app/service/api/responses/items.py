@@ -18,12 +18,29 @@ from app.service.api.fields import Body
 from app.service.api.messages import ChatMessage, ContentPart, ToolCallBody
 from quantizer.errors import RequestError
 
-__all__ = ["InputItem", "Item", "Messages", "RawBody", "encode_reasoning", "parse_item"]
+__all__ = [
+    "CUSTOM_PARAMETERS",
+    "InputItem",
+    "Item",
+    "Messages",
+    "RawBody",
+    "custom_input",
+    "encode_reasoning",
+    "parse_item",
+]
 
 Item: TypeAlias = dict[str, Any]
 Messages: TypeAlias = list[dict[str, Any]]
 
 _REFERENCE = "item_reference"
+_INPUT = "input"
+# A custom tool as a function; what it is given is a text.
+CUSTOM_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string"}},
+    "required": [_INPUT],
+    "additionalProperties": False,
+}
 _ENCODED = "localllm:"  # before reasoning that a client keeps for us
 
 
@@ -134,6 +151,15 @@ def _decode_reasoning(text: str) -> str:
         return ""
 
 
+def custom_input(arguments: str) -> str:
+    """Return the input of a custom tool in the arguments of its call; those that were cut as they are."""
+    try:
+        value = json.loads(arguments)[_INPUT]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return arguments
+    return value if isinstance(value, str) else arguments
+
+
 def _asked_part(text: str) -> Item:
     return {"type": "input_text", "text": text}
 
@@ -161,7 +187,7 @@ def _call(item: InputItem) -> Messages:
 
 
 def _custom_call(item: InputItem) -> Messages:
-    return [_calling(item, json.dumps({"input": item.input}))]
+    return [_calling(item, json.dumps({_INPUT: item.input}))]
 
 
 def _calling(item: InputItem, arguments: str) -> dict[str, Any]:

@@ -13,14 +13,19 @@ from typing_extensions import TypedDict
 
 from app.engine import request
 from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
-from app.service.api.responses.items import encode_reasoning
+from app.service.api.responses.items import custom_input, encode_reasoning
 from app.service.tools.tool import ToolCallDelta
 
 __all__ = ["AnyItem", "AnyPart", "ItemStatus", "Kind", "OutputForm", "OutputItem", "SummaryText", "logprobs_of_text"]
 
-Kind = Literal["reasoning", "message", "function_call"]
+Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
-_ID_PREFIX: dict[Kind, str] = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
+_ID_PREFIX: dict[Kind, str] = {
+    "reasoning": "rs_",
+    "message": "msg_",
+    "function_call": "fc_",
+    "custom_tool_call": "ctc_",
+}
 
 
 class ReasoningText(TypedDict):
@@ -78,21 +83,33 @@ class FunctionCallItem(TypedDict):
     arguments: str
 
 
-AnyItem: TypeAlias = ReasoningItem | MessageItem | FunctionCallItem
+class CustomCallItem(TypedDict):
+    """The call of a custom tool, whose `input` is a text."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+
+
+AnyItem: TypeAlias = ReasoningItem | MessageItem | FunctionCallItem | CustomCallItem
 AnyPart: TypeAlias = ReasoningText | OutputText
 
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """How a client wants reasoning: as its summary, and with a copy to send back."""
+    """How a client wants reasoning, as its summary or with a copy to send back, and which tools are custom ones."""
 
     has_summary: bool = False
     has_encrypted: bool = False
+    custom_tools: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class OutputItem:
-    """Item `index` of the output. The text of a function_call is the arguments of `call`."""
+    """Item `index` of the output. The text of a call is the arguments of `call`."""
 
     kind: Kind
     index: int
@@ -105,6 +122,10 @@ class OutputItem:
     @property
     def item_id(self) -> str:
         return f"{_ID_PREFIX[self.kind]}{self.response_id}_{self.index}"
+
+    @property
+    def is_call(self) -> bool:
+        return self.kind in ("function_call", "custom_tool_call")
 
     @property
     def is_summary(self) -> bool:
@@ -121,6 +142,15 @@ class OutputItem:
                 "call_id": self.call.call_id,
                 "name": self.call.name,
                 "arguments": self.text,
+            }
+        if self.kind == "custom_tool_call":
+            return {
+                "id": self.item_id,
+                "type": "custom_tool_call",
+                "status": status,
+                "call_id": self.call.call_id,
+                "name": self.call.name,
+                "input": custom_input(self.text) if self.text else "",
             }
         if self.kind == "reasoning":
             return self._reasoning(status)

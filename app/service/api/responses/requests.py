@@ -23,7 +23,7 @@ from app.service.api.messages import (
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
-from app.service.api.responses.items import InputItem, Item, Messages, RawBody
+from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, Item, Messages, RawBody
 from app.service.api.text_request import SamplingBody
 from app.service.api.thinking import TemplateVariablesBody, asked_thinking
 from app.service.generation.chat import ChatTurn
@@ -38,18 +38,46 @@ Metadata: TypeAlias = Annotated[
 _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 _ALLOWED = "allowed_tools"
+_CUSTOM = "custom"
+_OFFERED = ("function", _CUSTOM)
+
+
+class CustomFormat(Body):
+    """The form of a custom tool's input: any text, or one of a grammar."""
+
+    type: StrictStr = "text"
+    syntax: StrictStr = ""
+    definition: StrictStr = ""
 
 
 class ResponsesToolBody(RawBody):
-    """A tool; those that are not functions run on OpenAI's servers and are ignored."""
+    """A tool: a function, or a custom one, whose input is a text. Others run on OpenAI's servers and are ignored."""
 
     type: StrictStr
     name: StrictStr = ""
     description: StrictStr | None = None
     parameters: dict[str, Any] | None = None
+    format: CustomFormat | None = None
+
+    @property
+    def is_offered(self) -> bool:
+        return self.type in _OFFERED
 
     def tool(self) -> FunctionToolBody:
-        return FunctionToolBody.model_validate({"function": self.model_dump(exclude={"type"})})
+        function: dict[str, Any] = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+        }
+        if self.type == _CUSTOM:
+            function |= {"description": self._custom_description(), "parameters": CUSTOM_PARAMETERS}
+        return FunctionToolBody.model_validate({"function": function})
+
+    def _custom_description(self) -> str:
+        """Return the description with the grammar of the input, which the model has to keep by itself."""
+        form = self.format
+        grammar = f"The input has this form ({form.syntax}):\n{form.definition}" if form and form.definition else ""
+        return "\n\n".join(filter(None, (self.description, grammar)))
 
 
 class NamedTool(Body):
@@ -163,7 +191,7 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
 
     def _offered(self) -> list[ResponsesToolBody]:
         """Return the functions, those that `tool_choice` allows if it lists them."""
-        functions = [tool for tool in self.tools or () if tool.type == "function"]
+        functions = [tool for tool in self.tools or () if tool.is_offered]
         choice = self.tool_choice
         if not isinstance(choice, ResponsesToolChoiceBody) or choice.type != _ALLOWED:
             return functions
@@ -177,8 +205,13 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
             return choice
         if choice.type == _ALLOWED:
             return choice.mode
-        function = {"name": choice.name} if choice.type == "function" else None
+        function = {"name": choice.name} if choice.type in _OFFERED else None
         return ToolChoiceBody.model_validate({"type": choice.type, "function": function})
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """The names of the tools whose input is a text."""
+        return frozenset(tool.name for tool in self.tools or () if tool.type == _CUSTOM)
 
 
 class InputTokensBody(_TurnBody):

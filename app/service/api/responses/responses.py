@@ -17,7 +17,7 @@ from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import chat_logprobs
-from app.service.api.responses.items import Item
+from app.service.api.responses.items import Item, custom_input
 from app.service.api.responses.output import AnyItem, ItemStatus, Kind, OutputForm, OutputItem, logprobs_of_text
 from app.service.generation.generation import Answer, Delta
 from app.service.http.errors import code_of, message_of
@@ -32,6 +32,7 @@ _TEXT: dict[Kind, str] = {
     "reasoning": "response.reasoning_text",
     "message": "response.output_text",
     "function_call": "response.function_call_arguments",
+    "custom_tool_call": "response.custom_tool_call_input",
 }
 _SUMMARY_TEXT = "response.reasoning_summary_text"
 _SUMMARY_PART = "response.reasoning_summary_part"
@@ -214,9 +215,10 @@ class ResponseStreamEvents:
             yield from self._add("message", delta.text, delta)
         for call in delta.calls:
             if call.name:
-                yield from self._begin("function_call", call)
+                is_custom = call.name in self.formatter.form.custom_tools
+                yield from self._begin("custom_tool_call" if is_custom else "function_call", call)
             if call.arguments:
-                yield from self._add("function_call", call.arguments)
+                yield from self._add_arguments(call.arguments)
 
     def closing(self, answer: Answer) -> Iterator[Event]:
         """Return the events of the item that the end of the answer ends."""
@@ -250,6 +252,13 @@ class ResponseStreamEvents:
         extra: Event = {"logprobs": chat_logprobs(logprobs)} if kind == "message" else {}
         yield self._of_text(self._open, "delta", delta=text, **extra)
 
+    def _add_arguments(self, text: str) -> Iterator[Event]:
+        """Add to the open call. The input of a custom tool comes at the end: it is a part of these arguments."""
+        if self._open is not None and self._open.kind == "custom_tool_call":
+            self._open = replace(self._open, text=self._open.text + text)
+        else:
+            yield from self._add("function_call", text)
+
     def _begin(self, kind: Kind, call: ToolCallDelta | None = None) -> Iterator[Event]:
         yield from self._end_item("completed")
         item = OutputItem(
@@ -257,7 +266,7 @@ class ResponseStreamEvents:
         )
         self._open = item
         yield self._of_item("response.output_item.added", item.as_object("in_progress"))
-        if kind != "function_call":
+        if not item.is_call:
             yield self._of_part("added", item)
 
     def _end_item(self, status: ItemStatus) -> Iterator[Event]:
@@ -267,6 +276,10 @@ class ResponseStreamEvents:
         self._ended.append(item.as_object(status))
         if item.kind == "function_call":
             yield self._of_text(item, "done", name=item.call.name, arguments=item.text)
+        elif item.kind == "custom_tool_call":
+            given = custom_input(item.text)
+            yield self._of_text(item, "delta", delta=given)
+            yield self._of_text(item, "done", input=given)
         else:
             extra: Event = {"logprobs": chat_logprobs(item.logprobs)} if item.kind == "message" else {}
             yield self._of_text(item, "done", text=item.text, **extra)
@@ -293,7 +306,7 @@ class ResponseStreamEvents:
 
 def _place(item: OutputItem) -> Event:
     place: Event = {"item_id": item.item_id, "output_index": item.index}
-    if item.kind == "function_call":
+    if item.is_call:
         return place
     return {**place, "summary_index" if item.is_summary else "content_index": 0}
 

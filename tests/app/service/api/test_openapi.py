@@ -71,6 +71,7 @@ RESPONSES: list[dict[str, Any]] = [
     {"input": SAYS, "reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"]},
     {"input": SAYS, "top_logprobs": 2, "store": False},
     {"input": SAYS, "background": True},
+    {"input": SAYS, "tools": [{"type": "custom", "name": "look"}]},
 ]
 VECTORS = [{"input": ["a", "b"]}, {"input": [1, 2], "encoding_format": "base64"}]
 

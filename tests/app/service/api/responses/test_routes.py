@@ -118,7 +118,7 @@ def test_items_become_messages_with_calls_joined_to_the_text_before_them() -> No
 
 
 def test_tools_that_are_no_functions_are_left_out() -> None:
-    tools = [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}, TOOL]
+    tools = [{"type": "web_search"}, {"type": "namespace", "name": "mcp", "tools": []}, TOOL]
     offer = ResponsesBody.model_validate(ASK | {"tools": tools}).turn().tools
     assert [tool.name for tool in offer.tools] == ["get_weather"]
 
