@@ -16,6 +16,7 @@ from pydantic import StrictStr
 from app.service.api.fields import Body
 from app.service.api.thinking import joined_reasoning
 from app.service.generation.earlier_turns import REASONING
+from app.service.generation.unreadable_content import note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
@@ -27,7 +28,6 @@ __all__ = [
     "ToolCallBody",
     "ToolChoiceBody",
     "alternate_roles",
-    "note_of_unreadable",
     "refuse_unreadable_question",
     "tool_options_of",
 ]
@@ -112,30 +112,9 @@ PARAGRAPH_BREAK = "\n\n"
 
 _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 _THOUGHT_TYPES = ("thinking", "reasoning", "reasoning_text")  # in an answer
-# What a type of content is called in the note that replaces it; others by their type.
-_KINDS = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "audio": "audio",
-    "input_audio": "audio",
-    "video": "video",
-    "video_url": "video",
-    "input_video": "video",
-    "document": "document",
-    "file": "file",
-    "input_file": "file",
-}
-_MOST_SHOWN = 100
 
 
 Message = dict[str, Any]
-
-
-def note_of_unreadable(content_type: str, name: str = "") -> str:
-    """Return the text that stands in a conversation for content that no model here can read."""
-    kind = _KINDS.get(content_type, content_type[:_MOST_SHOWN])
-    return f"[{kind}{f' {name[:_MOST_SHOWN]}' if name else ''}: not readable for this model, which reads only text]"
 
 
 def refuse_unreadable_question(turns: Sequence[tuple[str, Sequence[str]]]) -> None:

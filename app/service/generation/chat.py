@@ -19,6 +19,7 @@ from app.service.generation.earlier_turns import REASONING, messages_for
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
+from app.service.generation.unreadable_content import notice_of_notes
 from app.service.models.served_model import ServedModel
 from app.service.tools.answer_grammar import answer_grammar
 from app.service.tools.call_grammar import call_grammar
@@ -111,6 +112,8 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     """Return the generation of `turn` on `model`. Raises RequestError where its template refuses the messages."""
     prompt = await prompt_of(model, turn)
     requests = turn.requests(prompt)
+    if notice := notice_of_notes(turn.messages):
+        model.record.notices.append(notice)
     if prompt.tags.opening and turn.thinking.is_unheeded(model.file.chat_template):
         model.record.notices.append(_ALWAYS_THINKS)
 

@@ -16,7 +16,6 @@ from app.service.api.fields import Body
 from app.service.api.messages import (
     PARAGRAPH_BREAK,
     alternate_roles,
-    note_of_unreadable,
     refuse_unreadable_question,
 )
 from app.service.api.refused_content import RefusedContent
@@ -25,6 +24,7 @@ from app.service.api.thinking import TemplateVariablesBody, ThinkingOptions, ask
 from app.service.generation.chat import ChatTurn
 from app.service.generation.earlier_turns import REASONING
 from app.service.generation.thinking import Thinking
+from app.service.generation.unreadable_content import note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 

@@ -19,7 +19,6 @@ from app.service.api.fields import Body
 from app.service.api.messages import (
     ChatMessage,
     FunctionToolBody,
-    note_of_unreadable,
     refuse_unreadable_question,
     tool_options_of,
 )
@@ -27,6 +26,7 @@ from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameter
 from app.service.api.thinking import asked_thinking
 from app.service.generation.chat import ChatTurn
 from app.service.generation.thinking import Thinking
+from app.service.generation.unreadable_content import note_of_unreadable
 from app.service.infill.fim_request import FimRequest
 from app.service.pool.keep_alive import IdleLimit
 from app.settings.parsing import parse_duration

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from app.service.api.anthropic.requests import MessagesBody
-from app.service.api.messages import note_of_unreadable, refuse_unreadable_question
+from app.service.api.messages import refuse_unreadable_question
 from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.refused_content import MAX_REMEMBERED, RefusedContent
 from app.service.api.responses.requests import ResponsesBody
+from app.service.generation.unreadable_content import note_of_unreadable
 from quantizer.errors import RequestError
 from tests.app.running import RunningService
 
@@ -246,6 +247,9 @@ def test_a_conversation_with_an_older_picture_goes_on(service: RunningService, c
     limit = {"options": {"num_predict": 2}} if path == "/api/chat" else {"max_tokens": 2, "max_output_tokens": 2}
     response = service.http.post(path, json=body | limit | {"stream": stream})
     assert response.status_code == 200, response.text
+    told = "A picture or file of the conversation is only named to the model, which reads text."
+    assert told in response.headers["x-localllm-warning"]
+    assert told in response.text
 
 
 @pytest.mark.parametrize("stream", [False, True])
