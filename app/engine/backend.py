@@ -18,7 +18,7 @@ from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
-__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "Sampler", "n_batch_with_logits"]
+__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "Sampler", "holds_window", "n_batch_with_logits"]
 
 _MAX_BATCH, _MIN_BATCH = 512, 64
 _MAX_LOGIT_BYTES, _LOGIT_BYTES = 128 << 20, 4
@@ -99,8 +99,12 @@ class Backend(Protocol):
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         """Share the cells of `source_id` at positions `begin` to `end` with `target_id`, replacing its own there.
 
-        Without `facts.supports_truncation` only whole sequences can be shared.
+        Without `facts.supports_truncation` only whole sequences can be shared. Begins at what the source still holds.
         """
+        ...
+
+    def first_held(self, sequence_id: int) -> int:
+        """Return the first position that all layers still hold: later than 0 only with `facts.n_window`."""
         ...
 
     def overlay(self, source_id: int, target_id: int) -> None:
@@ -113,7 +117,8 @@ class Backend(Protocol):
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         """Remove the sequence's tokens from position `n_tokens` on and return how many remain.
 
-        Without `facts.supports_truncation` the whole sequence is removed and 0 returned.
+        Without `facts.supports_truncation`, and where the window before the position is no longer held, the whole
+        sequence is removed and 0 returned.
         """
         ...
 
@@ -141,6 +146,12 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def holds_window(first_held: int, n_tokens: int, n_window: int) -> bool:
+    """Return whether a sequence that is held from `first_held` on can be truncated to `n_tokens`: the next token
+    attends to itself and the `n_window` - 1 before it (source: `is_masked_swa` in src/llama-hparams.h of llama.cpp)."""
+    return not n_window or first_held <= max(0, n_tokens - n_window + 1)
 
 
 def n_batch_with_logits(n_vocab: int) -> int:

@@ -14,6 +14,7 @@ import re
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus
+from app.engine.backend import Chunk, DecodeStatus, holds_window
 from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.loop.sampling import check_biases
@@ -68,6 +69,7 @@ class FakeBackend:
         end_every: int = 200,
         supports_truncation: bool = True,
         adapters: Sequence[Adapter] = (),
+        n_window: int = 0,
     ) -> None:
         n_seq_max = 2 * n_sequences
         self.facts = BackendFacts(
@@ -80,13 +82,15 @@ class FakeBackend:
             n_seq_max=n_seq_max,
             supports_truncation=supports_truncation,
             n_batch=n_batch,
-            supports_shift=supports_truncation,
+            n_window=n_window,
+            supports_shift=supports_truncation and not n_window,
             n_parameters=0,
             model_bytes=0,
             adapters=tuple(adapters),
         )
         self._adapter_code = 0
         self._cells: list[list[_Cell]] = [[] for _ in range(n_seq_max)]
+        self._first_held = [0] * n_seq_max
         self._n_overlaid = [0] * n_seq_max
         self._rows: dict[int, list[int]] = {}
         self._step_s = step_s
@@ -126,11 +130,14 @@ class FakeBackend:
         if self._step_s and self._interrupted.wait(self._step_s):
             self._interrupted.clear()
             return DecodeStatus.INTERRUPTED
+        self._forget_all_outside_windows()
         self._rows = {}
         row = 0
         for chunk in chunks:
             cells = self._cells[chunk.sequence_id]
             assert chunk.position == len(cells), "a sequence is computed without gaps"
+            first_held = self._first_held[chunk.sequence_id]
+            assert holds_window(first_held, chunk.position, self.facts.n_window), "the window is held"
             code = self._adapter_code // _ADAPTER_UNIT
             assert all(cell.token // _ADAPTER_UNIT == code for cell in cells[-1:]), "a sequence has one adapter set"
             for index, token in enumerate(chunk.tokens):
@@ -148,7 +155,24 @@ class FakeBackend:
         assert self.facts.supports_truncation or (begin == 0 and end == len(source)), (
             "this model shares only whole sequences"
         )
+        is_new, first_held = not target, max(begin, self._first_held[source_id])
+        assert begin == 0 or first_held == begin, "shared cells are held"
+        assert is_new or self._first_held[target_id] <= end, "a sequence is held without gaps"
         target[begin:end] = source[begin:end]
+        self._first_held[target_id] = first_held if is_new else min(first_held, self._first_held[target_id])
+
+    def first_held(self, sequence_id: int) -> int:
+        return self._first_held[sequence_id]
+
+    def _forget_all_outside_windows(self) -> None:
+        """Forget what llama.cpp may overwrite: cells that no later token of their only sequence attends to."""
+        if not self.facts.n_window:
+            return
+        n_holders = Counter(id(cell) for cells in self._cells for cell in cells)
+        for sequence_id, cells in enumerate(self._cells):
+            first_in_window = max(0, len(cells) - self.facts.n_window + 1)
+            own = [position for position in range(first_in_window) if n_holders[id(cells[position])] == 1]
+            self._first_held[sequence_id] = max(self._first_held[sequence_id], 1 + max(own, default=-1))
 
     def overlay(self, source_id: int, target_id: int) -> None:
         assert self.facts.supports_truncation, "this model shares only whole sequences"
@@ -162,8 +186,12 @@ class FakeBackend:
         cells = self._cells[sequence_id]
         if n_tokens == 0:
             self._n_overlaid[sequence_id] = 0
-        n_left = n_tokens if self.facts.supports_truncation or n_tokens >= len(cells) else 0
+        is_possible = self.facts.supports_truncation or n_tokens >= len(cells)
+        is_held = holds_window(self._first_held[sequence_id], n_tokens, self.facts.n_window)
+        n_left = n_tokens if is_possible and is_held else 0
         del cells[n_left:]
+        if not cells:
+            self._first_held[sequence_id] = 0
         return len(cells)
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
@@ -177,14 +205,16 @@ class FakeBackend:
         return len(self.save_state(sequence_id))
 
     def save_state(self, sequence_id: int) -> bytearray:
-        return bytearray(json.dumps([cell.token for cell in self._cells[sequence_id]]).encode())
+        tokens = [cell.token for cell in self._cells[sequence_id]]
+        return bytearray(json.dumps([self._first_held[sequence_id], *tokens]).encode())
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
         assert not self._cells[sequence_id], "a state is restored into an empty sequence"
-        tokens = json.loads(state)
+        first_held, *tokens = json.loads(state)
         if self.n_cells_used + len(tokens) > self.facts.n_cells:
             return False
         self._cells[sequence_id] = [_Cell(token) for token in tokens]
+        self._first_held[sequence_id] = first_held
         return True
 
     def logits(self, row: int) -> NDArray[np.float32]:

@@ -93,8 +93,8 @@ _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
 
 
 def supports_truncation(caches: LayerCaches) -> bool:
-    """Return whether such a model's cache can be truncated: states and windows cannot."""
-    return not caches.n_window and not any(layer.state_elements for layer in caches.layers)
+    """Return whether such a model's cache can be truncated: states cannot, windows can as long as they are held."""
+    return not any(layer.state_elements for layer in caches.layers)
 
 
 def n_seq_max(n_sequences: int, *, supports_truncation: bool) -> int:

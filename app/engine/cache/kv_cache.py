@@ -11,7 +11,7 @@ import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from app.engine.backend import Backend
+from app.engine.backend import Backend, holds_window
 from app.engine.cache.prefix_tree import Match, PrefixTree
 from app.engine.cache.state_store import SavedMatch, StateStore
 from app.engine.request import NO_ADAPTERS, AdapterSet
@@ -103,8 +103,8 @@ class KVCacheManager:
         begin = self._tree.length(sequence_id)
         shared = self._tree.extend(sequence_id, tokens)
         self._high_water = max(self._high_water, self._tree.n_cells)
-        if shared.sequence_id is not None and self._facts.supports_truncation:
-            self._backend.share_cells(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
+        if shared.sequence_id is not None:
+            self._share(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         """Remove tokens from position `n_tokens` on, recorded or not; return how many remain."""
@@ -175,8 +175,24 @@ class KVCacheManager:
 
     def _match(self, tokens: Sequence[int], adapters: AdapterSet) -> Match:
         begin = tokens[:-1]  # one token must be computed for its logits
-        match = self._tree.match if self._facts.supports_truncation else self._tree.match_whole
-        return match(begin, adapters)
+        return self._tree.match(begin, adapters, self._can_continue_at)
+
+    def _can_continue_at(self, sequence_id: int, n_tokens: int) -> bool:
+        """Return whether the first `n_tokens` of a sequence can be continued."""
+        if n_tokens == self._tree.length(sequence_id):
+            return True
+        n_window = self._facts.n_window
+        if not (self._facts.supports_truncation and n_window):
+            return self._facts.supports_truncation
+        return holds_window(self._backend.first_held(sequence_id), n_tokens, n_window)
+
+    def _share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        """Replace cells of a sequence by those of another with the same tokens, where that leaves no gap."""
+        if not self._facts.supports_truncation:
+            return
+        first_held = self._backend.first_held
+        if not self._facts.n_window or (first_held(source_id) <= begin and first_held(target_id) <= end):
+            self._backend.share_cells(source_id, target_id, begin, end)
 
     def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
         return None if self._offloader is None else self._offloader.match(tokens[:-1], adapters, n_cached)
@@ -233,7 +249,9 @@ class KVCacheManager:
         if not self._backend.restore_state(sequence_id, state):
             self._free_ids.append(sequence_id)
             return None
-        self._backend.truncate(sequence_id, match.n_tokens)
+        if self._backend.truncate(sequence_id, match.n_tokens) < match.n_tokens:  # what a window forgot is not saved
+            self._free_ids.append(sequence_id)
+            return None
         self._tree.insert(sequence_id, (), adapters)
         self._tree.lock(sequence_id)
         self.record_computed(sequence_id, tokens[: match.n_tokens])

@@ -7,7 +7,7 @@ Independent of models; its owner applies every change to the backend's cache.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["Match", "PrefixTree"]
@@ -69,26 +69,22 @@ class PrefixTree:
         """Return the namespace of the sequence."""
         return self._paths[sequence_id].namespace
 
-    def match(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
-        """Return the longest prefix of `tokens` cached in `namespace`, of the sequence used last."""
-        node, n_matched = self._descend(tokens, namespace)
-        if node is None or n_matched == 0:
-            return Match(0, None)
-        return Match(n_matched, max(node.holders, key=lambda sequence_id: self._paths[sequence_id].used))
+    def match(
+        self,
+        tokens: Sequence[int],
+        namespace: Hashable = (),
+        can_use: Callable[[int, int], bool] = lambda _sequence_id, _n_tokens: True,
+    ) -> Match:
+        """Return the longest prefix of `tokens` cached in `namespace`, of the sequence used last.
 
-    def match_whole(self, tokens: Sequence[int], namespace: Hashable = ()) -> Match:
-        """Return the longest sequence of `namespace` that is a whole prefix of `tokens`."""
-        whole = [
-            (path.n_tokens, path.used, sequence_id)
-            for sequence_id, path in self._paths.items()
-            if path.namespace == namespace
-            and 0 < path.n_tokens <= len(tokens)
-            and self.tokens(sequence_id) == list(tokens[: path.n_tokens])
-        ]
-        if not whole:
-            return Match(0, None)
-        n_tokens, _, sequence_id = max(whole)
-        return Match(n_tokens, sequence_id)
+        Of a sequence counts what `can_use` accepts, given its id and how many of its tokens match.
+        """
+        lengths = self._common_lengths(tokens, namespace)
+        usable = [(n, self._paths[sequence_id].used, sequence_id) for sequence_id, n in lengths.items()]
+        for n_tokens, _, sequence_id in sorted(usable, reverse=True):
+            if can_use(sequence_id, n_tokens):
+                return Match(n_tokens, sequence_id)
+        return Match(0, None)
 
     def insert(self, sequence_id: int, tokens: Sequence[int], namespace: Hashable = ()) -> None:
         """Insert a new sequence of `namespace`; tokens of others there are shared."""
@@ -196,15 +192,17 @@ class PrefixTree:
         self._clock += 1
         return self._clock
 
-    def _descend(self, tokens: Sequence[int], namespace: Hashable) -> tuple[_Node | None, int]:
-        """Return the node of the longest match's end, and the length of the match; it may end inside the node."""
+    def _common_lengths(self, tokens: Sequence[int], namespace: Hashable) -> dict[int, int]:
+        """Return how many of the first `tokens` each sequence has, of those that have any."""
+        lengths: dict[int, int] = {}
         node, n_matched = self._roots.get(namespace), 0
         while node and n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
             n_common = _common(child.tokens, tokens, n_matched)
             node, n_matched = child, n_matched + n_common
+            lengths |= dict.fromkeys(node.holders, n_matched)
             if n_common < len(child.tokens):
                 break
-        return node, n_matched
+        return lengths
 
     def _grow(self, path: _SequencePath, sequence_id: int, tokens: Sequence[int]) -> None:
         """Append new tokens to the path, to its last node if no other sequence shares it."""

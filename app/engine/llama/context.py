@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus, Sampler
+from app.engine.backend import Chunk, DecodeStatus, Sampler, holds_window
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.native import lib, native_log, tokenize
@@ -42,7 +42,8 @@ class LlamaBackend:
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
         self._memory = lib.llama_get_memory(context)
-        supports_shift = facts.supports_truncation and bool(self._memory) and lib.llama_memory_can_shift(self._memory)
+        is_plain = facts.supports_truncation and not facts.n_window and bool(self._memory)
+        supports_shift = is_plain and lib.llama_memory_can_shift(self._memory)
         self.facts = replace(facts, supports_shift=supports_shift)
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
@@ -117,11 +118,15 @@ class LlamaBackend:
         lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, begin, end)
 
+    def first_held(self, sequence_id: int) -> int:
+        return int(lib.llama_memory_seq_pos_min(self._memory, sequence_id)) if self.facts.n_window else 0
+
     def overlay(self, source_id: int, target_id: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        if lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
+        is_possible = holds_window(self.first_held(sequence_id), n_tokens, self.facts.n_window)
+        if is_possible and lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
             return n_tokens
         lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
         return 0

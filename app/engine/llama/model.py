@@ -102,7 +102,8 @@ class LlamaModel:
             # A model without a cache (an encoder) computes whole texts and cannot continue one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-            mtp = self._new_mtp(facts, setting, owned) if self._has_mtp and facts.supports_truncation else None
+            can_draft = self._has_mtp and facts.supports_truncation and not facts.n_window
+            mtp = self._new_mtp(facts, setting, owned) if can_draft else None
             owned.pop_all()
         if mtp is None:
             return LlamaBackend(self._model, context, facts, self._llama_adapters)
@@ -168,6 +169,8 @@ class LlamaModel:
 def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> BackendFacts:
     n_ctx_train = lib.llama_model_n_ctx_train(model)
     n_ctx = config.n_ctx or n_ctx_train
+    n_window = max(0, lib.llama_model_n_swa(model))
+    n_batch = config.n_batch or N_BATCH
     description = ctypes.create_string_buffer(128)
     lib.llama_model_desc(model, description, len(description))
     return BackendFacts(
@@ -179,7 +182,9 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         n_sequences=config.n_sequences,
         n_seq_max=n_seq_max(config.n_sequences, supports_truncation=_supports_truncation(model)),
         supports_truncation=_supports_truncation(model),
-        n_batch=config.n_batch or N_BATCH,
+        n_window=n_window,
+        # A batch of several ubatches would make room for the later ones in what a rejected draft needs.
+        n_batch=min(n_batch, setting.n_ubatch) if n_window else n_batch,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
         # values are transposed without fused attention
@@ -237,8 +242,7 @@ def _flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
 
 def _supports_truncation(model: int) -> bool:
     """Return whether a loaded model's cache can be truncated; `offload.footprint.kv_cache` decides it from a header."""
-    is_stateful = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
-    return not is_stateful and lib.llama_model_n_swa(model) <= 0
+    return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
 class _Override(ctypes.Structure):

@@ -30,12 +30,13 @@ def read_auxiliary_models(
 
     Raises ModelFileError for a file of another kind, and for one that does not match the model.
     """
-    has_mtp_layer = mtp_layer_bytes(header) is not None and supports_truncation(layer_caches_of(header))
+    caches = layer_caches_of(header)
+    can_draft_itself = supports_truncation(caches) and not caches.n_window
     return AuxiliaryModels(
         draft=_draft(Path(draft_path)) if draft_path else None,
         adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
         projector=_projector(projector) if projector else None,
-        has_mtp_layer=has_mtp_layer,
+        has_mtp_layer=can_draft_itself and mtp_layer_bytes(header) is not None,
     )
 
 

@@ -194,6 +194,8 @@ class Engine:
         """Return how many steps may follow this one without scheduling."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting or not self._facts.supports_truncation:
             return 0
+        if self._facts.n_window:  # each step may overwrite what truncating the steps before it needs
+            return 0
         return n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1
 
     def _compute(self, batch: Batch, n_more_steps: int) -> None:
@@ -222,7 +224,7 @@ class Engine:
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)
-        elif not (self._cache.evict_one() or self._slots.preempt_last()):
+        elif not (self._cache.evict_one() or self._slots.preempt_without_cells()):
             self._fail_batch(batch, EngineError("The KV cache has no free cells for a batch.", "Use a smaller --ctx."))
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
@@ -281,7 +283,7 @@ class Engine:
 
     def _commit(self, sequence: Sequence, n_accepted: int) -> None:
         """Record the accepted tokens as computed and truncate the cache after them."""
-        begin = sequence.n_computed
-        sequence.n_computed += n_accepted
-        self._cache.truncate(sequence.slot_id, sequence.n_computed)
-        self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : sequence.n_computed])
+        begin, end = sequence.n_computed, sequence.n_computed + n_accepted
+        sequence.n_computed = self._cache.truncate(sequence.slot_id, end)
+        if sequence.n_computed == end:
+            self._cache.record_computed(sequence.slot_id, sequence.tokens[begin:end])

@@ -29,6 +29,7 @@ class SlotManager:
         self._cache = cache
         self._clock = clock
         self._waiting: list[Sequence] = []
+        self._n_most = facts.n_sequences  # that may run
         self.running: list[Sequence] = []
 
     @property
@@ -45,6 +46,7 @@ class SlotManager:
 
     def remove(self, sequence: Sequence) -> None:
         """Remove `sequence`; its computed tokens stay cached for others."""
+        self._n_most = self._facts.n_sequences
         self._release_slot(sequence)
         (self.running if sequence in self.running else self._waiting).remove(sequence)
 
@@ -54,7 +56,7 @@ class SlotManager:
         A sequence whose prefix is being computed by another waits in order to share it.
         """
         for sequence in sorted(self._waiting, key=lambda waiting: waiting.demand.rank):
-            if len(self.running) >= self._facts.n_sequences:
+            if len(self.running) >= self._n_most:
                 return
             n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
             if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
@@ -87,6 +89,14 @@ class SlotManager:
         self.running.remove(last)
         self._waiting.append(last)
         return last
+
+    def preempt_without_cells(self) -> bool:
+        """Preempt one sequence, because the backend has no cells though the cache counts some, and start none before
+        one ends: equal tokens of several sequences may lie in cells of their own. Return False if only one runs."""
+        if self.preempt_last() is None:
+            return False
+        self._n_most = len(self.running)
+        return True
 
     def _is_being_computed(self, sequence: Sequence, n_cached: int) -> bool:
         n_wanted = n_cached + WORTH_WAITING_TOKENS

@@ -161,7 +161,9 @@ class BackendFacts:
     """Facts about a loaded model. `n_ctx` is the longest sequence in tokens; all sequences share `n_cells`.
 
     `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. With `supports_truncation` a
-    sequence can be truncated and copied at any position; without (recurrent, hybrid, sliding window) only as a whole.
+    sequence can be truncated and copied at any position; without (recurrent, hybrid) only as a whole. Where some layers
+    attend only to the last `n_window` tokens, they may have lost what lies further back, and a sequence can be
+    truncated and copied only where the window before the position is still held.
     With `supports_shift` its tokens can move to other positions. Saved states are valid for the same `layout` only. A
     cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Without `can_generate` the
     model (an encoder) only embeds or ranks whole texts.
@@ -180,6 +182,7 @@ class BackendFacts:
     model_bytes: int
     layout: str = ""
     supports_shift: bool = False
+    n_window: int = 0
     is_on_host: bool = True
     can_generate: bool = True
     adapters: tuple[Adapter, ...] = ()

@@ -146,9 +146,10 @@ class DraftModel:
             n_known = min(answer.n_computed, len(answer.tokens) - 1)
             if answer.sequence_id is not None and (answer.drafted or n_known < answer.n_computed):
                 n_accepted = answer.n_accepted()
-                self._cache.truncate(answer.sequence_id, n_known + n_accepted)
-                self._cache.record_computed(answer.sequence_id, answer.drafted[:n_accepted])
-                answer.n_computed, answer.drafted = n_known + n_accepted, []
+                answer.n_computed = self._cache.truncate(answer.sequence_id, n_known + n_accepted)
+                if answer.n_computed:  # else a window has lost what it needs, and all is computed again
+                    self._cache.record_computed(answer.sequence_id, answer.drafted[:n_accepted])
+                answer.drafted = []
 
     def _with_room(self, jobs: Many[_Job]) -> list[_Job]:
         """Return the jobs with enough cells, context and vocabulary, those with least to catch up first."""
@@ -228,7 +229,7 @@ class DraftModel:
     def _drop_drafted(self) -> None:
         for answer in self._answers.values():
             if answer.sequence_id is not None:
-                self._cache.truncate(answer.slot_id, answer.n_computed)
+                answer.n_computed = self._cache.truncate(answer.slot_id, answer.n_computed)
                 answer.drafted = []
 
 

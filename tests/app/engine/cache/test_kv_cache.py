@@ -14,10 +14,10 @@ from app.engine.speculative.step_cost import StepCost
 GREEDY = SamplingParams(temperature=0.0)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "n_window"), [(0, 0), (1, 0), (2, 0), (0, 9), (1, 60)])
+def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(tmp_path: Path, seed: int, n_window: int) -> None:
     chance, store = random.Random(seed), StateStore(tmp_path)
-    backend = FakeBackend(n_ctx=160, n_cells=320, n_batch=48)
+    backend = FakeBackend(n_ctx=160, n_cells=320, n_batch=48, n_window=n_window)
     engine = Engine(backend, lambda _event: None, store, StepCost({1: 1.0, 64: 1.01}))
     documents = ["".join(chance.choices("abc ", k=150)) for _ in range(4)]
     for step in range(1000):
@@ -31,8 +31,9 @@ def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(tmp_path: Pa
             engine.save_idle_sequence()
         engine.step()
         engine.check_integrity()
-        assert engine.occupancy.n_cells_used == backend.n_cells_used
-    assert engine.counters.n_cached_tokens > 1000
+        # what a window forgot cannot be shared, so equal tokens may lie twice in the cells
+        assert n_window or engine.occupancy.n_cells_used == backend.n_cells_used
+    assert engine.counters.n_cached_tokens > (500 if n_window else 1000)
     assert engine.counters.n_accepted_tokens > 100
     engine.close()
     engine.check_integrity()

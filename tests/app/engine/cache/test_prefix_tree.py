@@ -10,6 +10,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from app.engine.cache.prefix_tree import Match, PrefixTree
 
 
+def test_the_longest_usable_match_counts() -> None:
+    tree = PrefixTree()
+    tree.insert(1, [1, 2, 3, 4])
+    tree.insert(2, [1, 2, 3])
+    tree.insert(3, [1, 2])
+    assert tree.match([1, 2, 3, 4, 5], can_use=lambda sequence_id, _n: sequence_id != 1) == Match(3, 2)
+    assert tree.match([1, 2, 3, 9], can_use=lambda sequence_id, n: n == tree.length(sequence_id)) == Match(3, 2)
+    assert tree.match([1, 2, 3], can_use=lambda _sequence_id, _n: False) == Match(0, None)
+
+
 class NaiveCache:
     """What the tree must answer, by looking at every sequence. Odd and even ones belong to different realms."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -367,6 +368,23 @@ def test_a_model_without_truncation_reuses_only_whole_sequences() -> None:
     assert record.finished["a"].usage.n_drafted_tokens == 0
 
 
+def test_a_model_with_a_window_drafts_and_continues_where_the_window_is_still_held() -> None:
+    record = Record()
+    backend = FakeBackend(n_window=20)
+    engine = Engine(backend, record, step_cost=free_steps())
+    engine.submit(request("a", prompt="x" * 50, n_tokens=40, ignore_eos=True))
+    run(engine)
+    assert record.finished["a"].usage.n_accepted_tokens > 0
+    whole = "x" * 50 + record.text["a"]
+    cached = {}
+    for name, prompt in (("b", whole + "!"), ("c", whole[:-9] + "?"), ("other", "y" * 9), ("d", "x" * 30 + "?")):
+        engine.submit(request(name, prompt=prompt, n_tokens=1))
+        run(engine)
+        cached[name] = record.finished[name].usage.n_cached_tokens
+    assert cached["b"] >= 89
+    assert (cached["c"], cached["d"]) == (0, 0), "the window before what is new is lost"
+
+
 def test_drafts_are_accepted_where_the_text_repeats() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
@@ -561,7 +579,7 @@ arrivals = st.lists(
     st.integers(1, 4),
     st.integers(1, 40),
     st.integers(100, 200),
-    st.booleans(),
+    st.sampled_from([{}, {"supports_truncation": False}, {"n_window": 3}, {"n_window": 20}]),
     st.sampled_from([None, 2, 10**9]),  # how often a draft model is wrong
     st.sampled_from([None, 2, 10**9]),  # and an MTP head
 )
@@ -570,7 +588,7 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
     n_sequences: int,
     n_batch: int,
     n_cells: int,
-    supports_truncation: bool,
+    truncation: dict[str, Any],
     wrong_every: int | None,
     head_wrong_every: int | None,
 ) -> None:
@@ -580,9 +598,15 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
         n_cells=n_cells,
         n_sequences=n_sequences,
         n_batch=max(n_batch, n_sequences),
-        supports_truncation=supports_truncation,
+        **truncation,
     )
-    drafting = CertainBackend(n_ctx=90, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences))
+    drafting = CertainBackend(
+        n_ctx=90,
+        n_cells=n_cells,
+        n_sequences=n_sequences,
+        n_batch=max(n_batch, n_sequences),
+        n_window=truncation.get("n_window", 0),
+    )
     drafting.wrong_every = wrong_every or 1
     drafts = DraftModel(drafting, backend.facts, StepCost(), clock=lambda: 0.0)
     sources: list[DraftSource] = [drafts] if wrong_every else []
