@@ -24,6 +24,8 @@ from app.service.api.llamacpp import embeddings as llamacpp_embeddings
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
 from app.service.api.llamacpp import slots as llamacpp_slots
+from app.service.api.lmstudio import chat_routes as lmstudio_chat
+from app.service.api.lmstudio import model_routes as lmstudio_models
 from app.service.api.lmstudio import routes as lmstudio
 from app.service.api.lmstudio import sdk_routes as lmstudio_sdk
 from app.service.api.native import jobs as native_jobs
@@ -47,6 +49,7 @@ from app.service.http.errors import (
     RefusedError,
     anthropic_error,
     llamacpp_error,
+    lmstudio_error,
     ollama_error,
     openai_error,
     status_of,
@@ -75,6 +78,8 @@ _ROUTE_MODULES = (
     ollama,
     ollama_library,
     lmstudio,
+    lmstudio_chat,
+    lmstudio_models,
     lmstudio_sdk,
     llamacpp,
     llamacpp_embeddings,
@@ -106,6 +111,7 @@ _LLAMACPP_PATHS = (
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     ("/api/localllm/", native_status.error_body),
     ("/api/v0/", openai_error),
+    ("/api/v1/", lmstudio_error),
     ("/api/", ollama_error),
     ("/v1/messages", anthropic_error),
     *((path, openai_models.error_body) for path in _MODEL_PATHS),

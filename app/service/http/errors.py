@@ -32,6 +32,7 @@ __all__ = [
     "AnthropicError",
     "ErrorBody",
     "LlamaCppError",
+    "LmStudioError",
     "OllamaError",
     "OpenAiError",
     "OpenAiErrorFields",
@@ -39,6 +40,7 @@ __all__ = [
     "anthropic_error",
     "code_of",
     "llamacpp_error",
+    "lmstudio_error",
     "message_of",
     "ollama_error",
     "openai_error",
@@ -93,6 +95,25 @@ class LlamaCppError(TypedDict):
     """An error in llama-server's form, with our fields too."""
 
     error: LlamaCppErrorFields
+
+
+LmStudioErrorType = Literal[
+    "internal_error", "invalid_request", "job_not_found", "model_not_found", "not_implemented", "unknown"
+]
+
+
+class LmStudioErrorFields(TypedDict):
+    """The type of an error and its message; `code` is OpenAI's."""
+
+    type: LmStudioErrorType
+    message: str
+    code: str
+
+
+class LmStudioError(TypedDict):
+    """An error in the form of LM Studio's /api/v1."""
+
+    error: LmStudioErrorFields
 
 
 class OllamaError(TypedDict):
@@ -152,6 +173,13 @@ _ANTHROPIC_TYPES: dict[int, AnthropicErrorType] = {
     429: "rate_limit_error",
 }
 
+_LMSTUDIO_TYPES: dict[str, LmStudioErrorType] = {
+    "job_not_found": "job_not_found",
+    "model_not_found": "model_not_found",
+    "not_implemented": "not_implemented",
+    "not_found": "unknown",
+}
+
 _MAY_NAME_PATHS = (ModelFileError, EngineError, StorageError, CheckpointError)
 
 
@@ -173,6 +201,13 @@ def openai_error(error: UserError, *, hide_paths: bool = True) -> OpenAiError:
 def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> LlamaCppError:
     """Return llama.cpp's error body (source: llama-server's README, `code` is the status), with our fields too."""
     return {"error": {"code": status_of(error), **_common(error, hide_paths)}}
+
+
+def lmstudio_error(error: UserError, *, hide_paths: bool = True) -> LmStudioError:
+    """Return the error body of LM Studio's /api/v1 (source: its page on streaming events, version 0.4)."""
+    kind: LmStudioErrorType = "invalid_request" if status_of(error) < 500 else "internal_error"
+    kind = _LMSTUDIO_TYPES.get(code_of(error), kind)
+    return {"error": {"type": kind, "message": message_of(error, hide_paths), "code": code_of(error)}}
 
 
 def ollama_error(error: UserError, *, hide_paths: bool = True) -> OllamaError:

@@ -58,7 +58,7 @@ class _OptionsBody(Body):
 
 
 class _DownloadBody(Body):
-    downloadIdentifier: StrictStr  # noqa: N815
+    downloadIdentifier: Annotated[StrictStr, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]+$")]  # noqa: N815
 
 
 class _VariantsBody(Body):

@@ -5,8 +5,6 @@ Owns which model a specifier means. A model has one instance: loading it again w
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any, Literal, cast
 
@@ -17,6 +15,7 @@ from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.service.api.fields import Body
 from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, ignored_warning, load_fields, sdk_config
+from app.service.api.lmstudio.loading import begin_loading, loading, unload
 from app.service.api.lmstudio.model_info import Domain, domain_of, instance_info, model_info
 from app.service.api.lmstudio.sdk_errors import no_model_for, no_model_with_path
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, NoParameter
@@ -24,9 +23,8 @@ from app.service.models.model_catalog import FileFacts
 from app.service.models.served_model import ServedModel
 from quantizer.errors import RequestError
 
-__all__ = ["MODEL_ENDPOINTS", "SpecifierBody", "described", "load", "loading", "model_for", "unload"]
+__all__ = ["MODEL_ENDPOINTS", "SpecifierBody", "described", "model_for"]
 
-_PROGRESS_INTERVAL_S = 0.1
 _MAX_INSTANCES = 256
 Milliseconds = Annotated[StrictInt, Field(ge=1, le=10**12)]
 
@@ -134,38 +132,12 @@ async def described(context: Context, model: ServedModel) -> Any:
     return instance_info(model, facts, cast("Domain", context.domain), _identifier(context, model.ref))
 
 
-async def load(model: ServedModel, context: Context, stack: ConfigStack) -> bool:
-    """Begin to load `model` with the options of `stack`; return False where it is loaded so already.
-
-    Raises RequestError where that would end running answers.
-    """
+async def _load(context: Context, model: ServedModel, stack: ConfigStack) -> None:
+    """Begin to load `model` with the options of `stack`. Raises RequestError where that would end running answers."""
     change, ignored = change_of_loading(stack.fields_of())
     if ignored:
         await context.tell(ignored_warning(ignored))
-    config = model.engine.config
-    if change is None or change(config) == config:
-        is_there = model.status.state == "ready"
-        model.load()
-        return not is_there
-    if model.engine.n_running or model.keep_alive.is_used:
-        raise RequestError(f"{model.ref.id} is in use.", "Stop its answers, or wait for them.")
-    await context.state.models.reload(model.ref.id, change, until_unloaded=True)
-    return True
-
-
-async def loading(model: ServedModel) -> AsyncGenerator[float, None]:
-    """Yield the progress of loading `model` whenever it has grown, to its end. Raises the error of loading."""
-    ready = asyncio.ensure_future(model.ready())
-    last = -1.0
-    try:
-        while not ready.done():
-            if (progress := model.engine.status.progress) > last:
-                last = progress
-                yield progress
-            await asyncio.wait({ready}, timeout=_PROGRESS_INTERVAL_S)
-        ready.result()
-    finally:
-        ready.cancel()
+    await begin_loading(context.state.models, model, change)
 
 
 async def _facts(context: Context, model: ServedModel) -> FileFacts:
@@ -184,7 +156,7 @@ async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> No
         raise no_model_with_path(body.modelKey, error, present) from error
     facts = await _facts(context, model)
     await channel.send({"type": "resolved", "info": model_info(model.ref, facts, cast("Domain", context.domain))})
-    await load(model, context, body.loadConfigStack)
+    await _load(context, model, body.loadConfigStack)
     _set_ttl(model, body.ttlMs)
     if not await _report_loading(model, channel, "progress"):
         return
@@ -204,7 +176,7 @@ async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel)
         return
     info = model_info(model.ref, facts, cast("Domain", context.domain))
     await channel.send({"type": "startLoading", "identifier": model.ref.id, "info": info})
-    await load(model, context, body.loadConfigStack)
+    await _load(context, model, body.loadConfigStack)
     _set_ttl(model, body.loadTtlMs)
     if await _report_loading(model, channel, "loadProgress"):
         await channel.send({"type": "loadSuccess", "info": await described(context, model)})
@@ -234,13 +206,6 @@ def _remember(context: Context, identifier: str, ref: ModelRef) -> None:
         instances[identifier] = ref.id
         while len(instances) > _MAX_INSTANCES:
             del instances[next(iter(instances))]
-
-
-def unload(model: ServedModel) -> None:
-    """Unload an idle model until its next use. Raises RequestError for one that is busy."""
-    if model.is_busy:
-        raise RequestError(f"{model.ref.id} is in use.", "Stop its answers, or wait for them.")
-    model.keep_alive.release()
 
 
 async def _unload_model(context: Context, body: _UnloadBody) -> None:

@@ -80,6 +80,13 @@ ANSWERED: Answered = {
     "POST /v1/chat/completions": chats(),
     "POST /api/v0/chat/completions": chats(),
     "POST /chat/completions": chats(),
+    "POST /api/v1/chat": [
+        {"model": "coder", "input": "<say>a</say>", "max_output_tokens": 9},
+        {"model": "coder", "input": [{"type": "text", "content": "<say>a</say>"}], "stream": True, "store": False},
+    ],
+    "POST /api/v1/models/load": [{"model": "coder", "echo_load_config": True, "flash_attention": True}],
+    "POST /api/v1/models/unload": [{"instance_id": "coder"}],
+    "POST /api/v1/models/download": [{"model": "coder"}, {"model": "org/tiny-GGUF"}],
     "POST /v1/completions": TEXTS,
     "POST /api/v0/completions": TEXTS,
     "POST /v1/fim/completions": FILLED,

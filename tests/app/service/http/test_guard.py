@@ -170,9 +170,9 @@ def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> None:
 
 BEYOND = ("host", "192.168.1.5:11500")
 PATHS = [route.path for surface in _ROUTE_MODULES for route in surface.router.routes if isinstance(route, APIRoute)]
-MANAGING = {path for path in PATHS if path.startswith("/api/localllm/")} - {"/api/localllm/status"} | {
-    f"/api/{verb}" for verb in ("pull", "push", "create", "copy", "delete")
-}
+MANAGING = {path for path in PATHS if path.startswith(("/api/localllm/", "/api/v1/models/"))} - {
+    "/api/localllm/status"
+} | {f"/api/{verb}" for verb in ("pull", "push", "create", "copy", "delete")}
 
 
 @pytest.fixture
@@ -214,9 +214,7 @@ def test_every_route_requires_its_scope(stored: KeyFile, path: str) -> None:
     is_for_any = is_open or path == "/api/localllm/status"
     wanted = {scope: 200 if scope is needed or is_for_any else 403 for scope in KeyScope}
     assert found == wanted
-    assert _status(policy, ("host", "localhost"), path=path) == (
-        200 if path in {"/health", "/lmstudio-greeting"} else 401
-    )
+    assert _status(policy, ("host", "localhost"), path=path) == (200 if is_open else 401)
 
 
 def test_a_removed_key_is_refused_at_once(stored: KeyFile) -> None:

@@ -1,0 +1,259 @@
+"""LM Studio's /api/v1/chat: the next message of a conversation that the service keeps, whole or as events.
+
+It is a response of OpenAI's /v1/responses in other words, kept in the same place: `previous_response_id` may name one
+of either. Source: LM Studio's documentation of its REST API, version 0.4 (chat, streaming-events, stateful-chats).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+
+from fastapi import Request
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
+from typing_extensions import TypedDict
+
+from app.engine.protocol.messages import EngineConfig
+from app.service.api.app_state import app_state, model_of
+from app.service.api.fields import Body, WithWarnings
+from app.service.api.lmstudio.loading import begin_loading, loading
+from app.service.api.responses.context import context_of
+from app.service.api.responses.exchange import Exchange
+from app.service.api.responses.requests import ResponsesBody
+from app.service.api.text_request import with_recipe_defaults
+from app.service.http.errors import RefusedError, lmstudio_error
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
+from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
+from app.service.models.manager import ModelManager
+from app.service.models.served_model import ServedModel
+from quantizer.errors import ServiceError, UserError
+
+__all__ = ["router"]
+
+router = Router(prefix="/api/v1")
+
+Event: TypeAlias = dict[str, Any]
+Kind: TypeAlias = Literal["message", "reasoning"]
+
+_DELTAS: Mapping[str, Kind] = {
+    "response.output_text.delta": "message",
+    "response.reasoning_text.delta": "reasoning",
+}
+_LAST = ("response.completed", "response.incomplete", "response.failed")
+
+
+class InputPart(Body):
+    """A text, or a picture as a data URL, of the user's message."""
+
+    type: Literal["image", "message", "text"]
+    content: StrictStr = ""
+    data_url: StrictStr = ""
+
+    def content_part(self) -> dict[str, str]:
+        if self.type == "image":
+            return {"type": "input_image", "image_url": self.data_url}
+        return {"type": "input_text", "text": self.content}
+
+
+class StudioChatBody(Body):
+    """The body of /api/v1/chat."""
+
+    model: StrictStr
+    input: StrictStr | Annotated[list[InputPart], Field(min_length=1)]
+    system_prompt: StrictStr | None = None
+    integrations: list[Any] | None = None
+    stream: StrictBool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    max_output_tokens: int | None = None
+    reasoning: Literal["off", "low", "medium", "high", "on"] | None = None
+    context_length: StrictInt | None = None
+    store: StrictBool = True
+    previous_response_id: StrictStr | None = None
+
+    def response_body(self) -> ResponsesBody:
+        """Return the request in OpenAI's words. Raises RefusedError (501) for integrations."""
+        if self.integrations:
+            cause = "localllm runs no MCP servers and plugins (integrations)."
+            raise RefusedError(501, "not_implemented", cause, "Send tools to /v1/responses, and run them yourself.")
+        names = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_output_tokens", "store")
+        effort = {"off": "none", "on": None}.get(self.reasoning or "on", self.reasoning)
+        fields: dict[str, Any] = {
+            **{name: getattr(self, name) for name in names},
+            "model": self.model,
+            "input": self._items(),
+            "previous_response_id": self.previous_response_id,
+            "reasoning": {"effort": effort} if effort else None,
+        }
+        if self.system_prompt and self.previous_response_id:  # the conversation has one of its own
+            fields["instructions"] = self.system_prompt
+        return ResponsesBody.model_validate(fields)
+
+    def _items(self) -> list[dict[str, Any]]:
+        parts = [InputPart(type="text", content=self.input)] if isinstance(self.input, str) else self.input
+        user = {"role": "user", "content": [part.content_part() for part in parts]}
+        is_first = self.system_prompt and not self.previous_response_id
+        return [{"role": "system", "content": self.system_prompt}, user] if is_first else [user]
+
+
+class ChatItem(TypedDict):
+    """A text of the model."""
+
+    type: Kind
+    content: str
+
+
+class ChatStats(TypedDict):
+    """The cost of an answer."""
+
+    input_tokens: NonNegativeInt
+    total_output_tokens: NonNegativeInt
+    reasoning_output_tokens: NonNegativeInt
+    tokens_per_second: NonNegativeFloat
+    time_to_first_token_seconds: NonNegativeFloat
+    model_load_time_seconds: NotRequired[NonNegativeFloat]
+
+
+class ChatResult(WithWarnings):
+    """An answer; `response_id` names it in the next request, where it is stored."""
+
+    model_instance_id: str
+    output: list[ChatItem]
+    stats: ChatStats
+    response_id: NotRequired[str]
+
+
+@router.post("/chat", openapi_extra=errors(404, 501))
+async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResult] | EventStream[Event]:
+    """The next message of a conversation."""
+    state, wanted = app_state(request), body.response_body()
+    context = await context_of(state.responses, wanted)
+    model = await model_of(request, body.model)
+    turn = with_recipe_defaults(wanted, model.file.recipe).turn(context.items)
+    exchange = Exchange(model, turn, wanted, context, state.responses)
+    answer = _Answer(state.models, model, exchange, body.context_length)
+    if body.stream:
+        return EventStream(answer.events(), _stream_error, NAMED_EVENTS)
+
+    async def whole() -> JsonResponse[ChatResult]:
+        async with aclosing(answer.events(raises=True)) as events:
+            last = [event async for event in events][-1]
+        return JsonResponse(last["result"])
+
+    return await while_connected(request, whole())
+
+
+class _Answer:
+    """The answer of one request: the events of `exchange` in LM Studio's words, around them loading and prefill."""
+
+    def __init__(self, models: ModelManager, model: ServedModel, exchange: Exchange, n_ctx: int | None) -> None:
+        self._models = models
+        self._model = model
+        self._exchange = exchange
+        self._n_ctx = n_ctx
+        self._open: Kind | None = None
+        self._load_s: float | None = None
+        self._begun_s = 0.0
+        self._first_token_s: float | None = None
+
+    async def events(self, *, raises: bool = False) -> AsyncGenerator[Event, None]:
+        """Yield all events. An error of the answer is an event before the last one, unless it `raises`."""
+        model_id = self._model.ref.id
+        yield {"type": "chat.start", "model_instance_id": model_id}
+        async with aclosing(self._loading()) as loaded:
+            async for event in loaded:
+                yield event
+        self._begun_s = time.monotonic()
+        yield {"type": "prompt_processing.start"}
+        async with aclosing(self._exchange.answer() if raises else self._exchange.stream()) as answered:
+            async for event in answered:
+                for translated in self._translated(event):
+                    yield translated
+
+    async def _loading(self) -> AsyncGenerator[Event, None]:
+        """Yield the events of loading the model, none where it is loaded with the context that is wanted."""
+        ready = self._model.status.facts
+        if ready is not None and (self._n_ctx is None or ready.n_ctx >= self._n_ctx):
+            return
+        started_s, name = time.monotonic(), {"model_instance_id": self._model.ref.id}
+        yield {"type": "model_load.start", **name}
+        await begin_loading(self._models, self._model, self._with_context if self._n_ctx else None)
+        async with aclosing(loading(self._model)) as fractions:
+            async for fraction in fractions:
+                yield {"type": "model_load.progress", **name, "progress": fraction}
+        self._load_s = round(time.monotonic() - started_s, 3)
+        yield {"type": "model_load.end", **name, "load_time_seconds": self._load_s}
+
+    def _with_context(self, config: EngineConfig) -> EngineConfig:
+        return replace(config, n_ctx=self._n_ctx or config.n_ctx)
+
+    def _translated(self, event: Event) -> list[Event]:
+        if self._first_token_s is None:  # the first event comes with the first token
+            self._first_token_s = time.monotonic() - self._begun_s
+            return [{"type": "prompt_processing.end"}, *self._translated(event)]
+        if kind := _DELTAS.get(event["type"]):
+            return [*self._begin(kind), {"type": f"{kind}.delta", "content": event["delta"]}]
+        if event["type"] not in _LAST:
+            return []
+        response = event["response"]
+        failed = [_stream_error(_error_of(response))] if response["error"] else []
+        return [*self._end(), *failed, {"type": "chat.end", "result": self._result(response)}]
+
+    def _begin(self, kind: Kind) -> list[Event]:
+        if self._open == kind:
+            return []
+        ended = self._end()
+        self._open = kind
+        return [*ended, {"type": f"{kind}.start"}]
+
+    def _end(self) -> list[Event]:
+        ended, self._open = self._open, None
+        return [{"type": f"{ended}.end"}] if ended else []
+
+    def _result(self, response: Mapping[str, Any]) -> ChatResult:
+        result: ChatResult = {
+            "model_instance_id": self._model.ref.id,
+            "output": [item for part in response["output"] if (item := _item(part))],
+            "stats": self._stats(response["usage"]),
+        }
+        if response["store"]:
+            result["response_id"] = response["id"]
+        if warnings := response.get("warnings"):
+            result["warnings"] = warnings
+        return result
+
+    def _stats(self, usage: Mapping[str, Any] | None) -> ChatStats:
+        n_output = usage["output_tokens"] if usage else 0
+        first_s = self._first_token_s or 0.0
+        decode_s = time.monotonic() - self._begun_s - first_s
+        stats: ChatStats = {
+            "input_tokens": usage["input_tokens"] if usage else 0,
+            "total_output_tokens": n_output,
+            "reasoning_output_tokens": usage["output_tokens_details"]["reasoning_tokens"] if usage else 0,
+            "tokens_per_second": n_output / decode_s if decode_s > 0 else 0.0,
+            "time_to_first_token_seconds": round(first_s, 3),
+        }
+        if self._load_s is not None:
+            stats["model_load_time_seconds"] = self._load_s
+        return stats
+
+
+def _item(part: Mapping[str, Any]) -> ChatItem | None:
+    """Return an item of the output, None for one without text."""
+    text = "".join(content["text"] for content in part.get("content", ()))
+    return {"type": part["type"], "content": text} if text else None
+
+
+def _error_of(response: Mapping[str, Any]) -> UserError:
+    return ServiceError(response["error"]["message"])
+
+
+def _stream_error(error: UserError, *, hide_paths: bool = True) -> Event:
+    return {"type": "error", **lmstudio_error(error, hide_paths=hide_paths)}

@@ -1,0 +1,317 @@
+"""Routes of LM Studio's REST API for models: /api/v1/models, and loading, unloading and downloading them.
+
+Source: LM Studio's documentation of its REST API, version 0.4 (list, load, unload, download, download-status).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+
+from fastapi import Request
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
+from typing_extensions import TypedDict
+
+from app.answer_text import NO_REASONING, reasoning_tags_of
+from app.library.local.model_files import ModelRef
+from app.library.local.resolve import UnknownModelError
+from app.protocol.job import Job
+from app.service.api.app_state import AppState, app_state, model_of
+from app.service.api.fields import Body, WithWarnings
+from app.service.api.lmstudio.kv_config import change_of_loading, ignored_warning
+from app.service.api.lmstudio.loading import begin_loading, loading, unload
+from app.service.api.lmstudio.model_info import Domain, display_name, domain_of, parameters_text, publisher_of
+from app.service.http.openapi import errors
+from app.service.http.routing import Router
+from app.service.http.streaming import JsonResponse, while_connected
+from app.service.jobs.arguments import PullArguments
+from app.service.models.model_catalog import FileFacts
+from app.service.models.served_model import ServedModel
+
+__all__ = ["LoadConfig", "load_config", "router"]
+
+router = Router(prefix="/api/v1/models")
+
+ReasoningOption: TypeAlias = Literal["off", "on", "low", "medium", "high"]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]+$")]
+_HUB = "https://huggingface.co/"
+_JOB_PREFIX = "job_"
+# Under the keys of the SDK's configuration.
+_OPTIONS = {
+    "context_length": "llm.load.contextLength",
+    "eval_batch_size": "llm.load.llama.evalBatchSize",
+    "flash_attention": "flash_attention",
+    "num_experts": "num_experts",
+    "offload_kv_cache_to_gpu": "offload_kv_cache_to_gpu",
+}
+
+
+class LoadBody(Body):
+    """A model, and options that hold until it is unloaded."""
+
+    model: StrictStr
+    context_length: StrictInt | None = None
+    eval_batch_size: StrictInt | None = None
+    flash_attention: StrictBool | None = None
+    num_experts: StrictInt | None = None
+    offload_kv_cache_to_gpu: StrictBool | None = None
+    echo_load_config: StrictBool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that are given, as the SDK names them."""
+        given = {key: getattr(self, name) for name, key in _OPTIONS.items()}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+class UnloadBody(Body):
+    """The instance of a model, which is known by the model's id."""
+
+    instance_id: StrictStr
+
+
+class DownloadBody(Body):
+    """A repository of the hub, or its address, and which of its quantizations."""
+
+    model: Name
+    quantization: Name | None = None
+
+    @property
+    def reference(self) -> str:
+        """What `localllm pull` takes."""
+        repo = self.model.removeprefix(_HUB).strip("/")
+        return f"{repo}:{self.quantization}" if self.quantization else repo
+
+
+class Quantization(TypedDict):
+    """A quantization type."""
+
+    name: str
+    bits_per_weight: NonNegativeFloat
+
+
+class LoadConfig(TypedDict):
+    """The options of a loaded model; an embedding model has the first only."""
+
+    context_length: NonNegativeInt
+    eval_batch_size: NotRequired[NonNegativeInt]
+    parallel: NotRequired[NonNegativeInt]
+    offload_kv_cache_to_gpu: NotRequired[bool]
+
+
+class LoadedInstance(TypedDict):
+    """A loaded model."""
+
+    id: str
+    config: LoadConfig
+
+
+class Reasoning(TypedDict):
+    """Whether and how much a model can be told to reason."""
+
+    allowed_options: list[ReasoningOption]
+    default: ReasoningOption
+
+
+class Capabilities(TypedDict):
+    """What a model is able to do."""
+
+    vision: Literal[False]
+    trained_for_tool_use: bool
+    reasoning: NotRequired[Reasoning]
+
+
+class ModelEntry(TypedDict):
+    """A model; the last three fields are absent of an embedding one."""
+
+    type: Domain
+    publisher: str
+    key: str
+    display_name: str
+    quantization: Quantization
+    size_bytes: NonNegativeInt
+    params_string: str
+    loaded_instances: list[LoadedInstance]
+    max_context_length: NonNegativeInt
+    format: Literal["gguf"]
+    architecture: NotRequired[str]
+    capabilities: NotRequired[Capabilities]
+    description: NotRequired[None]
+
+
+class ModelEntries(TypedDict):
+    """Every model that a request may name."""
+
+    models: list[ModelEntry]
+
+
+class LoadResponse(WithWarnings):
+    """A model that was loaded."""
+
+    type: Domain
+    instance_id: str
+    load_time_seconds: NonNegativeFloat
+    status: Literal["loaded"]
+    load_config: NotRequired[LoadConfig]
+
+
+class UnloadResponse(TypedDict):
+    """A model that was unloaded."""
+
+    instance_id: str
+
+
+class Download(TypedDict):
+    """A download; which fields there are depends on its status."""
+
+    status: Literal["downloading", "paused", "completed", "failed", "already_downloaded"]
+    job_id: NotRequired[str]
+    bytes_per_second: NotRequired[NonNegativeFloat]
+    estimated_completion: NotRequired[str]
+    completed_at: NotRequired[str]
+    total_size_bytes: NotRequired[NonNegativeInt]
+    downloaded_bytes: NotRequired[NonNegativeInt]
+    started_at: NotRequired[str]
+
+
+@router.get("")
+async def list_models(request: Request) -> JsonResponse[ModelEntries]:
+    """Every model that a request may name, without files that fail validation."""
+    models = app_state(request).models
+    described = await models.catalog.list_with_facts()
+    return JsonResponse({"models": [_entry(ref, facts, models.serving(ref)) for ref, facts in described]})
+
+
+@router.post("/load", openapi_extra=errors(404))
+async def load(request: Request, body: LoadBody) -> JsonResponse[LoadResponse]:
+    """Load a model, and answer once it is loaded."""
+    model = await model_of(request, body.model)
+    change, ignored = change_of_loading(body.options())
+    if ignored:
+        model.record.notices.append(ignored_warning(ignored))
+
+    async def answer() -> JsonResponse[LoadResponse]:
+        started_s = time.monotonic()
+        await begin_loading(app_state(request).models, model, change)
+        async with aclosing(loading(model)) as progress:
+            async for _ in progress:
+                pass
+        facts = await app_state(request).models.catalog.facts(model.ref)
+        response: LoadResponse = {
+            "type": domain_of(facts),
+            "instance_id": model.ref.id,
+            "load_time_seconds": round(time.monotonic() - started_s, 3),
+            "status": "loaded",
+        }
+        if body.echo_load_config:
+            response["load_config"] = load_config(model, domain_of(facts))
+        if model.record.warnings:
+            response["warnings"] = list(model.record.warnings)
+        return JsonResponse(response)
+
+    return await while_connected(request, answer())
+
+
+@router.post("/unload", openapi_extra=errors(404))
+async def unload_model(request: Request, body: UnloadBody) -> JsonResponse[UnloadResponse]:
+    """Unload an idle model until its next use."""
+    models = app_state(request).models
+    model = models.serving(await models.find(_model_id(app_state(request), body.instance_id)))
+    if model is None or not model.is_loaded:
+        raise UnknownModelError(f"{body.instance_id[:80]} is not loaded.", "Nothing has to be unloaded.")
+    unload(model)
+    return JsonResponse({"instance_id": body.instance_id})
+
+
+@router.post("/download", openapi_extra=errors(404, 409, 429, 502))
+async def download(request: Request, body: DownloadBody) -> JsonResponse[Download]:
+    """Begin to download a model, unless it is here; the download goes on without the client."""
+    state = app_state(request)
+    try:
+        await state.models.find(body.reference)
+    except UnknownModelError:
+        job = await state.jobs.start(PullArguments(reference=body.reference))
+        return JsonResponse(_download(job))
+    return JsonResponse({"status": "already_downloaded"})
+
+
+@router.get("/download/status/{job_id}", openapi_extra=errors(404))
+async def download_status(request: Request, job_id: str) -> JsonResponse[Download]:
+    """How far a download is."""
+    return JsonResponse(_download(app_state(request).jobs.find(job_id.removeprefix(_JOB_PREFIX))))
+
+
+def _model_id(state: AppState, instance_id: str) -> str:
+    return state.instances.get(instance_id, instance_id)
+
+
+def _entry(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> ModelEntry:
+    domain = domain_of(facts)
+    is_loaded = model is not None and model.status.state == "ready"
+    entry: ModelEntry = {
+        "type": domain,
+        "publisher": publisher_of(ref),
+        "key": ref.id,
+        "display_name": display_name(ref, facts),
+        "quantization": {"name": facts.info.file_type, "bits_per_weight": facts.info.bits_per_weight},
+        "size_bytes": facts.info.file_bytes,
+        "params_string": parameters_text(facts),
+        "loaded_instances": [{"id": ref.id, "config": load_config(model, domain)}] if model and is_loaded else [],
+        "max_context_length": facts.info.n_ctx_train,
+        "format": "gguf",
+    }
+    if domain == "llm":
+        entry |= {"architecture": facts.info.architecture, "capabilities": _capabilities(facts), "description": None}
+    return entry
+
+
+def load_config(model: ServedModel, domain: Domain) -> LoadConfig:
+    """Return the options of a loaded model."""
+    ready = model.status.facts
+    assert ready is not None, "only a loaded model has options"
+    config: LoadConfig = {"context_length": ready.n_ctx}
+    if domain == "llm":
+        config["eval_batch_size"], config["parallel"] = ready.n_batch, ready.n_sequences
+        config["offload_kv_cache_to_gpu"] = not ready.is_on_host
+    return config
+
+
+def _capabilities(facts: FileFacts) -> Capabilities:
+    capabilities: Capabilities = {"vision": False, "trained_for_tool_use": facts.info.has_tools}
+    template = facts.chat_template
+    if "reasoning_effort" in template:
+        capabilities["reasoning"] = {"allowed_options": ["low", "medium", "high"], "default": "medium"}
+    elif reasoning_tags_of(template, "") != NO_REASONING:
+        options: list[ReasoningOption] = ["off", "on"] if "enable_thinking" in template else ["on"]
+        capabilities["reasoning"] = {"allowed_options": options, "default": "on"}
+    return capabilities
+
+
+_STATUSES: Mapping[str, Literal["downloading", "paused", "completed", "failed"]] = {
+    "queued": "downloading",
+    "running": "downloading",
+    "interrupted": "paused",  # it goes on from there when it is begun again
+    "done": "completed",
+}
+
+
+def _download(job: Job) -> Download:
+    found: Download = {"job_id": f"{_JOB_PREFIX}{job.id}", "status": _STATUSES.get(job.state, "failed")}
+    found["started_at"] = _iso_time(job.started_s or job.created_s)
+    if job.n_bytes is not None:
+        found["total_size_bytes"] = job.n_bytes
+    if job.n_done_bytes is not None:
+        found["downloaded_bytes"] = job.n_done_bytes
+    if found["status"] == "downloading" and job.bytes_per_s is not None:
+        found["bytes_per_second"] = job.bytes_per_s
+    if found["status"] == "downloading" and job.remaining_s is not None:
+        found["estimated_completion"] = _iso_time(time.time() + job.remaining_s)
+    if found["status"] == "completed" and job.ended_s is not None:
+        found["completed_at"] = _iso_time(job.ended_s)
+    return found
+
+
+def _iso_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
