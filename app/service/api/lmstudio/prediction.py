@@ -102,15 +102,24 @@ def _fragment(text: str, n_tokens: int, kind: ReasoningType, logprobs: Sequence[
     }
     packet: Packet = {"type": "fragment", "fragment": fragment}
     if logprobs:
-        packet["logprobs"] = [_alternatives(entry) for entry in logprobs]  # 1.5.0's form: 2.0.0 wants ids of tokens
+        fragment["tokens"] = [_token(entry) for entry in logprobs]  # as 2.0.0 has it
+        packet["logprobs"] = [_alternatives(entry) for entry in logprobs]  # as 1.5.0 has it
     return packet
+
+
+def _token(entry: TokenLogprob) -> dict[str, Any]:
+    candidates = [{"text": _text(piece), "id": token, "logProb": logprob} for token, piece, logprob in entry.top]
+    return {"text": _text(entry.piece), "id": entry.token, "logProb": entry.logprob or 0.0, "candidates": candidates}
 
 
 def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
     """Return a token with its alternatives, the token itself first."""
-    own = (entry.piece, entry.logprob or 0.0)
-    others = ((piece, logprob) for token, piece, logprob in entry.top if token != entry.token)
-    return [{"text": piece.decode(errors="replace"), "logprob": logprob} for piece, logprob in (own, *others)]
+    others = [(_text(piece), logprob) for token, piece, logprob in entry.top if token != entry.token]
+    return [{"text": text, "logprob": logprob} for text, logprob in ((_text(entry.piece), entry.logprob), *others)]
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode(errors="replace")
 
 
 def stop_reason(answer: Answer, n_ctx: int) -> str:

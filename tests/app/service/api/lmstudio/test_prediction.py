@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from app.engine.request import TokenLogprob
 from app.service.api.lmstudio.history import ChatHistory
 from app.service.api.lmstudio.prediction import PacketMaker
 from app.service.generation.generation import Delta
@@ -74,3 +75,11 @@ def test_a_call_that_was_cut_off_has_failed() -> None:
     assert failed["type"] == "toolCallGenerationFailed"
     assert failed["error"]["title"] == "The call of first was cut off."
     assert json.dumps(failed["rawContent"])
+
+
+def test_probabilities_come_in_the_forms_of_both_versions() -> None:
+    entry = TokenLogprob(b"a", -0.5, ((4, b"b", -0.25), (3, b"a", -0.5)), offset=0, token=3)
+    (packet,) = _packets(PacketMaker(), Delta(0, text="a", logprobs=(entry,), n_tokens=1))
+    assert packet["logprobs"] == [[{"text": "a", "logprob": -0.5}, {"text": "b", "logprob": -0.25}]]
+    candidates = [{"text": "b", "id": 4, "logProb": -0.25}, {"text": "a", "id": 3, "logProb": -0.5}]
+    assert packet["fragment"]["tokens"] == [{"text": "a", "id": 3, "logProb": -0.5, "candidates": candidates}]

@@ -144,6 +144,13 @@ def test_an_answer_has_the_form_of_a_schema_or_a_grammar(llm: SdkClient) -> None
     assert success["predictionConfig"]["fields"][0]["value"] == grammar
 
 
+def test_probabilities_are_sent_where_they_are_asked_for(llm: SdkClient) -> None:
+    *packets, _ = llm.packets("predict", predict("<say>ab</say>", logProbs={"checked": True, "value": 2}))
+    tokens = [token for packet in packets for token in packet["fragment"].get("tokens", ())]
+    assert "".join(token["text"] for token in tokens) == "ab"
+    assert {len(token["candidates"]) for token in tokens} == {2}
+
+
 def test_cancelling_ends_the_answer_with_what_was_said(service: RunningService, llm: SdkClient) -> None:
     channel = llm.open("predict", predict(f"<say>{'word ' * 300}</say>"))
     packets = llm.rest_of(channel)
