@@ -117,6 +117,7 @@ HARMONY = ReasoningTags(
     "<|end|><|start|>assistant",
     before_text="<|channel|>final<|message|>",
     has_channels=True,
+    mark="<|channel|>",
 )
 
 

@@ -5,14 +5,17 @@ Owns which parser reads the answers of which model. Independent of dialects and 
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from app.answer_text import ReasoningParser, ReasoningTags
 from app.service.generation.harmony import HarmonyParser
 from app.service.tools.parser import ToolCalling, ToolCallParser
-from app.service.tools.tool import NO_TOOLS, ParsedText
+from app.service.tools.tool import NO_TOOLS, ParsedText, ToolCallDelta
 
 __all__ = ["AnswerParser", "TaggedParser", "answer_parser"]
+
+_MAX_OPENINGS = 32  # of calls, which are looked at in reasoning
 
 
 class AnswerParser(Protocol):
@@ -39,11 +42,18 @@ def answer_parser(
 
 
 class TaggedParser:
-    """Reasoning between tags at the beginning of the answer, then text with calls between tags."""
+    """Reasoning between tags at the beginning of the answer, then text with calls between tags.
+
+    A call that reasoning ends with, where nothing follows it, is made too: models forget to end their reasoning, and an
+    agent would wait. Calls within reasoning are thoughts.
+    """
 
     def __init__(self, tags: ReasoningTags, tool_calling: ToolCalling | None) -> None:
         self._reasoning = ReasoningParser(tags)
+        self._calling = tool_calling
         self._calls = ToolCallParser(tool_calling.tool_format, tool_calling.options) if tool_calling else None
+        self._thoughts: list[str] = []
+        self._has_answered = False
 
     @property
     def is_holding(self) -> bool:
@@ -55,7 +65,22 @@ class TaggedParser:
         if is_final:
             rest = self._reasoning.finish()
             said, reasoning = said + rest.text, reasoning + rest.reasoning
-        if self._calls is None:
+        if self._calls is None or self._calling is None:
             return ParsedText(said, reasoning=reasoning)
         separated = self._calls.push(said, is_final=is_final)
-        return ParsedText(separated.text, separated.calls, reasoning)
+        self._thoughts.append(reasoning)
+        self._has_answered |= bool(separated.text.strip() or separated.calls)
+        calls = separated.calls
+        if is_final and not self._has_answered:
+            calls = _calls_at_end("".join(self._thoughts), self._calling)
+        return ParsedText(separated.text, calls, reasoning)
+
+
+def _calls_at_end(text: str, calling: ToolCalling) -> tuple[ToolCallDelta, ...]:
+    """Return the whole calls that `text` ends with."""
+    openings = [found.start() for tag in calling.tool_format.openings for found in re.finditer(re.escape(tag), text)]
+    for begin in sorted(openings)[-_MAX_OPENINGS:]:
+        parsed = ToolCallParser(calling.tool_format, calling.options).push(text[begin:], is_final=True)
+        if parsed.calls and not parsed.text.strip():
+            return parsed.calls if all(call.arguments_object() is not None for call in parsed.calls) else ()
+    return ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from quantizer.errors import RequestError
@@ -67,21 +68,20 @@ class Thinking:
         """Return the variables by which `chat_template` is told."""
         values: dict[str, Any] = {}
         if self.is_wanted is not None:
-            names = [name for name in _VARIABLES if _is_variable(name, chat_template)]
-            values = {name: _VARIABLES[name](self, name, chat_template) for name in names}
-        return {**{name: value for name, value in values.items() if value is not None}, **self.variables}
+            told = ((control.name, control.value(self)) for control in _controls(chat_template))
+            values = {name: value for name, value in told if value is not None}
+        return {**values, **self.variables}
 
     def is_unheeded(self, chat_template: str) -> bool:
         """Return whether no thought was asked for and `chat_template` has no way to turn it off."""
-        if self.is_wanted is not False or self.is_assumed or _SWITCH_WORD.search(chat_template):
+        if self.is_wanted is not False or self.is_assumed or _switches_by_word(chat_template):
             return False
         values = self.for_template(chat_template)
         return not any(value in (False, 0, *_OFF, "minimal", "disabled") for value in values.values())
 
     def in_messages(self, messages: Sequence[Message], chat_template: str) -> list[Message]:
         """Return `messages` with the word by which templates without a variable are told, in the first of them."""
-        says_nothing = self.is_wanted is None or _is_variable("enable_thinking", chat_template)
-        if says_nothing or not _SWITCH_WORD.search(chat_template):
+        if self.is_wanted is None or not _switches_by_word(chat_template):
             return list(messages)
         first, *others = messages
         word = "/think" if self.is_wanted else "/no_think"
@@ -91,37 +91,53 @@ class Thinking:
 DEFAULT_THINKING = Thinking()
 
 
-def _switch(thinking: Thinking, _name: str, _template: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """A variable of one template: its `levels`, and whether it refuses others."""
+
+    name: str
+    levels: tuple[str, ...]
+    refuses_others: bool
+
+    def value(self, thinking: Thinking) -> Any:
+        """Return what the variable is to be, None for the template's default."""
+        return _VALUES[self.name](thinking, self)
+
+
+def _switch(thinking: Thinking, _control: _Control) -> bool:
     return bool(thinking.is_wanted)
 
 
-def _mode(thinking: Thinking, _name: str, _template: str) -> str:
+def _mode(thinking: Thinking, _control: _Control) -> str:
     return "enabled" if thinking.is_wanted else "disabled"
 
 
-def _option(thinking: Thinking, _name: str, _template: str) -> str:
+def _option(thinking: Thinking, _control: _Control) -> str:
     return "on" if thinking.is_wanted else "off"
 
 
-def _effort(thinking: Thinking, name: str, template: str) -> str | None:
-    """Return the level as `template` calls it, the nearest one that it has; None for its default."""
-    known = _known_levels(name, template)
-    off = next((word for word in _OFF if word in known), None)
+def _effort(thinking: Thinking, control: _Control) -> str | None:
+    """Return the level as the template calls it, the nearest one that it has; None for its default."""
+    off = next((word for word in _OFF if word in control.levels), None)
     if not thinking.is_wanted and off:
         return off
     level = thinking.level
-    if not level or level == "none":
+    if level in ("", "none"):
         if not thinking.is_wanted:
             level = "minimal"  # it cannot be turned off
-        elif off and _has_list(name, template):
+        elif off and control.refuses_others:
             level = "medium"  # off by default
         else:
             return None
-    ranked = [word for word in LEVELS if word in known and word not in _OFF]
+    ranked = [word for word in LEVELS if word in control.levels and word not in _OFF]
     return min(ranked, key=lambda word: (abs(_rank(word) - _rank(level)), -_rank(word)))
 
 
-def _budget(thinking: Thinking, _name: str, _template: str) -> int | None:
+def _rank(level: str) -> int:
+    return LEVELS.index(level)
+
+
+def _budget(thinking: Thinking, _control: _Control) -> int | None:
     if not thinking.is_wanted:
         return 0
     return thinking.n_tokens or _BUDGETS.get(thinking.level, _UNLIMITED if thinking.level else None)
@@ -129,7 +145,7 @@ def _budget(thinking: Thinking, _name: str, _template: str) -> int | None:
 
 # By variable, what its value is made of (source: the templates in models/templates of llama.cpp @ the version vendored
 # in llama-cpp-python 0.3.36, and of Mistral Small 4 and Granite 3.3 at their publishers).
-_VARIABLES: Mapping[str, Callable[[Thinking, str, str], Any]] = {
+_VALUES: Mapping[str, Callable[[Thinking, _Control], Any]] = {
     "enable_thinking": _switch,  # Qwen3, GLM 4.5, SmolLM3, Nemotron 3, Gemma 4, Apertus, Command R7B
     "thinking": _switch,  # DeepSeek V3.1 to V4, Granite 3.3, Kimi K3
     "thinking_mode": _mode,  # MiniMax M3
@@ -139,31 +155,45 @@ _VARIABLES: Mapping[str, Callable[[Thinking, str, str], Any]] = {
     "reasoning_strength": _effort,  # Muse Glimmer
     "thinking_budget": _budget,  # Seed-OSS
 }
+_BLOCK = re.compile(r"\{[#%{]")
+_BLOCK_ENDS = {"{#": "#}", "{%": "%}", "{{": "}}"}
+_TEXT = re.compile(r"""'[^'\\]*+(?:\\.[^'\\]*+)*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+\"""", re.DOTALL)
 _SWITCH_WORD = re.compile(r"""['"]/no_think['"] in\b""")  # Nemotron Nano 2
 
 
-def _rank(level: str) -> int:
-    return LEVELS.index(level)
+@lru_cache(maxsize=32)
+def _controls(template: str) -> tuple[_Control, ...]:
+    """Return the variables of `template` that say how much to think."""
+    code = _code(template)
+    names = [name for name in _VALUES if _is_variable(name, code)]
+    return tuple(_Control(name, *_levels(name, template)) for name in names)
 
 
-def _is_variable(name: str, template: str) -> bool:
-    """Return whether `template` reads the variable, and not only a field or a text of that name."""
-    return re.search(rf"(?<![.\w'\"]){name}(?![\w'\"]|\s*=[^=])", template) is not None
+@lru_cache(maxsize=32)
+def _switches_by_word(template: str) -> bool:
+    return _SWITCH_WORD.search(template) is not None and not _is_variable("enable_thinking", _code(template))
 
 
-def _listed(name: str, template: str) -> str:
-    """Return the levels that a template names because it refuses others."""
-    found = re.search(rf"(?<![.\w]){name} not in\s*[\[(]([^\])]*)", template)
-    return found[1] if found else ""
+def _code(template: str) -> str:
+    """Return the expressions and statements of a template, without the texts in them."""
+    pieces, begin = [], 0
+    while found := _BLOCK.search(template, begin):
+        end = template.find(_BLOCK_ENDS[found[0]], found.end())
+        if end < 0:
+            break
+        pieces.append("" if found[0] == "{#" else _TEXT.sub("_", template[found.end() : end]))
+        begin = end + 2
+    return "\n".join(pieces)
 
 
-def _has_list(name: str, template: str) -> bool:
-    return bool(_listed(name, template))
+def _is_variable(name: str, code: str) -> bool:
+    """Return whether `code` reads the variable, and not only a field of that name."""
+    return re.search(rf"{name}(?<![.\w]{name})(?!\w|\s*=[^=])", code) is not None
 
 
-def _known_levels(name: str, template: str) -> set[str]:
-    """Return the words for a level that `template` takes."""
-    if listed := _listed(name, template):
-        return set(re.findall(r"['\"](\w+)['\"]", listed))
-    named = {word for word in (*_OFF, *LEVELS) if re.search(rf"""['"]{word}['"]""", template)}
-    return {"low", "medium", "high"} | named
+def _levels(name: str, template: str) -> tuple[tuple[str, ...], bool]:
+    """Return the words for a level that `template` takes, and whether it names them because it refuses others."""
+    if listed := re.search(rf"\b{name} not in\s*[\[(]([^\])]*)", template):
+        return tuple(re.findall(r"['\"](\w+)['\"]", listed[1])), True
+    named = (word for word in (*_OFF, *LEVELS) if f"'{word}'" in template or f'"{word}"' in template)
+    return ("low", "medium", "high", *named), False

@@ -207,7 +207,7 @@ _HERMES = ToolFormat(
 _FORMATS = (
     ToolFormat(  # app.service.generation.harmony reads these calls: they are messages of their own
         name="gpt-oss",
-        marks=("<|channel|>analysis<|message|>",),
+        marks=("<|channel|>",),
         openings=(),
         syntax=CallSyntax(
             before_name="<|channel|>commentary to=functions.",

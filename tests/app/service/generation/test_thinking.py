@@ -73,7 +73,8 @@ OFF, ON, LOW, MEDIUM, HIGH, MAX = (
         (MINIMAX_M3, OFF, {"thinking_mode": "disabled"}),
         (MINIMAX_M3, ON, {"thinking_mode": "enabled"}),
         (NEMOTRON_2, OFF, {}),
-        ("{{ messages }} I was thinking.", HIGH, {"thinking": True}),
+        ("{{ messages }} I was thinking {# thinking #} {{ 'no thinking' }} {% if x[\"thinking\"] %}", HIGH, {}),
+        ("{{ it's thinking }", HIGH, {}),
         ("{{ messages }}", HIGH, {}),
     ],
 )  # fmt: skip

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.answer_text import ReasoningTags
+from app.service.generation.answer_parser import answer_parser
+from app.service.tools.parser import ToolCalling
+from app.service.tools.tool import NO_TOOLS, ToolOptions, merge_deltas
+from tests.app.call_texts import ARGUMENTS, OFFER, call_text, family
+
+TAGS = ReasoningTags("<think>", "</think>")
+CALL = call_text("hermes")
+
+
+def split(text: str, cuts: list[int], offer: ToolOptions = OFFER) -> tuple[str, str, list[object]]:
+    """Return reasoning, text, and the arguments of the calls of an answer that comes in pieces."""
+    parser = answer_parser(TAGS, ToolCalling(family("hermes"), offer))
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    told = [parser.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+    told.append(parser.push("", is_final=True))
+    calls = merge_deltas(call for part in told for call in part.calls)
+    reasoning, said = "".join(part.reasoning for part in told), "".join(part.text for part in told)
+    return reasoning, said, [call.arguments_object() for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("text", "n_calls"),
+    [
+        (f"<think>I look.\n{CALL}", 1),  # Kimi K2 Thinking, Qwen3.5: agents asked again and again
+        (f"<think>I look.\n{CALL}\n{CALL}\n", 2),
+        (f"<think>I look.\n{CALL}</think>\n", 1),
+        (f"<think>I write <tool_call> and then\n{CALL}", 1),
+        (f"<think>I look.</think>{CALL}", 1),
+        (f"<think>I may do\n{CALL}\nor not", 0),
+        (f"<think>I may do\n{CALL}</think>No.", 0),
+        (f"<think>I may do\n{CALL[:-20]}", 0),
+        (f"<think>I may do\n{CALL.replace('get_weather', 'gone')}", 0),
+        ("<think>I may do <tool_call>", 0),
+    ],
+)
+@given(cuts=st.lists(st.integers(0, 150), max_size=6))
+@example(cuts=list(range(200)))
+def test_a_call_that_unended_reasoning_ends_with_is_made(text: str, n_calls: int, cuts: list[int]) -> None:
+    _, _, calls = split(text, cuts)
+    assert calls == [ARGUMENTS] * n_calls
+
+
+def test_reasoning_and_text_stay_as_they_are() -> None:
+    reasoning, said, _ = split(f"<think>I look.\n{CALL}", [])
+    assert (reasoning, said) == (f"I look.\n{CALL}", "")
+
+
+def test_no_call_is_made_of_tools_that_were_not_offered() -> None:
+    assert split(f"<think>I look.\n{CALL}", [], NO_TOOLS)[2] == []
