@@ -84,7 +84,7 @@ class StudioChatBody(Body):
             cause = "localllm runs no MCP servers and plugins (integrations)."
             raise RefusedError(501, "not_implemented", cause, "Send tools to /v1/responses, and run them yourself.")
         names = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_output_tokens", "store")
-        effort = {"off": "none", "on": None}.get(self.reasoning or "on", self.reasoning)
+        effort = {"off": "none", "on": "medium"}.get(self.reasoning or "", self.reasoning)
         fields: dict[str, Any] = {
             **{name: getattr(self, name) for name in names},
             "model": self.model,

@@ -147,7 +147,11 @@ def _reasoning_parsing(value: Any) -> dict[str, Any]:
 
 
 def _thinking(value: Any) -> dict[str, Any]:
-    return {"chat_template_kwargs": {"enable_thinking": bool(value)}}
+    return {"enable_thinking": bool(value)}
+
+
+def _thinking_budget(value: Any) -> dict[str, Any]:
+    return {"reasoning_budget_tokens": int(value["value"])} if value.get("checked") else {}
 
 
 _CONVERSIONS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
@@ -166,6 +170,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "contextOverflowPolicy": _overflow,
     "reasoning.parsing": _reasoning_parsing,
     "reasoning.enableThinking": _thinking,
+    "reasoning.budgetTokens": _thinking_budget,
     "llama.presencePenalty": _Checkbox("presence_penalty", 0.0),
     "llama.frequencyPenalty": _Checkbox("frequency_penalty", 0.0),
     "llama.xtcProbability": _Checkbox("xtc_probability", 0.0),

@@ -24,6 +24,7 @@ from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.kv_config import change_of_loading, ignored_warning
 from app.service.api.lmstudio.loading import begin_loading, loading, unload
 from app.service.api.lmstudio.model_info import Domain, display_name, domain_of, parameters_text, publisher_of
+from app.service.generation.thinking import Thinking
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
@@ -280,13 +281,18 @@ def load_config(model: ServedModel, domain: Domain) -> LoadConfig:
 
 def _capabilities(facts: FileFacts) -> Capabilities:
     capabilities: Capabilities = {"vision": False, "trained_for_tool_use": facts.info.has_tools}
-    template = facts.chat_template
-    if "reasoning_effort" in template:
-        capabilities["reasoning"] = {"allowed_options": ["low", "medium", "high"], "default": "medium"}
-    elif reasoning_tags_of(template, "") != NO_REASONING:
-        options: list[ReasoningOption] = ["off", "on"] if "enable_thinking" in template else ["on"]
-        capabilities["reasoning"] = {"allowed_options": options, "default": "on"}
+    if reasoning_tags_of(facts.chat_template, "") != NO_REASONING:
+        capabilities["reasoning"] = _reasoning(facts.chat_template)
     return capabilities
+
+
+def _reasoning(template: str) -> Reasoning:
+    """Return what a template can be told: whether to think at all, and how much."""
+    low, high = (Thinking(effort=effort).for_template(template) for effort in ("low", "high"))
+    off: list[ReasoningOption] = [] if Thinking(is_on=False).is_unheeded(template) else ["off"]
+    if low != high:
+        return {"allowed_options": [*off, "low", "medium", "high"], "default": "medium"}
+    return {"allowed_options": [*off, "on"], "default": "on"}
 
 
 _STATUSES: Mapping[str, Literal["downloading", "paused", "completed", "failed"]] = {

@@ -30,7 +30,7 @@ from quantizer.errors import RequestError, UserError
 
 __all__ = ["Channel", "Context", "Endpoint", "Namespace", "NoParameter", "serve_namespace"]
 
-MAX_OPEN = 1024  # calls and channels of one connection; the next one is read when one ends
+MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
 
 Answer: TypeAlias = Callable[["Context", Any], Awaitable[object]]
 Stream: TypeAlias = Callable[["Context", Any, "Channel"], Awaitable[None]]

@@ -30,6 +30,7 @@ from quantizer.errors import RequestError
 __all__ = ["EMBEDDING_ENDPOINTS", "LLM_ENDPOINTS"]
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
+_OF_CHATS = ("logprobs", "tool_choice", "reasoning_format", "enable_thinking", "reasoning_budget_tokens")
 _TEMPLATE, _SYSTEM_PROMPT = "llm.prediction.promptTemplate", "llm.prediction.systemPrompt"
 
 
@@ -93,7 +94,7 @@ async def _raw_generation(
     if options.pop("tools", None):
         raise RequestError("Tools are given for the completion of a text.", "Use them in a chat.")
     n_logprobs = options.pop("top_logprobs", None)
-    for name in ("logprobs", "tool_choice", "reasoning_format", "chat_template_kwargs"):
+    for name in _OF_CHATS:
         options.pop(name, None)
     if n_logprobs is not None:
         options["logprobs"] = n_logprobs

@@ -77,8 +77,8 @@ def test_thinking_is_switched_off_and_left_in_the_text() -> None:
     assert (
         not _body(reasoning__parsing={"enabled": False, "startString": "", "endString": ""}).turn().separates_reasoning
     )
-    converted, _ = prediction_fields({"llm.prediction.reasoning.enableThinking": False})
-    assert converted == {"chat_template_kwargs": {"enable_thinking": False}}
+    assert _body(reasoning__enableThinking=False).turn().thinking.is_wanted is False
+    assert _body(reasoning__budgetTokens={"checked": True, "value": 512}).turn().thinking.n_tokens == 512
 
 
 def test_later_layers_count_more() -> None:

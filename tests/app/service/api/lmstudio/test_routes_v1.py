@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.service.api.lmstudio.model_routes import _reasoning
 from tests.app.running import RunningService
 
 CHAT = {"model": "tiny", "input": "<say>It snows.</say>"}
@@ -160,3 +161,16 @@ def test_the_status_of_a_download_is_that_of_its_job(service: RunningService) ->
     }
     missing = service.http.get("/api/v1/models/download/status/job_none")
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "job_not_found")
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "default"),
+    [
+        ("<think></think>", ["on"], "on"),
+        ("{% if enable_thinking %}<think>{% endif %}</think>", ["off", "on"], "on"),
+    ],
+)
+def test_the_options_of_reasoning_are_those_that_the_template_knows(
+    template: str, options: list[str], default: str
+) -> None:
+    assert _reasoning(template) == {"allowed_options": options, "default": default}
