@@ -226,7 +226,7 @@ def change_of_loading(fields: ConfigFields) -> tuple[Change | None, tuple[str, .
         name = key.removeprefix("llm.load.").removeprefix("embedding.load.").removeprefix("llama.")
         if name in _LOADING:
             changes |= _converted(key, _LOADING[name], value)
-        elif (key, value) != _USUAL_SPLIT:
+        elif (key, value) != _USUAL_SPLIT and name not in _OF_OTHER_ENGINES:
             ignored.append(key)
     types = [changes.pop(name, "") for name in ("key_type", "value_type")]
     if any(types):
@@ -234,6 +234,8 @@ def change_of_loading(fields: ConfigFields) -> tuple[Change | None, tuple[str, .
     return ((lambda config: replace(config, **changes)) if changes else None), tuple(ignored)
 
 
+# What the JavaScript SDK 2.0.0 sends with every loading: whether LM Studio's engines choose what fits, as ours does.
+_OF_OTHER_ENGINES = frozenset({"autoFit", "mlx.autoFit", "yuzu.autoFit"})
 # What the JavaScript SDK 1.5.0 sends with every loading.
 _USUAL_SPLIT = (
     "load.gpuSplitConfig",

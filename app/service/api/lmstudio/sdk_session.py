@@ -248,7 +248,7 @@ class _Session:
         endpoint = self._namespace.get(name)
         if endpoint is None:
             cause = f"localllm does not have {self._context.domain}.{name[:80]} of LM Studio."
-            raise RequestError(cause, "See /docs for what it has.")
+            raise RequestError(cause)
         if endpoint.scope not in self._scopes:
             cause = f"This key does not have the scope {endpoint.scope}."
             remedy = f"Create one: `localllm key new NAME --scope {endpoint.scope}`."
@@ -274,7 +274,7 @@ class _Session:
         await self._send_signal_error("writableSignalError", frame)
 
     async def _send_signal_error(self, kind: str, frame: _Frame) -> None:
-        error = RequestError(f"localllm does not have the signal {frame.endpoint[:80]}.", "See /docs for what it has.")
+        error = RequestError(f"localllm does not have the signal {frame.endpoint[:80]} of LM Studio.")
         await self._socket.send({"type": kind, "subscribeId": frame.subscribeId, "error": sdk_error(error)})
 
     async def _ignore(self, _frame: _Frame) -> None:

@@ -93,6 +93,13 @@ def test_keys_that_mean_nothing_here_are_named() -> None:
     assert ignored == ("llm.load.llama.tryMmap", "load.gpuStrictVramCap")
 
 
+def test_what_the_sdks_send_with_every_loading_is_not_told() -> None:
+    split = {"strategy": "evenly", "disabledGpus": [], "priority": [], "customRatio": []}
+    always = {f"llm.load.{engine}.autoFit": True for engine in ("llama", "mlx", "yuzu")}
+    assert change_of_loading({"load.gpuSplitConfig": split, **always}) == (None, ())
+    assert change_of_loading({"load.gpuSplitConfig": {**split, "strategy": "custom"}})[1] == ("load.gpuSplitConfig",)
+
+
 def test_options_of_loading_become_the_engines() -> None:
     change, ignored = change_of_loading(
         {
