@@ -16,6 +16,7 @@ from pydantic import PrivateAttr, StrictStr, ValidationError, ValidatorFunctionW
 
 from app.service.api.fields import Body
 from app.service.api.messages import ChatMessage, ContentPart, ToolCallBody
+from app.service.generation.earlier_turns import REASONING
 from quantizer.errors import RequestError
 
 __all__ = [
@@ -206,7 +207,7 @@ def _reasoning(item: InputItem) -> Messages:
     content = item.content if isinstance(item.content, list) else []
     text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in item.summary or ())
     text = text or _decode_reasoning(item.encrypted_content or "")
-    return [{"role": "assistant", "content": "", "reasoning_content": text}] if text else []
+    return [{"role": "assistant", "content": "", REASONING: text}] if text else []
 
 
 _MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {

@@ -15,7 +15,12 @@ from tests.app.running import RunningService
 from tests.app.service.api.responses.test_routes import CALL, TOOL, _events
 from tests.quantizer.gguf_files import tiny_llama
 
-THINKS = "{# <think></think> #}{% for message in messages %}{{ message.content }}\n{% endfor %}"
+# It gives earlier reasoning back to the model.
+THINKS = (
+    "{# <think></think> #}{% for message in messages %}"
+    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
+    "{{ message.content }}\n{% endfor %}"
+)
 THOUGHT = "<say><think>Hm, so.</think>Hej.</say>"
 
 
@@ -178,6 +183,28 @@ def test_a_client_that_stores_itself_sends_reasoning_back(thinker: RunningServic
     (message,) = InputItem.model_validate(sent_back).for_template()
     assert message["reasoning_content"] == "Hm, so."
     assert "encrypted_content" not in both(thinker, input=THOUGHT)[0]["output"][0]
+
+
+@pytest.mark.parametrize("form", [{}, {"reasoning": {"summary": "auto"}}])
+def test_earlier_reasoning_reaches_the_template_however_it_comes_back(
+    thinker: RunningService, form: dict[str, Any]
+) -> None:
+    def n_tokens(**fields: Any) -> int:
+        counted = thinker.http.post("/v1/responses/input_tokens", json={"model": "", **fields})
+        assert counted.status_code == 200, counted.text
+        return int(counted.json()["input_tokens"])
+
+    question, again = {"role": "user", "content": THOUGHT}, {"role": "user", "content": "And?"}
+    body = {"model": "", "input": [question], "include": ["reasoning.encrypted_content"], **form}
+    answer = thinker.http.post("/v1/responses", json=body).json()
+    reasoning, message = answer["output"]
+    sealed = {**reasoning, "summary": [], "content": []}
+    references = [{"type": "item_reference", "id": item["id"]} for item in (reasoning, message)]
+    expected = len(f"{THOUGHT}\n<think>Hm, so.</think>Hej.\nAnd?\n")
+    assert n_tokens(input=[again], previous_response_id=answer["id"]) == expected
+    for earlier in ([reasoning, message], [sealed, message], references):
+        assert n_tokens(input=[question, *earlier, again]) == expected
+    assert n_tokens(input=[question, message, again]) == expected - len("<think>Hm, so.</think>")
 
 
 @pytest.mark.parametrize("text", ["", "Hm.", "Å\n\U0001f600"])
