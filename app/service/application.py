@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
 
+from app.event_log import log_event
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
 from app.service.api.anthropic.models import is_anthropic
@@ -63,7 +64,7 @@ from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager
 from app.service.models.plan_service import PlanService
 from app.service.shutdown_policy import ShutdownPolicy
-from quantizer.errors import UserError
+from quantizer.errors import StorageError, UserError
 
 __all__ = ["create_app", "create_document"]
 
@@ -136,10 +137,11 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.create_task(models.warm_up())
+        beginning = [asyncio.create_task(work) for work in (models.warm_up(), _prune(stored))]
         yield
-        warming.cancel()
-        await asyncio.gather(warming, return_exceptions=True)
+        for task in beginning:
+            task.cancel()
+        await asyncio.gather(*beginning, return_exceptions=True)
         await runs.close()
         await asyncio.gather(library_service.close(), models.close(), jobs.close(), stored.close())
 
@@ -161,6 +163,13 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
     return AccessLog(Guard(app, policy, _error_body_for), log)
+
+
+async def _prune(stored: ResponseStore) -> None:
+    try:
+        await stored.prune()
+    except StorageError as error:
+        log_event("service", str(error))
 
 
 def create_document() -> dict[str, Any]:

@@ -233,6 +233,17 @@ class ResponseStore:
 
         return await self._run(run) if self._exists else False
 
+    async def prune(self) -> None:
+        """Remove what is beyond the limits, which may have changed; all of it where nothing is to be stored."""
+
+        def run() -> None:
+            with self._database.writing() as connection:
+                self._shrink(connection)
+            self._give_back(0)
+
+        if self._exists:
+            await self._run(run)
+
     async def close(self) -> None:
         """Close the file."""
         await self._run(self._database.close)
@@ -256,11 +267,11 @@ class ResponseStore:
             sql = "DELETE FROM records WHERE id IN (SELECT id FROM records ORDER BY used_s, id LIMIT ?)"
             n_removed = connection.execute(sql, (_n_to_remove(connection),)).rowcount
 
-    def _give_back(self) -> None:
-        """Return free pages to the disk, when there are many."""
+    def _give_back(self, most: int = _MOST_FREE_PAGES) -> None:
+        """Return free pages to the disk, where there are more than `most`."""
         with self._database.reading() as connection:
-            if connection.execute("PRAGMA freelist_count").fetchone()[0] > _MOST_FREE_PAGES:
-                connection.execute("PRAGMA incremental_vacuum").fetchall()
+            if connection.execute("PRAGMA freelist_count").fetchone()[0] > most:
+                connection.executescript("PRAGMA incremental_vacuum")  # `execute` stops after one page
 
 
 def _n_to_remove(connection: sqlite3.Connection) -> int:

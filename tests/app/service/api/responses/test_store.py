@@ -143,6 +143,32 @@ async def test_what_was_not_used_for_so_many_days_leaves(tmp_path: Path) -> None
         assert await kept(store, "resp_1", "resp_2", "resp_3") == ["resp_2", "resp_3"]
 
 
+async def test_what_is_too_old_leaves_when_the_service_starts(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, LARGE, clock) as store:
+        await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "a")])
+        clock.now_s += 20 * DAY_S
+        await store.add(Kind.RESPONSE, {"id": "resp_2"}, [asked("msg_2", "b")])
+    clock.now_s += 20 * DAY_S
+    async with opened(tmp_path, LARGE, clock) as store:
+        await store.prune()
+        assert await kept(store, "resp_1", "resp_2") == ["resp_2"]
+
+
+async def test_all_leaves_where_nothing_is_to_be_stored_any_more(tmp_path: Path) -> None:
+    async with opened(tmp_path / "none", StoreLimits(0, 30)) as store:
+        await store.prune()
+    async with opened(tmp_path) as store:
+        for number in range(100):
+            await store.add(Kind.RESPONSE, {"id": f"resp_{number}"}, [asked(f"msg_{number}", "secret" * 1000)])
+    async with opened(tmp_path, StoreLimits(0, 30)) as store:
+        await store.prune()
+        assert await store.record(Kind.RESPONSE, "resp_99") is None
+    assert texts_in(tmp_path) == []
+    assert (tmp_path / FILE_NAME).stat().st_size < 100_000
+    assert not (tmp_path / "none").exists()
+
+
 async def test_the_least_recently_used_leaves_first_where_the_file_is_full(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, StoreLimits(1 << 20, 0), clock) as store:
