@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import ConfigDict, Field, StrictInt
 from typing_extensions import TypedDict  # pydantic accepts no other before Python 3.12
 
+from app.service.api.ignored_fields import TellingBody
 from app.service.pool.keep_alive import IdleLimit
 
 __all__ = ["Body", "Byte", "TokenIds", "TtlBody", "WithWarnings"]
@@ -19,8 +20,8 @@ TokenIds: TypeAlias = list[StrictInt]
 Byte: TypeAlias = Annotated[int, Field(ge=0, le=255)]
 
 
-class Body(BaseModel):
-    """An object of a request. Unknown fields are ignored: clients send many that mean nothing here."""
+class Body(TellingBody):
+    """An object of a request. Unknown fields are ignored, and told: see `ignored_fields`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -36,6 +37,6 @@ class TtlBody(Body):
 
 
 class WithWarnings(TypedDict, total=False):
-    """An answer of a model; `warnings` come where the planner has advice on how the model lies in memory."""
+    """An answer of a model; `warnings` say how the model lies in memory, and what of the request has no effect."""
 
     warnings: list[str]

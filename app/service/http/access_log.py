@@ -15,6 +15,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.event_log import log_event
 from app.service.pool.engine_client import EngineClient
 from app.terminal import printable_line
 
@@ -22,6 +23,9 @@ __all__ = ["WARNING_HEADER", "AccessLog", "RequestRecord", "record_of"]
 
 WARNING_HEADER = "x-localllm-warning"
 _KEY = "localllm.record"
+_MOST_SHOWN = 8
+_MOST_SHOWN_CHARACTERS = 60
+_MOST_LOGGED = 256  # combinations of a path and fields
 _NO_STATUS = 499  # the client went away before there was one
 _SWITCHING_PROTOCOLS = 101
 
@@ -30,7 +34,8 @@ _SWITCHING_PROTOCOLS = 101
 class RequestRecord:
     """The model of a request, and its tokens: those of a prompt with several answers count once for each.
 
-    `notices` are for the client, `until_end` holds what lasts until the whole answer was sent.
+    `notices` are for the client, `ignored` are the fields of its request that have no effect. `until_end` holds what
+    lasts until the whole answer was sent.
     """
 
     model_id: str = ""
@@ -40,6 +45,7 @@ class RequestRecord:
     started_s: float = field(default_factory=time.monotonic)
     until_end: ExitStack = field(default_factory=ExitStack)
     notices: list[str] = field(default_factory=list)
+    ignored: tuple[str, ...] = ()
 
     def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
         """Add the tokens of an answer or a vector."""
@@ -61,7 +67,15 @@ class RequestRecord:
     def warnings(self) -> tuple[str, ...]:
         """What the client learns beside the answer: the planner's warnings, once the model is loaded, and notices."""
         planned = self.engine.status.warnings if self.engine is not None else ()
-        return (*planned, *self.notices)
+        ignored = (f"localllm ignores {self.ignored_text}.",) if self.ignored else ()
+        return (*planned, *self.notices, *ignored)
+
+    @property
+    def ignored_text(self) -> str:
+        """The fields without effect in short."""
+        names = [printable_line(name)[:_MOST_SHOWN_CHARACTERS] for name in self.ignored[:_MOST_SHOWN]]
+        n_more = len(self.ignored) - len(names)
+        return ", ".join(names) + (f" and {n_more} more" if n_more else "")
 
 
 def record_of(scope: Any) -> RequestRecord:
@@ -77,6 +91,7 @@ class AccessLog:
     def __init__(self, app: ASGIApp, write: Callable[[str], object] | None = None) -> None:
         self._app = app
         self._write = write
+        self._logged: set[tuple[str, str]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -101,8 +116,16 @@ class AccessLog:
             with record.until_end:
                 await self._app(scope, receive, send_and_note)
         finally:
+            if record.ignored:
+                self._log_ignored(scope["path"], record.ignored_text)
             if self._write is not None:
                 self._write(_line(scope, status, record.took_s, record))
+
+    def _log_ignored(self, path: str, fields: str) -> None:
+        """Log the fields once for each path: a client sends the same ones each time."""
+        if (path, fields) not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add((path, fields))
+            log_event("service", printable_line(f"{path} ignores {fields}"))
 
 
 def _line(scope: Scope, status: int, took_s: float, record: RequestRecord) -> str:
@@ -110,6 +133,7 @@ def _line(scope: Scope, status: int, took_s: float, record: RequestRecord) -> st
     model = f" model={record.model_id}" if record.model_id else ""
     n_in, n_out = record.n_prompt_tokens, record.n_output_tokens
     tokens = f" prompt_tokens={n_in} output_tokens={n_out}" if n_in or n_out else ""
+    ignored = f" ignored={record.ignored_text!r}" if record.ignored else ""
     method = scope.get("method", "WEBSOCKET")  # whose line comes at its end, with the tokens of all its calls
-    line = f"{when} {method} {scope['path']} {status} {took_s * 1000:.1f}ms{model}{tokens}"
+    line = f"{when} {method} {scope['path']} {status} {took_s * 1000:.1f}ms{model}{tokens}{ignored}"
     return printable_line(line)

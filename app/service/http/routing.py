@@ -13,12 +13,13 @@ import json
 import re
 from collections.abc import Callable
 from math import isfinite
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
 from quantizer.errors import RequestError
 
@@ -34,6 +35,13 @@ _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.
 _BODY = "body"  # the name of the parameter
 
 Body = TypeVar("Body", bound=BaseModel)
+
+
+@runtime_checkable
+class TellsIgnored(Protocol):
+    """A body that knows which of the fields that it was made of have no effect."""
+
+    def ignored_fields(self, fields: dict[str, Any]) -> tuple[str, ...]: ...
 
 
 class Router(APIRouter):
@@ -75,7 +83,7 @@ def _with_body(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """Read and validate the JSON object of `request`, ignoring unknown fields.
+    """Read and validate the JSON object of `request`; the record of the request learns which fields have no effect.
 
     Raises RefusedError for one that is too large (413) or too slow (408), RequestError for an invalid one.
     """
@@ -89,9 +97,12 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     is_small = len(data) <= _PARSED_ON_THE_LOOP_BYTES
     fields = parse_object(data) if is_small else await asyncio.to_thread(parse_object, data)
     try:
-        return kind.model_validate(fields)
+        body = kind.model_validate(fields)
     except ValidationError as error:
         raise invalid_fields(error) from None
+    if isinstance(body, TellsIgnored):
+        record_of(request.scope).ignored = body.ignored_fields(fields)
+    return body
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

@@ -148,6 +148,10 @@ class AnthropicToolBody(Body):
     description: StrictStr = ""
     input_schema: dict[str, Any] | None = None
 
+    @property
+    def unused(self) -> str:
+        return self.name if self.input_schema is None else ""
+
 
 class AnthropicToolChoiceBody(Body):
     """Whether a tool must be called, and which."""

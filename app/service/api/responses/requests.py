@@ -63,6 +63,10 @@ class ResponsesToolBody(RawBody):
     def is_offered(self) -> bool:
         return self.type in _OFFERED
 
+    @property
+    def unused(self) -> str:
+        return "" if self.is_offered else self.type
+
     def tool(self) -> FunctionToolBody:
         function: dict[str, Any] = {
             "name": self.name,

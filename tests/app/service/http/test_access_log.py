@@ -17,6 +17,7 @@ from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
 from app.protocol.plan import PlanChange, PlanRemedy
 from app.service.application import create_app
+from app.service.http import access_log
 from app.service.http.access_log import WARNING_HEADER
 from app.service.http.guard import GuardPolicy
 from app.service.jobs.manager import JobManager
@@ -110,6 +111,46 @@ async def test_the_planners_warning_is_a_header_and_a_field(tmp_path: Path, tiny
     assert warned.json()["warnings"] == SAID
 
 
+@pytest.mark.parametrize("path", WHOLE)
+async def test_ignored_fields_are_in_a_header_a_field_and_the_lines_of_the_log(
+    tmp_path: Path, tiny_model: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(access_log, "log_event", lambda _, text: events.append(text))
+    body = {**WHOLE[path], "frob\nnicate": 1, "user": "me"}
+    async with _service(tmp_path, tiny_model) as service:
+        answers = [await service.http.post(path, json=body) for _ in range(2)]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert answer.headers[WARNING_HEADER] == "localllm ignores frob nicate."
+        assert answer.json()["warnings"] == ["localllm ignores frob nicate."]
+    assert all(line.endswith("ignored='frob nicate'") for line in service.lines)
+    assert events == [f"{path} ignores frob nicate"]
+
+
+async def test_of_many_ignored_fields_some_are_named_and_not_for_ever_logged(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(access_log, "log_event", lambda _, text: events.append(text))
+    monkeypatch.setattr(access_log, "_MOST_LOGGED", 3)
+    many = {f"field{number}": "x" for number in range(2000)}
+    async with _service(tmp_path, tiny_model) as service:
+        answer = await service.http.post("/v1/completions", json=WHOLE["/v1/completions"] | many | {"y" * 999: 1})
+        for number in range(5):
+            await service.http.post("/v1/completions", json=WHOLE["/v1/completions"] | {f"other{number}": 1})
+    (warning,) = answer.json()["warnings"]
+    assert warning == f"localllm ignores {', '.join(f'field{number}' for number in range(8))} and 56 more."
+    assert len(events) == 3
+
+
+async def test_a_refused_request_says_what_it_would_have_ignored(tmp_path: Path, tiny_model: Path) -> None:
+    async with _service(tmp_path, tiny_model) as service:
+        answer = await service.http.post("/v1/completions", json={"model": "nobody", "prompt": "x", "frobnicate": 1})
+    assert answer.status_code == 404
+    assert answer.headers[WARNING_HEADER] == "localllm ignores frobnicate."
+
+
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
 async def test_a_stream_with_the_whole_message_has_the_warning_in_it(
     tmp_path: Path, tiny_model: Path, path: str
@@ -134,6 +175,6 @@ async def test_the_end_of_a_stream_has_the_warning(tmp_path: Path, tiny_model: P
         await service.models.default.engine.ready()
         engine = service.models.default.engine
         engine.status = replace(engine.status, plan=PLAN)
-        text = (await service.http.post(path, json={**ASKED, "stream": True})).text
+        text = (await service.http.post(path, json={**WHOLE[path], "stream": True})).text
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line and not line.endswith("[DONE]")]
     assert [json.loads(line).get("warnings") for line in lines][-1] == SAID
