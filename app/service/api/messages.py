@@ -128,7 +128,7 @@ def refuse_unreadable_question(turns: Sequence[tuple[str, Sequence[str]]]) -> No
     follows_tool = len(asked) < len(spoken) and spoken[-len(asked) - 1][0] == "tool"
     if asked and asked[0][1] and not follows_tool:
         cause = f"Content of type {asked[0][1][0][:40]!r} is not supported: no model here reads anything but text."
-        raise RequestError(cause, "Send text; a picture of an earlier message, or in a tool's result, does no harm.")
+        raise RequestError(cause, "Ask again in words.")
 
 
 class _FileBody(Body):
