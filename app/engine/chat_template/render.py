@@ -108,7 +108,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def _to_json(value: object, indent: int | None = None, **_options: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=list)  # filters make generators
 
 
 def _raise_exception(message: object) -> NoReturn:

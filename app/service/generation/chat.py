@@ -8,9 +8,9 @@ templates refuse unknown ones. Independent of HTTP and of dialects.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.json_format import JsonFormat
@@ -32,6 +32,8 @@ __all__ = ["ChatTurn", "Prompt", "chat_generation", "prompt_of"]
 
 Message = dict[str, Any]
 Messages = Sequence[Message]
+
+_Render: TypeAlias = Callable[[Messages, Sequence[Mapping[str, Any]] | None], Awaitable[str]]
 
 _INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
 _FORM = "To call one, answer in exactly this form, with its name and its arguments:"
@@ -171,13 +173,24 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
     else:
         if "tool_calls" not in file.chat_template:
             messages = _with_calls_as_text(messages, tool_format)
-        text = await render(messages, [tool.for_template() for tool in tools.tools] or None)
+        text = await _with_tools(render, messages, tools)
         if not all(tool.name in text for tool in tools.tools):  # some templates that write calls list no tools
             text = await render(_with_instructions(messages, tool_format, tools), None)
         text = tool_format.continued(text)
     add_special = not (file.bos_token and text.startswith(file.bos_token))
     tool_calling = ToolCalling(tool_format, tools) if tools.tools else None
     return Prompt(text, add_special, reasoning_tags_of(file.chat_template, text), tool_calling)
+
+
+async def _with_tools(render: _Render, messages: Messages, options: ToolOptions) -> str:
+    """Return the prompt of `messages` with tools, "" where the template fails with their schemas and not without."""
+    if not options.tools:
+        return await render(messages, None)
+    try:
+        return await render(messages, [tool.for_template() for tool in options.tools])
+    except RequestError:
+        await render(messages, None)  # a failure of the messages is the client's to know
+        return ""
 
 
 def _with_instructions(messages: Messages, tool_format: ToolFormat, options: ToolOptions) -> list[Message]:

@@ -1,7 +1,7 @@
 """The messages of a conversation as one chat template wants them: earlier reasoning, calls and results.
 
-Owns under which name reasoning goes into a template, and the order that GPT-OSS's template assumes. Independent of
-dialects, which give reasoning as `reasoning_content` in a message of the assistant.
+Owns under which name reasoning goes into a template, and the order that those of GPT-OSS and Llama 3 assume.
+Independent of dialects, which give reasoning as `reasoning_content` in a message of the assistant.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ Message = dict[str, Any]
 # MiniMax M2, Kimi K2; of GPT-OSS, LFM2.5; of Solar Open).
 _NAMES = (REASONING, "thinking", "reasoning")
 _IN_PARTS = re.compile(r"""\[['"]type['"]\]\s*==\s*['"]thinking['"]""")  # Ministral 3, Magistral
+# Templates that print one call of a message, and refuse or lose others: Llama 3.1 to 3.3, GigaChat 3.
+_FIRST_CALL = re.compile(r"""tool_calls(?:['"]\])?\[0\]""")
+_ALL_CALLS = re.compile(r"""\bin [\w.\[\]'"]*tool_calls""")
 _PARAGRAPH_BREAK = "\n\n"
 
 
@@ -28,6 +31,8 @@ def messages_for(chat_template: str, messages: Iterable[Message]) -> list[Messag
     """Return `messages` as `chat_template` reads them; reasoning that it does not read is left out."""
     if HARMONY.opens_in(chat_template):
         return _harmony([_with_reasoning(message, "thinking") for message in messages])
+    if _FIRST_CALL.search(chat_template) and not _ALL_CALLS.search(chat_template):
+        messages = _with_single_calls(list(messages))
     if _IN_PARTS.search(chat_template) and not _reads(REASONING, chat_template):
         return [_with_parts(message) for message in messages]
     name = next((name for name in _NAMES if _reads(name, chat_template)), "")
@@ -56,6 +61,21 @@ def _with_parts(message: Message) -> Message:
     return {**others, "content": parts}
 
 
+def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return `messages` with one call in each, followed by its result."""
+    ordered, rest = [], list(messages)
+    while rest:
+        message = rest.pop(0)
+        if len(message.get("tool_calls", ())) < 2:
+            ordered.append(message)
+            continue
+        n_results = next((i for i, other in enumerate(rest) if other["role"] != "tool"), len(rest))
+        first, *others = _paired(message, rest[:n_results])
+        ordered += [{**message, "tool_calls": first["tool_calls"]}, *others]
+        rest = rest[n_results:]
+    return ordered
+
+
 def _harmony(messages: Sequence[Message]) -> list[Message]:
     """Return `messages` with one system message, first, and each call in a message before its result.
 
@@ -80,8 +100,14 @@ def _harmony(messages: Sequence[Message]) -> list[Message]:
 
 
 def _one_by_one(message: Message, results: Sequence[Message]) -> list[Message]:
-    """Return each call of `message` with its result, found by its id, or else the next one."""
+    """Return each call of `message` with its result, and all that was thought and said with the first."""
     thoughts = _PARAGRAPH_BREAK.join(filter(None, (message.get("thinking"), message["content"])))
+    first, *others = _paired(message, results)
+    return [{**first, "thinking": thoughts} if thoughts else first, *others]
+
+
+def _paired(message: Message, results: Sequence[Message]) -> list[Message]:
+    """Return each call of `message` with its result, found by its id, or else the next one."""
     left, ordered = list(results), []
     for call in message["tool_calls"]:
         ordered.append({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -89,6 +115,4 @@ def _one_by_one(message: Message, results: Sequence[Message]) -> list[Message]:
         for result in (named or left)[:1]:
             left.remove(result)
             ordered.append(result)
-    if thoughts:
-        ordered[0]["thinking"] = thoughts
     return [*ordered, *left]

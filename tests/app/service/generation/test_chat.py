@@ -14,7 +14,7 @@ from app.service.http.errors import openai_error
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
-from quantizer.errors import NoTemplateError
+from quantizer.errors import NoTemplateError, RequestError
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 HERMES = (
@@ -45,7 +45,11 @@ class HereAndNow:
     async def render(
         self, template: str, messages: Any, *, add_generation_prompt: bool = True, **variables: Any
     ) -> str:
-        return render(template, {"messages": messages, "add_generation_prompt": add_generation_prompt, **variables})
+        variables |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        try:
+            return render(template, variables)
+        except Exception as error:
+            raise RequestError(f"The model's chat template rejects these messages: {error}", "Change them.") from None
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -64,6 +68,19 @@ async def test_a_template_with_tool_support_lists_the_tools() -> None:
     assert made.tool_calling is not None
     assert made.tool_calling.tool_format.name == "hermes"
     assert "<tool_call>" in made.visible_tags
+
+
+async def test_a_template_that_fails_with_the_schemas_of_tools_gets_instructions() -> None:
+    failing = "{% if tools %}{{ tools[0].function.parameters.type.x.y }}{% endif %}" + HERMES
+    made = await prompt(failing, HELLO, OFFER)
+    assert '{"name": "add", "description": "Adds."' in made.text, "Hermes 2 Pro fails with a type that may be null"
+    assert made.tool_calling is not None
+    assert made.tool_calling.tool_format.name == "hermes"
+
+
+async def test_a_failure_of_the_messages_is_told_also_with_tools() -> None:
+    with pytest.raises(RequestError, match="no users"):
+        await prompt("{{ raise_exception('no users') }}" + HERMES, HELLO, OFFER)
 
 
 async def test_calls_and_results_go_into_the_template_as_they_are() -> None:

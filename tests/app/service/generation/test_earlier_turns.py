@@ -19,6 +19,27 @@ def result(call_id: str | None, content: str) -> dict[str, Any]:
     return {"role": "tool", "content": content, **({"tool_call_id": call_id} if call_id else {})}
 
 
+def test_a_template_that_prints_the_first_call_only_gets_one_in_each_message() -> None:
+    template = (
+        "{% if not message.tool_calls|length == 1 %}{{ raise_exception() }}{% endif %}{{ message.tool_calls[0] }}"
+    )
+    turns = [
+        {**PLAIN, "tool_calls": [call("a"), call("b")]},
+        result("b", "2"),
+        result("a", "1"),
+        {**PLAIN, "tool_calls": [call("c")]},
+        result("c", "3"),
+    ]
+    assert messages_for(template, turns) == [
+        {**PLAIN, "tool_calls": [call("a")]},
+        result("a", "1"),
+        {"role": "assistant", "content": None, "tool_calls": [call("b")]},
+        result("b", "2"),
+        *turns[3:],
+    ], "Llama 3.1 to 3.3 refuse two"
+    assert messages_for("{% for c in message.tool_calls %}{% endfor %}{{ message.tool_calls[0] }}", turns) == turns
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
