@@ -38,7 +38,6 @@ _Render: TypeAlias = Callable[[Messages, Sequence[Mapping[str, Any]] | None], Aw
 _INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
 _FORM = "To call one, answer in exactly this form, with its name and its arguments:"
 _ELSE = "Call a function only where it helps; answer in plain words otherwise. The results come with the next message."
-_ALWAYS_THINKS = "This model thinks before it answers: its template cannot turn that off, and was asked for the least."
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +115,9 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     requests = turn.requests(prompt)
     if notice := notice_of_notes(turn.messages):
         model.record.notices.append(notice)
-    if prompt.tags.opening and turn.thinking.is_unheeded(model.file.chat_template):
-        model.record.notices.append(_ALWAYS_THINKS)
+    unheeded = turn.thinking.unheeded(model.file.chat_template, turn.request.max_tokens)
+    if prompt.tags.opening and unheeded:
+        model.record.notices.append(unheeded)
 
     def prefill_next(answer: Answer) -> None:
         if answer.calls or turn.begun:  # a tool answers next, or the message is not whole

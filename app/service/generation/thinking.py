@@ -18,6 +18,8 @@ __all__ = ["DEFAULT_THINKING", "LEVELS", "Thinking"]
 
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _OFF = ("none", "no_think", "off")  # what templates call no thought
+_OFF_VALUES = (False, 0, *_OFF, "minimal", "disabled")
+_ALWAYS_THINKS = "This model thinks before it answers: its template cannot turn that off, and was asked for the least."
 _RESERVED = frozenset({"messages", "tools", "template", "add_generation_prompt", "bos_token", "eos_token", "self"})
 # Up to how many tokens a budget is of which level, where a template knows levels only.
 _MOST_TOKENS = ((0, "none"), (2048, "low"), (8192, "medium"))
@@ -72,12 +74,24 @@ class Thinking:
             values = {name: value for name, value in told if value is not None}
         return {**values, **self.variables}
 
-    def is_unheeded(self, chat_template: str) -> bool:
-        """Return whether no thought was asked for and `chat_template` has no way to turn it off."""
-        if self.is_wanted is not False or self.is_assumed or _switches_by_word(chat_template):
-            return False
-        values = self.for_template(chat_template)
-        return not any(value in (False, 0, *_OFF, "minimal", "disabled") for value in values.values())
+    def unheeded(self, chat_template: str, max_tokens: int | None) -> str:
+        """Return what a model of `chat_template`, which thinks, does not heed, empty for nothing.
+
+        A budget counts if an answer of `max_tokens` may be much longer: clients set it to nearly as many.
+        """
+        if self.is_assumed:
+            return ""
+        if self.is_wanted is False and not self._turns_off(chat_template):
+            return _ALWAYS_THINKS
+        names = [control.name for control in _controls(chat_template)]
+        is_long = max_tokens is None or (self.n_tokens or 0) < 0.9 * max_tokens
+        if self.is_wanted and self.n_tokens and is_long and "thinking_budget" not in names:
+            return f"This model's thoughts may be longer than {self.n_tokens} tokens: its template takes no budget."
+        return ""
+
+    def _turns_off(self, chat_template: str) -> bool:
+        values = self.for_template(chat_template).values()
+        return _switches_by_word(chat_template) or any(value in _OFF_VALUES for value in values)
 
     def in_messages(self, messages: Sequence[Message], chat_template: str) -> list[Message]:
         """Return `messages` with the word by which templates without a variable are told, in the first of them."""

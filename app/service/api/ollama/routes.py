@@ -239,7 +239,7 @@ async def _load(
 async def _respond(
     request: Request, formatter: OllamaFormatter[Object], body: OllamaTextBody, model: ServedModel, prepare: Prepare
 ) -> JsonResponse[Object] | LineStream[Object]:
-    if body.think and reasoning_tags_of(model.file.chat_template, "") == NO_REASONING:
+    if body.how_to_think().is_wanted and reasoning_tags_of(model.file.chat_template, "") == NO_REASONING:
         raise RefusedError(400, "invalid_request", f'"{model.ref.id}" does not support thinking.', "Leave think out.")
     if body.is_streamed:
         return LineStream(_lines(formatter, model, prepare), ollama_error)

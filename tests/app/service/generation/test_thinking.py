@@ -99,16 +99,26 @@ def test_the_variables_of_a_client_count_over_its_level() -> None:
 
 @pytest.mark.parametrize("template", [GPT_OSS, "{% generation %}<think>{% endgeneration %}", "{{ message.thinking }}"])
 def test_a_model_that_always_thinks_does_not_heed_a_wish_for_none(template: str) -> None:
-    assert OFF.is_unheeded(template)
-    assert not replace(OFF, is_assumed=True).is_unheeded(template)
-    assert not any(thinking.is_unheeded(template) for thinking in (ON, LOW, Thinking()))
+    assert "cannot turn that off" in OFF.unheeded(template, None)
+    assert not any(
+        thinking.unheeded(template, None) for thinking in (ON, LOW, Thinking(), replace(OFF, is_assumed=True))
+    )
 
 
 @pytest.mark.parametrize(
     "template", [QWEN3, DEEPSEEK, MISTRAL_4, HUNYUAN_3, COMMAND_A, SOLAR, KIMI_K3, SEED, MINIMAX_M3, NEMOTRON_2]
 )
 def test_a_model_that_need_not_think_heeds_it(template: str) -> None:
-    assert not OFF.is_unheeded(template)
+    assert not OFF.unheeded(template, None)
+
+
+def test_a_budget_that_a_template_cannot_take_is_told_where_it_would_matter() -> None:
+    budget = Thinking(n_tokens=1024)
+    assert "1024 tokens" in budget.unheeded(QWEN3, None)
+    assert "1024 tokens" in budget.unheeded(QWEN3, 4096)
+    assert not budget.unheeded(QWEN3, 1025)
+    assert not budget.unheeded(SEED, None)
+    assert not replace(budget, is_on=False).unheeded(QWEN3, None)
 
 
 def test_a_template_that_reads_a_word_gets_it_in_the_first_message() -> None:
