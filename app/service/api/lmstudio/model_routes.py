@@ -289,7 +289,7 @@ def _capabilities(facts: FileFacts) -> Capabilities:
 def _reasoning(template: str) -> Reasoning:
     """Return what a template can be told: whether to think at all, and how much."""
     low, high = (Thinking(effort=effort).for_template(template) for effort in ("low", "high"))
-    off: list[ReasoningOption] = [] if Thinking(is_on=False).is_unheeded(template) else ["off"]
+    off: list[ReasoningOption] = [] if Thinking(is_on=False).unheeded(template, None) else ["off"]
     if low != high:
         return {"allowed_options": [*off, "low", "medium", "high"], "default": "medium"}
     return {"allowed_options": [*off, "on"], "default": "on"}
