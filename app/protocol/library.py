@@ -102,6 +102,12 @@ class LocalModel(ModelFacts):
     expires_s: float | None = None
     is_arriving: bool = False
 
+    @property
+    def file_stem(self) -> str:
+        """The name of its file without the ending; empty for a file without it, whose name is a hash."""
+        name = self.path.replace("\\", "/").rpartition("/")[2]
+        return name.removesuffix(".gguf") if name.endswith(".gguf") else ""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadState:

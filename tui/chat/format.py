@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from app.chat.conversation import ChatSettings, Scalar
 from app.chat.sampling_options import valid_options
+from app.library.local.naming import id_of
 from app.terminal import printable_line
 from tui.chat.answer_stream import AnswerFigures
 from tui.chat.conversation import Ending, TranscriptEntry
@@ -64,6 +65,7 @@ _FIGURES = ("decode_tokens_per_s", "time_to_first_token_s", "n_prompt_tokens", "
 _BAR_CELLS = 10
 _OPTION_CHARACTERS = 60
 _MODEL_CELLS = 24
+_MODEL_END_CELLS = 10  # of those, for the size and the type
 
 
 def settings_line(settings: ChatSettings) -> str:
@@ -239,12 +241,13 @@ def _bar(progress: float) -> str:
 
 
 def _shortened(model: str) -> str:
-    """Return the name that F6 shows, also while a path is being loaded; the end of a long one."""
+    """Return the name that F6 shows, also while a path is being loaded; of a long one its beginning and its end."""
     path = PurePath(model)
     if path.is_absolute():
-        model = path.name.removesuffix(".gguf")
+        model = id_of(path.name)
     if cell_len(model) <= _MODEL_CELLS:
         return model
-    while cell_len(model) >= _MODEL_CELLS:
-        model = model[1:]
-    return f"…{model}"
+    end = model[-1:]
+    while cell_len(end) < _MODEL_END_CELLS:
+        end = model[-len(end) - 1 :]
+    return f"{set_cell_size(model, _MODEL_CELLS - cell_len(end) - 1).rstrip()}…{end}"

@@ -35,11 +35,15 @@ async def resolve_model(connection: ServiceConnection, typed: str) -> str:
 
 
 def find_model(typed: str, models: Sequence[LocalModel]) -> LocalModel:
-    """Return the model called `typed`, else the only one whose name contains its words. Raises UsageError."""
+    """Return the model called `typed`, else the only one whose name contains its words. Raises UsageError.
+
+    Its names are its id and that of its file.
+    """
     wanted = typed.casefold()
-    words = wanted.split()
+    names = {model.path: f"{model.id} {model.file_stem}".casefold() for model in models}
     exact = [model for model in models if wanted in (model.id.casefold(), model.path.casefold())]
-    found = exact[:1] or [model for model in models if all(word in model.id.casefold() for word in words)]
+    exact = exact[:1] or [model for model in models if wanted == model.file_stem.casefold()]
+    found = exact or [model for model in models if all(word in names[model.path] for word in wanted.split())]
     if len(found) == 1:
         return found[0]
     if found:

@@ -148,8 +148,8 @@ class Section:
 
 
 def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
-    """Return the rows of the library, and of other programs' models, whose names contain all `words`."""
-    rows = [_local_row(model) for model in models if _matches(model.id, words)]
+    """Return the rows of the library, and of other programs' models, whose ids and file names contain all `words`."""
+    rows = [_local_row(model) for model in models if _matches(f"{model.id} {model.file_stem}", words)]
     return tuple(row for row in rows if row.kind == "local"), tuple(row for row in rows if row.kind == "external")
 
 

@@ -36,7 +36,7 @@ class _Job:
     seed: int
 
 
-@click.command(epilog="Example: localllm bench qwen3-0.6b-Q8_0 --against http://127.0.0.1:8080")
+@click.command(epilog="Example: localllm bench qwen3:0.6b-q8_0 --against http://127.0.0.1:8080")
 @click.argument("model", shell_complete=complete_model)
 @click.option("--against", metavar="OTHER", help="Another model, or the URL of any OpenAI-compatible server.")
 @click.option("--against-model", default="", metavar="NAME", help="Model of that server.  [default: its first]")

@@ -35,7 +35,7 @@ def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> 
     _place(find_importable(source, load_settings()), name, is_copy=is_copy, wants_json=wants_json)
 
 
-@click.command(epilog="Example: localllm cp qwen3-0.6b-Q8_0 coder")
+@click.command(epilog="Example: localllm cp qwen3:0.6b-q8_0 coder")
 @click.argument("model", shell_complete=complete_model)
 @click.argument("name")
 @options("wants_json")

@@ -53,6 +53,7 @@ def pull(
     from app.library.hub.catalogue import resolve_reference
     from app.library.hub.selection import quant_chooser
     from app.library.local.index import Index
+    from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import local_planning_context
     from app.library.pulling.puller import Puller, plan_model_pull
 
@@ -70,7 +71,7 @@ def pull(
             choose = quant_chooser(access, lambda: local_planning_context(settings))
             path = asyncio.run(puller.pull(lambda at: plan_model_pull(at, wanted, settings.models_dir, choose)))
     if not wants_json:
-        click.echo(printable(f"{path} is complete. Run it: localllm run {path.stem}"))
+        click.echo(printable(f"{path} is complete. Run it: localllm run {resolve(str(path), settings).id}"))
 
 
 async def _pull_checkpoint(

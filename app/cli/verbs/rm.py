@@ -24,7 +24,7 @@ __all__ = ["rm"]
 _ASKING_TIMEOUT_S = 2.0
 
 
-@click.command(epilog="Example: localllm rm qwen3-0.6b-Q8_0")
+@click.command(epilog="Example: localllm rm qwen3:0.6b-q8_0")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
 @options("assume_yes", "wants_json")
 def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
@@ -40,7 +40,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     refs = {ref.path: ref for ref in (resolve(name, settings) for name in models)}
     removals = [plan_removal(ref, settings.models_dir) for ref in refs.values()]
     if not assume_yes:
-        _check_unused([ref.served_as for ref in refs.values()], settings)
+        _check_unused([ref.id for ref in refs.values()], settings)
     listed = "".join(f"  {_described(removal)}\n" for removal in removals)
     confirm_removal(f"{listed}Remove it?", assume_yes=assume_yes)
     with open_index(settings.cache_dir) as index:

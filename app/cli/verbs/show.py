@@ -13,7 +13,7 @@ from app.terminal import printable, printable_line
 __all__ = ["show"]
 
 
-@click.command(epilog="Example: localllm show qwen3-0.6b-Q8_0")
+@click.command(epilog="Example: localllm show qwen3:0.6b-q8_0")
 @click.argument("model", shell_complete=complete_model)
 @click.option(
     "--template", "wants_template", is_flag=True, help="Print the chat template, or its difference to the base."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 
-@click.command(epilog="Example: localllm verify qwen3-0.6b-Q8_0")
+@click.command(epilog="Example: localllm verify qwen3:0.6b-q8_0")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
 @click.option("--record", "is_recording", is_flag=True, help="Record the current hashes as correct.")
 @options("wants_json")

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -168,14 +168,10 @@ def _file_identity(path: Path) -> tuple[int, int] | str:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model of this machine: the id that people use and its first or only file. `repo` is publisher/name,
-    the name of one folder, or empty.
-
-    `place` is the program whose file it is, empty for our own. `served_as` is what the service calls it, see `ids`.
-    """
+    """A model of this machine: its id, see `naming`, and its first or only file. `repo` is publisher/name,
+    the name of one folder, or empty. `place` is the program whose file it is, empty for our own."""
 
     id: str
     path: Path
     repo: str = ""
     place: str = ""
-    served_as: str = field(default="", compare=False)  # derived from the others

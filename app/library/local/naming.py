@@ -1,9 +1,9 @@
-"""Names of models: safe file names, the ids that the service gives, and paths in the library. Pure.
+"""Names of models: safe file names, ids, and paths in the library. Pure.
 
-Ids follow Ollama's form, qwen2.5-coder:7b-instruct-q4_K_M: editors derive the prompt format from the part before the
-colon. They come from file names alone, because reading a header takes up to 0.3 s. A name from a hub or a URL is
-untrusted: one that leaves its folder, or that any system treats specially, is rejected on every system, so that a
-library can be moved. Does not access the disk.
+A model has one id, for people and for clients, in Ollama's form, qwen2.5-coder:7b-instruct-q4_K_M: editors derive the
+prompt format from the part before the colon. Ids come from file names alone, as reading a header takes up to 0.3 s. A
+name from a hub or a URL is untrusted: one that leaves its folder, or that any system treats specially, is rejected on
+every system, so that a library can be moved. Does not access the disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from app.library.local.model_files import ModelRef
 from quantizer.errors import UsageError
 from quantizer.gguf.shards import unsplit_name
 
-__all__ = ["id_of", "ids_of", "is_path", "is_safe_name", "library_ids", "listed", "model_output_path"]
+__all__ = ["id_of", "ids_of", "is_path", "is_safe_name", "listed", "model_output_path"]
 
 _MAX_BYTES = 200  # file systems allow 255, and partial files have longer names
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"/\\|?*\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
@@ -76,33 +76,6 @@ def id_of(file_name: str, repo: str = "") -> str:
         return f"{_cleaned(name).lower()}:{quant}" if quant else _cleaned(name)
     tag = [size[1].lower(), _cleaned(name[size.end() :], "").lower(), quant]
     return f"{_cleaned(name[: size.start()]).lower()}:{'-'.join(filter(None, tag))}"
-
-
-def library_ids(paths: Iterable[Path], models_dir: Path, taken: str = "") -> dict[Path, str]:
-    """Return the id of each model below `models_dir` in lists: the name of its file without the number of its part.
-
-    Several files of one name, and one whose name is `taken`, get their folders in front, a loose file "local".
-    """
-    ids: dict[Path, str] = {}
-    rest = list(paths)
-    for name_of in (_file_id, _folder_id, _exact_id):
-        names = {path: name_of(path.relative_to(models_dir)) for path in rest}
-        counts = Counter(name.lower() for name in (*names.values(), *ids.values(), taken))
-        ids |= {path: name for path, name in names.items() if counts[name.lower()] == 1}
-        rest = [path for path in rest if path not in ids]
-    return ids | {path: str(path) for path in rest}  # those that differ in case only, and a folder "local"
-
-
-def _file_id(path: Path) -> str:
-    return unsplit_name(path.name).removesuffix(".gguf")
-
-
-def _folder_id(path: Path) -> str:
-    return (path.parent / _file_id(path)).as_posix() if path.parts[1:] else f"{_LOCAL}/{_file_id(path)}"
-
-
-def _exact_id(path: Path) -> str:
-    return path.with_suffix("").as_posix() if path.parts[1:] else f"{_LOCAL}/{path.stem}"
 
 
 def ids_of(

@@ -13,7 +13,7 @@ from pathlib import Path
 from app.library.external import external_models
 from app.library.hub.reference import RepoReference
 from app.library.local.model_files import ModelRef, added_at_ns, model_paths, repo_of
-from app.library.local.naming import id_of, ids_of, is_path, library_ids, listed
+from app.library.local.naming import id_of, ids_of, is_path, listed
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.shards import unsplit_name
@@ -117,13 +117,13 @@ def absolute(path: str) -> Path:
 # How a name may match, the most exact way first; the name is in lower case.
 _MATCHERS: tuple[Callable[[ModelRef, str], bool], ...] = (
     lambda ref, name: ref.id.lower() == name,
-    lambda ref, name: ref.served_as.lower() == name,
     lambda ref, name: ref.id.lower() == f"{name}:latest",  # Ollama's meaning of a name without a tag
-    lambda ref, name: ref.path.stem.lower() == name or ref.path.name.lower() == name,
+    lambda ref, name: ref.place != BUILT_IN and name in _file_names(ref.path),
+    lambda ref, name: name in _file_names(ref.path),
     lambda ref, name: f"{ref.repo}/{ref.path.stem}".lower() == name,
     lambda ref, name: ref.repo.lower() == name,
     lambda ref, name: ref.repo.lower().rpartition("/")[2] == name,
-    lambda ref, name: ref.served_as.lower().partition(":")[0] == name,
+    lambda ref, name: ref.id.lower().partition(":")[0] == name,
     lambda ref, name: ref.path.stem.lower() == name.replace(":", "-"),  # where NAME:TAG is placed
 )
 
@@ -150,20 +150,25 @@ def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
     return [ref for ref in fetched if not wanted.quant or _whole_stem(ref.path).endswith(endings)]
 
 
+def _file_names(path: Path) -> tuple[str, str, str]:
+    """Return the file's name with and without its ending, and without the number of its part."""
+    return path.name.lower(), path.stem.lower(), _whole_stem(path)
+
+
 def _whole_stem(path: Path) -> str:
     return unsplit_name(path.name).lower().removesuffix(".gguf")
 
 
 def _guide() -> tuple[ModelRef, ...]:
     path = Path(str(files("assets") / "guide" / _GUIDE_FILE))
-    return (ModelRef(GUIDE, path, place=BUILT_IN, served_as=GUIDE),) if path.is_file() else ()
+    return (ModelRef(GUIDE, path, place=BUILT_IN),) if path.is_file() else ()
 
 
 def _library(models_dir: Path) -> list[ModelRef]:
     paths = model_paths(models_dir)
     repos = {path: repo_of(path, models_dir) for path in paths}
-    ids, served = library_ids(paths, models_dir, GUIDE), ids_of(repos.items(), added_at_ns, {GUIDE})
-    return [ModelRef(id=ids[path], path=path, repo=repos[path], served_as=served[path]) for path in paths]
+    ids = ids_of(repos.items(), added_at_ns, {GUIDE})
+    return [ModelRef(id=ids[path], path=path, repo=repos[path]) for path in paths]
 
 
 def _exists(path: Path) -> bool:
@@ -182,9 +187,7 @@ def _at_path(path: Path, name: str, settings: Settings) -> ModelRef:
         raise ModelFileError(f"{path} is a folder, not a GGUF file.", remedy)
     if remedy := _SUFFIX_REMEDIES.get(path.suffix.lower(), ""):
         raise ModelFileError(f"{path} is not a GGUF file.", remedy)
-    return next(
-        (ref for ref in available(settings) if ref.path == path), ModelRef(path.stem, path, served_as=id_of(path.name))
-    )
+    return next((ref for ref in available(settings) if ref.path == path), ModelRef(id_of(path.name), path))
 
 
 def _listed(refs: Iterable[ModelRef]) -> str:

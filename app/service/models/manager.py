@@ -14,7 +14,7 @@ from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.event_log import log_event
 from app.library.local.model_files import ModelRef, identity_of
 from app.library.local.resolve import BUILT_IN, UnknownModelError
-from app.service.models.model_catalog import ModelCatalog, with_served_id
+from app.service.models.model_catalog import ModelCatalog
 from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, ModelTask, read_model_file
 from app.service.models.placeholder_names import is_placeholder
 from app.service.models.served_model import ServedModel, TemplateRenderer
@@ -89,7 +89,7 @@ class ModelManager:
 
         `when_unfit` None is the policy of the settings.
         """
-        ref = replace(ref, id=self._free_id(with_served_id(ref).id))
+        ref = replace(ref, id=self._free_id(ref.id))
         shared = self._pool.engine_for(ref.path, file, attached, when_unfit)
         model = self._models[ref.id] = ServedModel(
             ref,
@@ -232,7 +232,9 @@ class ModelManager:
             if same := self.serving(ref):
                 return same
             file = await asyncio.to_thread(read_model_file, ref.path)
-            return self.add(ref, file, when_unfit=when_unfit)
+            linked = self._models.get(ref.id)  # a model of another program that was imported under its name
+            is_same = linked is not None and linked.file.identity == file.identity
+            return linked if linked and is_same else self.add(ref, file, when_unfit=when_unfit)
 
     def _free_id(self, wanted: str) -> str:
         """Return `wanted`, numbered when another file has that id already."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.library.local.resolve import ModelRef, available, find_by_name, resolve
@@ -21,7 +21,7 @@ from quantizer.gguf.gguf_reader import ArrayRef, Scalar
 from quantizer.gguf.model_info import ModelInfo, read_model_info
 from quantizer.gguf.validation import validate_gguf
 
-__all__ = ["FileFacts", "ModelCatalog", "read_facts", "with_served_id"]
+__all__ = ["FileFacts", "ModelCatalog", "read_facts"]
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -59,11 +59,6 @@ def read_facts(path: Path) -> FileFacts:
     )
 
 
-def with_served_id(ref: ModelRef) -> ModelRef:
-    """Return `ref` with its id for clients."""
-    return replace(ref, id=ref.served_as or ref.id)
-
-
 class ModelCatalog:
     """The models in the folder of `settings`, after those of `opened`, which may be anywhere."""
 
@@ -77,7 +72,7 @@ class ModelCatalog:
         opened = self._opened()
         paths = {ref.path for ref in opened}
         installed = await asyncio.to_thread(available, self._settings)
-        return (*opened, *(with_served_id(ref) for ref in installed if ref.path not in paths))
+        return (*opened, *(ref for ref in installed if ref.path not in paths))
 
     async def find(self, name: str) -> ModelRef:
         """Return the model that clients call `name`. Raises UnknownModelError that lists the models."""
@@ -85,7 +80,7 @@ class ModelCatalog:
 
     async def resolve(self, name: str) -> ModelRef:
         """Return the model `name` (or path). Raises ModelFileError as `app.library.local.resolve` does."""
-        return with_served_id(await asyncio.to_thread(resolve, name, self._settings))
+        return await asyncio.to_thread(resolve, name, self._settings)
 
     async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
         """Return every model that a request may name, with its facts; skip invalid files."""

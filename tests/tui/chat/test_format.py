@@ -26,7 +26,11 @@ READY = ConnectionState(phase="ready", model="guide", n_ctx=2048)
         (Status(model="guide", activity="loading", progress=0.55), "guide · loading ██████░░░░ 55%"),
         (Status(model="guide", activity="loading", progress=7.0), "guide · loading ██████████ 100%"),
         (Status(model="guide", activity="ready", n_ctx=2048), "guide · ready · context 0/2048"),
-        (Status(model="a" * 30 + ".gguf", activity="failed"), f"…{'a' * 18}.gguf · not available"),
+        (Status(model="a" * 30 + "b" * 12, activity="failed"), f"{'a' * 13}…{'b' * 10} · not available"),
+        (
+            Status(model="qwen2.5-coder:7b-instruct-q4_K_M", activity="failed"),
+            "qwen2.5-coder…uct-q4_K_M · not available",
+        ),
     ],
 )
 def test_status_reads(status, text):
@@ -158,4 +162,4 @@ async def test_the_line_grows_and_shrinks_with_the_terminal(open_app):
 
 def test_a_model_that_loads_from_a_path_has_the_name_of_the_models_screen():
     status = Status(model="/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf", activity="loading")
-    assert status.text().startswith("qwen3-0.6b-Q8_0 · loading")
+    assert status.text().startswith("qwen3:0.6b-q8_0 · loading")

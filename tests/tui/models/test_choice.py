@@ -31,6 +31,21 @@ def test_a_whole_name_or_words_that_only_one_name_has_find_a_model(typed, found)
     assert find_model(typed, MODELS).id == found
 
 
+@pytest.mark.parametrize("typed", ["Qwen3-4B-Q8_0", "qwen3:4b-q8_0", "3-4B-Q8", "3:4b q8"])
+def test_a_model_is_found_by_the_name_of_its_file_too(typed):
+    models = [
+        LocalModel(id=name, where="library", path=f"/m/{file}.gguf", n_bytes=1)
+        for name, file in (("qwen3:4b-q8_0", "Qwen3-4B-Q8_0"), ("qwen3:4b-long-q4_0", "Qwen3-4B-long-Q4_0"))
+    ]
+    assert find_model(typed, models).id == "qwen3:4b-q8_0"
+
+
+def test_the_hash_that_a_file_of_ollama_is_called_by_finds_nothing():
+    blob = LocalModel(id="llama3.2:3b", where="Ollama", path="/o/blobs/sha256-4bq8", n_bytes=1)
+    with pytest.raises(UsageError):
+        find_model("4b q8", [blob])
+
+
 @pytest.mark.parametrize(
     ("typed", "complaint"),
     [

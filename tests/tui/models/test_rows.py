@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from app.protocol.job import Job
+from app.protocol.library import LocalModel
 from app.terminal import printable_line
 from tests.tui.model_scenes import GUIDE
 from tui.models.rows import (
@@ -70,3 +71,10 @@ def test_a_job_for_another_type_is_not_the_rows():
 
 def test_contexts_are_named_as_people_do():
     assert [format_context(n) for n in (0, 512, 2048, 40960, 131072)] == ["", "512", "2k", "40k", "128k"]
+
+
+@pytest.mark.parametrize("words", ["coder:7b", "Coder-7B-Q4", "7b coder"])
+def test_a_search_finds_a_model_by_its_name_and_by_that_of_its_file(words):
+    model = LocalModel(id="coder:7b-q4_K_M", where="library", path="/m/Coder-7B-Q4_K_M.gguf", n_bytes=1)
+    assert [row.name for row in local_rows([model], words)[0]] == ["coder:7b-q4_K_M"]
+    assert local_rows([model], "8b")[0] == ()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shlex
 import shutil
@@ -51,7 +52,8 @@ def _offered(words: str) -> tuple[list[str], set[str]]:
 def test_models_are_offered_by_what_their_names_begin_with(models: Path) -> None:
     for name in ("qwen-q4", "qwen-q8", "Qwen-big", "other"):
         small_model(models / "me" / "x" / f"{name}.gguf")
-    assert _offered("localllm rm qw")[0] == ["plain,Qwen-big", "plain,qwen-q4", "plain,qwen-q8"]
+    assert _offered("localllm rm qw")[0] == ["plain,Qwen-big", "plain,qwen:q4", "plain,qwen:q8"]
+    assert _offered("localllm rm qwen:")[0] == ["plain,qwen:q4", "plain,qwen:q8"]
     assert _offered("localllm show gu")[0] == ["plain,guide"]
 
 
@@ -60,10 +62,10 @@ def test_files_are_offered_where_no_model_fits(home: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such names there")
-def test_a_name_that_a_terminal_would_obey_is_not_offered(models: Path) -> None:
+def test_a_name_that_a_terminal_would_obey_is_offered_without_that(models: Path) -> None:
     small_model(models / "me" / "x" / "m\x1b[2J.gguf")
     small_model(models / "me" / "x" / "m\nplain,n.gguf")
-    assert _offered("localllm show m")[0] == ["file,m"]
+    assert _offered("localllm show m")[0] == ["plain,m-plain-n", "plain,m-2J"]
 
 
 def test_verbs_are_offered_without_importing_any(home: Path) -> None:
@@ -81,6 +83,39 @@ def test_bash_takes_its_script(localllm: Run, tmp_path: Path) -> None:
     assert "_localllm_completion" in done.stdout
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("typed", "replies"),
+    [
+        ("localllm pru", ["prune"]),
+        ("localllm rm qw", ["qwen:q4"]),
+        ("localllm rm qwen:", ["q4"]),
+        ("localllm rm qwen:q", ["q4"]),
+        ("localllm rm other qwen:q", ["q4"]),
+        ("localllm rm qwen:q4 oth", ["other"]),
+        ("localllm show ", ["guide", "other", "qwen:q4"]),
+    ],
+)
+def test_bash_completes_names_with_a_colon(command: Path, typed: str, replies: list[str]) -> None:
+    """Bash (5.2) gives the function the words between blanks and colons, the colons too."""
+    parts = [part for part in re.split(r" |(:)", typed) if part is not None]
+    words = [part for index, part in enumerate(parts) if part or index == len(parts) - 1]
+    done = subprocess.run(
+        [
+            "bash",
+            "--norc",
+            "-c",
+            f"source {command / 'localllm.bash'}; COMP_LINE={shlex.quote(typed)}; COMP_POINT=${{#COMP_LINE}}; "
+            f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+            '_localllm_completion localllm; printf "%s\\n" "${COMPREPLY[@]}"',
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stderr, sorted(done.stdout.split())) == ("", replies)
+
+
 @pytest.fixture
 def command(home: Path, models: Path, localllm: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with `localllm` as a command on the PATH, zsh's and fish's scripts; the library holds two models."""
@@ -90,6 +125,7 @@ def command(home: Path, models: Path, localllm: Run, monkeypatch: pytest.MonkeyP
     folder.mkdir()
     (folder / "localllm").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m tui "$@"\n')
     (folder / "localllm").chmod(0o755)
+    (folder / "localllm.bash").write_text(localllm("completion", "bash").out)
     (folder / "_localllm").write_text(localllm("completion", "zsh").out)
     (folder / "localllm.fish").write_text(localllm("completion", "fish").out)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
@@ -108,7 +144,7 @@ def test_fish_offers_verbs_options_and_models(command: Path) -> None:
         timeout=60,
     )
     assert done.stderr == ""
-    assert [line.split("\t")[0] for line in done.stdout.splitlines() if line] == ["prune", "--quantize", "qwen-q4"]
+    assert [line.split("\t")[0] for line in done.stdout.splitlines() if line] == ["prune", "--quantize", "qwen:q4"]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")

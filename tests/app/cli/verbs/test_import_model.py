@@ -14,9 +14,9 @@ def test_a_model_of_ollamas_is_imported_by_its_name_and_listed(localllm: Run, ho
     blob = ollama_model(home / "ollama", "registry.ollama.ai/library/llama3.2/3b")
     output = localllm("import", "llama3.2:3b", "--json").json
     assert list(output) == ["id", "path", "n_bytes", "way"]
-    assert (output["id"], output["way"]) == ("llama3.2-3b", "hard link")
+    assert (output["id"], output["way"]) == ("llama3.2:3b", "hard link")
     assert Path(output["path"]).samefile(blob)
-    assert "llama3.2-3b" in localllm("ls").out
+    assert "llama3.2:3b" in localllm("ls").out
 
 
 def test_a_path_into_another_programs_folder_keeps_the_models_name(localllm: Run, home: Path, models: Path) -> None:

@@ -66,7 +66,7 @@ def test_every_event_is_a_line_of_json(own: Mapping[str, str], model: bytes) -> 
 def test_the_path_and_the_next_command_are_printed(own: Mapping[str, str]) -> None:
     done = pull(own, "org/small:Q4_0")
     assert done.returncode == 0
-    assert "localllm run m-Q4_0" in done.stdout
+    assert "localllm run m:q4_0" in done.stdout
     assert "It was named." in done.stderr
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.library.local.model_files import ModelRef, repo_of
-from app.library.local.naming import id_of, ids_of, library_ids, model_output_path
+from app.library.local.naming import id_of, ids_of, model_output_path
 from quantizer.errors import UsageError
 
 Models = list[tuple[Path, str]]
@@ -79,12 +79,10 @@ def test_what_comes_later_changes_no_id(models: Models, n_first: int) -> None:
 ]), unique=True))  # fmt: skip
 def test_no_two_models_of_a_folder_have_the_same_id(names: list[str]) -> None:
     paths = [Path("models", name) for name in names]
-    ids = library_ids(paths, Path("models"), "guide")
-    served = ids_of([(path, repo_of(path, Path("models"))) for path in paths], paths.index, {"guide"})
-    assert set(ids) == set(served) == set(paths)
-    assert len(set(ids.values())) == len(paths)
-    assert len({name.lower() for name in served.values()}) == len(paths)
-    assert "guide" not in {*ids.values(), *served.values()}
+    ids = ids_of([(path, repo_of(path, Path("models"))) for path in paths], paths.index, {"guide"})
+    assert set(ids) == set(paths)
+    assert len({name.lower() for name in ids.values()}) == len(paths)
+    assert "guide" not in ids.values()
 
 
 def test_the_age_of_models_that_nothing_is_mistaken_for_is_not_looked_up() -> None:

@@ -27,13 +27,13 @@ def test_a_library_model_is_found_by_stem_file_and_repo(settings: Settings, name
 
 
 def test_a_repo_with_several_files_is_ambiguous_and_they_are_listed(settings: Settings) -> None:
-    with pytest.raises(UnknownModelError, match="qwen-q4, qwen-q8"):
+    with pytest.raises(UnknownModelError, match="qwen:q4, qwen:q8"):
         resolve("bartowski/Qwen-GGUF", settings)
 
 
 @pytest.mark.parametrize("name", ["hf.co/bartowski/Qwen-GGUF:Q8", "bartowski/qwen-gguf:q8", "Qwen:q8:latest"])
 def test_a_model_is_found_by_the_words_that_fetched_it_and_as_clients_put_tags(settings: Settings, name: str) -> None:
-    assert resolve(name, settings).id == "qwen-q8"
+    assert resolve(name, settings).id == "qwen:q8"
 
 
 def test_a_model_of_the_catalogue_is_found_by_the_name_that_fetched_it(settings: Settings) -> None:
@@ -55,8 +55,8 @@ def test_two_files_of_one_name_differ_by_their_repo(settings: Settings) -> None:
     other.parent.mkdir(parents=True)
     other.write_bytes(b"GGUF")
     ids = {ref.id for ref in available(settings)}
-    assert {"me/solo/solo", "you/solo/solo"} <= ids
-    assert resolve("you/solo/solo", settings).path == other
+    assert {"solo", "you/solo"} <= ids, "the one that was there first keeps its id"
+    assert resolve("you/solo/solo", settings).path == resolve("you/solo", settings).path == other
 
 
 def test_later_parts_of_a_split_model_are_no_models(settings: Settings) -> None:
@@ -69,7 +69,7 @@ def test_later_parts_of_a_split_model_are_no_models(settings: Settings) -> None:
 def test_a_loose_file_is_found_by_its_name(settings: Settings) -> None:
     for name in ("loose-1B-Q4_K_M.gguf", "phi/model-Q8_0.gguf", "me/solo/Q4_K_M/deep.gguf"):
         _write(settings.models_dir / name)
-    by_name = {"loose-1B-Q4_K_M": "loose-1B-Q4_K_M", "loose:1b-q4_K_M": "loose-1B-Q4_K_M", "phi": "model-Q8_0"}
+    by_name = {"loose-1B-Q4_K_M": "loose:1b-q4_K_M", "loose:1b-q4_K_M": "loose:1b-q4_K_M", "phi": "phi:q8_0"}
     assert {name: resolve(name, settings).id for name in by_name} == by_name
     assert resolve("deep", settings).repo == "me/solo"
 
@@ -78,9 +78,9 @@ def test_a_loose_file_never_takes_the_name_of_another_model(settings: Settings) 
     solo, guide = (_write(settings.models_dir / name) for name in ("solo.gguf", "guide.gguf"))
     assert resolve("guide", settings).place == "built in"
     assert [resolve(name, settings).path for name in ("local/solo", "local/guide")] == [solo, guide]
-    assert resolve("solo", settings).id == "me/solo/solo", "it was there first"
-    served = [ref.served_as for ref in available(settings)]
-    assert len({name.lower() for name in served}) == len(served)
+    assert resolve("solo", settings).repo == "me/solo", "it was there first"
+    ids = [ref.id for ref in available(settings)]
+    assert len({name.lower() for name in ids}) == len(ids)
 
 
 def _write(path: Path) -> Path:

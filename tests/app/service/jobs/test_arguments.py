@@ -103,7 +103,7 @@ def test_relative_paths_are_refused_before_the_start(
 
 
 def test_an_unknown_source_lists_the_models(command: Callable[..., JobCommand]) -> None:
-    with pytest.raises(UnknownModelError, match="m-F16"):
+    with pytest.raises(UnknownModelError, match="m:f16"):
         command("quantize", source="nothing")
 
 

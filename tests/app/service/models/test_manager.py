@@ -367,6 +367,17 @@ async def test_a_model_answers_to_all_its_names(settings: Settings, coder: str) 
         assert len(models.opened) == 2, "by whatever name, it is one model"
 
 
+async def test_another_link_to_a_file_of_the_same_name_is_the_same_model(settings: Settings, tmp_path: Path) -> None:
+    """So are a model of Ollama's and the link that imports it."""
+    link = tmp_path / "ollama" / "second.gguf"
+    link.parent.mkdir()
+    link.hardlink_to(settings.models_dir / "me" / "second" / "second.gguf")
+    other = shutil.copy(settings.models_dir / "me" / "second" / "second.gguf", tmp_path / "second.gguf")
+    async with _managing(settings) as models:
+        ids = [(await models.load(name)).ref.id for name in ("second", str(link), str(other))]
+    assert ids == ["second", "second", "second-2"]
+
+
 async def test_a_404_lists_the_ids_in_the_form_of_its_dialect(settings: Settings, coder: str) -> None:
     paths = {
         "/v1/completions": ("error", "message"),
