@@ -16,6 +16,8 @@ assert ANSWER in whole.content[0].text
 with guide.messages.stream(messages=messages, **asked) as stream:
     assert "".join(stream.text_stream) == whole.content[0].text
 assert guide.messages.count_tokens(model=MODEL, messages=messages).input_tokens > 10
+assert [model.id for model in guide.models.list(limit=1)] == [MODEL]
+assert guide.models.retrieve(MODEL).max_input_tokens > 0
 
 said = [{"role": "user", "content": CALL}]
 with fake.messages.stream(messages=said, tools=tools, **asked) as stream:

@@ -1,10 +1,12 @@
-"""Codex in one-shot mode, over /v1/responses: it says what the fake model says."""
+"""Codex in one-shot mode, over /v1/responses: it says what the fake model says, also after a picture in its session."""
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import tempfile
+from pathlib import Path
 
 from asking import FAKE, MODEL, SAID, say
 
@@ -16,16 +18,24 @@ provider = {
     "model_providers.here.wire_api": '"responses"',
 }
 flags = [flag for name, value in provider.items() for flag in ("-c", f"{name}={value}")]
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def run(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it with `arguments`, and return what it said."""
+    command = [os.environ["CLIENT_COMMAND"], "exec", "--skip-git-repo-check", "--sandbox", "read-only", *flags]
+    return subprocess.run(
+        [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
+
+
 with tempfile.TemporaryDirectory() as folder:
-    command = [
-        os.environ["CLIENT_COMMAND"],
-        "exec",
-        "--skip-git-repo-check",
-        "--sandbox",
-        "read-only",
-        *flags,
-        say(SAID),
-    ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    done = run(folder, say(SAID))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().endswith(SAID), done.stdout
+
+    Path(folder, "a.png").write_bytes(base64.b64decode(PNG))
+    refused = run(folder, "-i", "a.png", "--", "What is this?")
+    assert "no model here reads anything but text" in refused.stdout + refused.stderr, refused
+    later = run(folder, "resume", "--last", say(SAID))
+    assert later.stdout.strip().endswith(SAID), later.stdout + later.stderr

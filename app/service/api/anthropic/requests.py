@@ -44,6 +44,7 @@ class DocumentSource(Body):
     """The content of a document or a picture; only text is read."""
 
     type: StrictStr = ""
+    media_type: StrictStr = ""
     data: StrictStr = ""
     url: StrictStr = ""
     file_id: StrictStr = ""

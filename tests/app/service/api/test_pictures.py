@@ -248,7 +248,7 @@ def test_a_conversation_with_an_older_picture_goes_on(service: RunningService, c
     response = service.http.post(path, json=body | limit | {"stream": stream})
     assert response.status_code == 200, response.text
     told = "A picture or file of the conversation is only named to the model, which reads text."
-    assert told in response.headers["x-localllm-warning"]
+    assert response.headers["x-localllm-warning"] == told, "nothing else is worth a word"
     assert told in response.text
 
 
