@@ -26,8 +26,13 @@ _ECHOES = (  # what an earlier answer had beside its text, and how clients numbe
     *("messages.audio", "messages.provider_specific_fields", "messages.function_call", "messages.tool_call_id"),
     *("tool_calls.type", "tool_calls.index", "function.index", "content.citations", "content.signature"),
     *("content.data", "content.is_error", "content.caller", "content.annotations", "content.logprobs"),
-    *("content.detail", "content.source", "content.image_url", "content.title", "content.context", "image_url.detail"),
+    *("content.source", "content.title", "content.context"),
     *("input.id", "input.status", "input.phase", "input.namespace", "input.annotations", "output.annotations"),
+)
+_UNREADABLE = (  # of pictures, sounds and files, which are told in words
+    *("content.image_url", "content.detail", "image_url.detail", "output.image_url", "output.detail"),
+    *("content.input_audio", "content.video_url", "content.file_data", "content.file_id", "content.file_url"),
+    *("output.file_data", "output.file_id", "output.file_url", "file.file_data", "file.file_id"),
 )
 _LABELS = (  # of schemas and tools, whose arguments follow their schema as far as a call is required
     *("strict", "json_schema.name", "json_schema.description", "format.name", "format.description"),
@@ -43,7 +48,7 @@ _SPEED = (  # of llama-server: the cache, slots and drafts that it would use
     *("speculative.n_max", "speculative.n_min", "speculative.p_min", "backend_sampling", "input_extra.time"),
 )
 _CONTEXT = ("context_management", "truncate", "shift")  # which is never cut here
-_HARMLESS = frozenset((*_ACCOUNTS, *_ECHOES, *_LABELS, *_LOADING, *_SPEED, *_CONTEXT))
+_HARMLESS = frozenset((*_ACCOUNTS, *_ECHOES, *_UNREADABLE, *_LABELS, *_LOADING, *_SPEED, *_CONTEXT))
 # Values that ask for what happens anyway.
 _NEUTRAL: Mapping[str, Any] = {
     "best_of": 1,

@@ -32,6 +32,11 @@ BODIES = {
     "/api/chat": OllamaChatBody,
 }
 
+LIMITS: dict[str, dict[str, Any]] = {
+    "/v1/responses": {"max_output_tokens": 2},
+    "/api/chat": {"options": {"num_predict": 2}},
+}
+
 
 def _called(name: str, **arguments: str) -> dict[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}
@@ -244,8 +249,7 @@ def test_an_older_picture_is_a_note_where_it_was(client: str) -> None:
 @pytest.mark.parametrize("client", CONVERSATIONS)
 def test_a_conversation_with_an_older_picture_goes_on(service: RunningService, client: str, stream: bool) -> None:
     path, body = CONVERSATIONS[client]
-    limit = {"options": {"num_predict": 2}} if path == "/api/chat" else {"max_tokens": 2, "max_output_tokens": 2}
-    response = service.http.post(path, json=body | limit | {"stream": stream})
+    response = service.http.post(path, json=body | LIMITS.get(path, {"max_tokens": 2}) | {"stream": stream})
     assert response.status_code == 200, response.text
     told = "A picture or file of the conversation is only named to the model, which reads text."
     assert response.headers["x-localllm-warning"] == told, "nothing else is worth a word"
