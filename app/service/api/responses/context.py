@@ -36,6 +36,11 @@ class Context:
         """All items in order. Raises RequestError for a stored one of another version."""
         return [*(parse_item(item) for item in self.earlier), *self.new]
 
+    def for_store(self, *, by_position: bool) -> list[Item]:
+        """Return the new items as they are stored; by their position those that come again are stored once."""
+        first = len(self.earlier)
+        return [item.for_store(first + index if by_position else None) for index, item in enumerate(self.new)]
+
 
 async def context_of(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> Context:
     """Return the conversation of a request. Raises RefusedError for a name of what is not stored."""
@@ -89,7 +94,7 @@ async def keep(
     conversation = response["conversation"] if extends else None
     if not (response["store"] or conversation):
         return response
-    new = [item.for_store() for item in context.new]
+    new = context.for_store(by_position=response["conversation"] is None)
     outputs = cast("list[Item]", response["output"])
     try:
         if conversation and not await store.extend(conversation["id"], [*new, *outputs]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -99,6 +100,11 @@ class InputItem(RawBody):
             raise RequestError("An item of the input is a reference without an id.", "Send the id of a stored item.")
         return self.id
 
+    def _new_id(self, position: int | None) -> str:
+        text = json.dumps([position, self.raw]).encode()
+        name = uuid4().hex if position is None else hashlib.blake2b(text, digest_size=16).hexdigest()
+        return f"{_PREFIXES.get(self.kind, 'item')}_{name}"
+
     def turn(self) -> tuple[str, tuple[str, ...]]:
         """Return the role of the item and the types of its content that is not text."""
         if self.kind != "message":
@@ -112,13 +118,13 @@ class InputItem(RawBody):
             raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
         return _MESSAGES[self.kind](self)
 
-    def for_store(self) -> Item:
-        """Return the item as it is stored and listed: with an id, a status, and parts of content."""
-        item: Item = {
-            **self.raw,
-            "type": self.kind,
-            "id": self.id or f"{_PREFIXES.get(self.kind, 'item')}_{uuid4().hex}",
-        }
+    def for_store(self, position: int | None = None) -> Item:
+        """Return the item as it is stored and listed: with an id, a status, and parts of content.
+
+        Clients that send the whole conversation each time leave ids out: by its `position` in it, an item has the same
+        id each time, and is stored once.
+        """
+        item: Item = {**self.raw, "type": self.kind, "id": self.id or self._new_id(position)}
         if self.kind == "message":
             item["role"] = role = self.role or "user"
             content = self.raw.get("content")

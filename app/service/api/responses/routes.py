@@ -45,8 +45,8 @@ class DeletedResponse(TypedDict):
     deleted: Literal[True]
 
 
-@router.post("/v1/responses", openapi_extra=errors(404))
-@router.post("/responses", openapi_extra=errors(404))
+@router.post("/v1/responses", openapi_extra=errors(404, 429))
+@router.post("/responses", openapi_extra=errors(404, 429))
 async def responses(
     request: Request, body: ResponsesBody
 ) -> JsonResponse[ResponseObject] | EventStream[dict[str, Any]]:

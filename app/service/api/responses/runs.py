@@ -13,12 +13,13 @@ from typing import cast
 from app.event_log import log_event
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.responses import UNFINISHED, Event, ResponseObject, ResponseStatus
-from app.service.http.errors import BUG
+from app.service.http.errors import BUG, RefusedError
 from quantizer.errors import ServiceError, UserError
 
-__all__ = ["MAX_ENDED", "Run", "Runs"]
+__all__ = ["MAX_ENDED", "MAX_RUNNING", "Run", "Runs"]
 
-MAX_ENDED = 64  # whose events are held for those who listen later
+MAX_RUNNING = 64
+MAX_ENDED = 16  # whose events are held for those who listen later
 _ENDED = ServiceError("The service ended before the answer was whole.", "Ask again.")
 
 
@@ -96,7 +97,10 @@ class Runs:
         self._runs: dict[str, Run] = {}
 
     async def start(self, exchange: Exchange) -> Run:
-        """Begin to answer, and return the run, which goes on by itself."""
+        """Begin to answer, and return the run, which goes on by itself. Raises RefusedError where too many run."""
+        if sum(not run.has_ended for run in self._runs.values()) >= MAX_RUNNING:
+            cause = f"{MAX_RUNNING} responses run in the background already."
+            raise RefusedError(429, "rate_limit_exceeded", cause, "Wait until one has ended, or cancel one.")
         run = self._runs[exchange.response_id] = Run(exchange, await exchange.queue())
         ended = [name for name, other in self._runs.items() if other.has_ended]
         for name in ended[: max(0, len(ended) - MAX_ENDED)]:

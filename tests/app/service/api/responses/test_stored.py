@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from app.service.api.responses.runs import MAX_RUNNING
 from app.service.api.responses.store import FILE_NAME
 from tests.app.running import RunningService
 from tests.app.service.api.responses.test_routes import CALL, TOOL, _events
@@ -281,14 +282,25 @@ def test_input_tokens_are_counted_with_the_conversation(client: openai.OpenAI) -
     assert counted.object == "response.input_tokens"
 
 
+def _all_items(service: RunningService, response_id: str) -> list[dict[str, Any]]:
+    return list(service.http.get(f"/v1/responses/{response_id}/input_items?limit=100").json()["data"])
+
+
 def test_a_file_of_a_service_holds_each_text_once(start_service: Start, tmp_path: Path) -> None:
+    """By the previous response, and by clients that send the whole conversation, without ids, each time."""
     service = start_service(data_dir=str(tmp_path))
     long, previous = "x" * 1000, None
+    repeated: list[dict[str, Any]] = [{"role": "user", "content": long}]
     for number in range(5):
-        sent = [{"id": "msg_own", "role": "user", "content": long}, {"role": "user", "content": say(str(number))}]
+        repeated += [{"role": "user", "content": say("Yes.")}]
+        answer = ask(service, input=repeated)
+        repeated += [{"type": "item_reference", "id": answer["output"][0]["id"]}]
+        sent = [{"role": "user", "content": long}, {"role": "user", "content": say(str(number))}]
         previous = ask(service, input=sent if previous is None else say(str(number)), previous_response_id=previous)[
             "id"
         ]
+    ids = [item["id"] for item in _all_items(service, answer["id"])]
+    assert len(ids) == len(set(ids)) == 1 + 4 * 2 + 1
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         (found,) = connection.execute("SELECT count(*) FROM contents WHERE item LIKE ?", (f"%{long}%",)).fetchone()
     assert found == 1
@@ -325,6 +337,17 @@ def test_a_response_in_progress_is_not_gone_on_with(service: RunningService) -> 
     assert refused.json()["error"]["code"] == "previous_response_in_progress"
     service.http.post(f"/v1/responses/{made['id']}/cancel")
     assert service.http.post("/v1/responses", json={"input": say("a"), "previous_response_id": made["id"]}).is_success
+
+
+def test_only_so_many_responses_run_in_the_background(start_service: Start, tmp_path: Path) -> None:
+    service = start_service(data_dir=str(tmp_path))
+    body = {"model": "tiny", "input": say("x" * 3000), "background": True}
+    statuses: list[int] = []
+    while 429 not in statuses:  # some may have ended meanwhile
+        statuses.append(service.http.post("/v1/responses", json=body).status_code)
+        assert len(statuses) < 5 * MAX_RUNNING
+    assert statuses[:-1] == [200] * (len(statuses) - 1)
+    assert len(statuses) > MAX_RUNNING
 
 
 def test_a_background_response_is_cancelled(service: RunningService, client: openai.OpenAI) -> None:
