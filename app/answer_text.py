@@ -32,8 +32,8 @@ class ReasoningTags:
     that `has_channels` writes several messages with a header each, so that reasoning may follow text.
 
     Reasoning that is not closed ends before one of `stops`, and `recurs` where its tags are tokens that no text has.
-    Tags `dropped` from the text stand around it. `mark` is in the family's templates where `opening` is put together
-    there; `tokens` are the special tokens in tags of several.
+    Tags `dropped` may stand anywhere in the text, those `around_text` right behind reasoning and at the end. `mark` is
+    in the family's templates where `opening` is put together there; `tokens` are the special tokens in tags of several.
     """
 
     opening: str = ""
@@ -45,6 +45,7 @@ class ReasoningTags:
     stops: tuple[str, ...] = ()
     recurs: bool = False
     dropped: tuple[str, ...] = ()
+    around_text: tuple[str, str] = ("", "")
     mark: str = ""
     tokens: tuple[str, ...] = ()
 
@@ -63,7 +64,7 @@ class ReasoningTags:
 NO_REASONING = ReasoningTags()
 
 # Families with tokens of their own for reasoning (source: the chat templates of Gemma 4, Kimi K3, Command A, Solar
-# Open, Apertus, MiniMax M3 and Hunyuan 3).
+# Open, Apertus, MiniMax M3, Hunyuan 3, Apriel, Granite 3.3).
 _WITH_TOKENS = (
     ReasoningTags(
         "<|channel>thought",
@@ -101,6 +102,15 @@ _WITH_TOKENS = (
     ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>", stops=("<|tools_prefix|>",), recurs=True),
     ReasoningTags("<mm:think>", "</mm:think>", recurs=True, dropped=("</mm:think>",)),
     ReasoningTags("<think:opensource>", "</think:opensource>", mark="<think{}>"),
+    ReasoningTags(
+        "Here are my reasoning steps:",
+        "[BEGIN FINAL RESPONSE]",
+        dropped=("[END FINAL RESPONSE]",),
+        mark="[BEGIN FINAL RESPONSE]",
+    ),
+    ReasoningTags(
+        "<think>", "</think>", around_text=("<response>", "</response>"), mark="between <response></response>"
+    ),
 )
 # Reasoning at the beginning of an answer (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
 # Magistral; of Granite 3).
@@ -159,6 +169,7 @@ class ReasoningParser:
         self._held = ""
         self._texts: list[str] = []
         self._reasonings: list[str] = []
+        self._behind_text: tuple[str, ...] = ()
         self._has_reasoned = self._begins_reasoning = False
         self._drops_blanks = self._tags.is_open
         may_reason = self._tags.opening and not self._tags.is_past
@@ -215,7 +226,7 @@ class ReasoningParser:
             end, tag = found
             self._reason(self._held[:end].rstrip())
             self._held = self._held[end:].removeprefix(self._tags.closing if tag == self._tags.closing else "")
-            self._step, self._drops_blanks = self._text, True
+            self._step, self._drops_blanks = self._begin_text, True
             return True
         n_shown = len(self._held[: len(self._held) - partial_match_length(self._held, ends)].rstrip())
         self._reason(self._held[:n_shown])
@@ -229,9 +240,20 @@ class ReasoningParser:
             self._reasonings.append(text)
             self._has_reasoned, self._begins_reasoning = True, False
 
+    def _begin_text(self) -> bool:
+        """Drop the tag before the text, and see to the one behind it."""
+        opening, closing = self._tags.around_text
+        if opening and opening != self._held and opening.startswith(self._held):
+            return False
+        if opening and self._held.startswith(opening):
+            self._held = self._held.removeprefix(opening)
+            self._behind_text, self._drops_blanks = (closing,), True
+        self._step = self._text
+        return True
+
     def _text(self) -> bool:
         tags = self._tags
-        marks = (*tags.dropped, tags.opening) if tags.recurs else tags.dropped
+        marks = (*tags.dropped, *self._behind_text, *((tags.opening,) if tags.recurs else ()))
         if found := _first(self._held, marks):
             end, tag = found
             self._texts.append(self._held[:end])

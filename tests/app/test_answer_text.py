@@ -73,6 +73,15 @@ SPECIAL = {
     ),
     "apertus": ("<|inner_prefix|>", "<|inner_prefix|>Hm.<|inner_suffix|>Yes."),
     "minimax-m3": ("<mm:think>", "<mm:think>Hm.</mm:think>Yes."),
+    "apriel": (
+        "[BEGIN FINAL RESPONSE]",
+        "Here are my reasoning steps:\nHm.\n[BEGIN FINAL RESPONSE]\nYes.[END FINAL RESPONSE]",
+    ),
+    "granite-3.3": (
+        "<think></think> … between <response></response> tags",
+        "<think>Hm.</think>\n<response>Yes.</response>",
+    ),
+    "granite-3.3, no tags around": ("… between <response></response> tags", "<think>Hm.</think>Yes."),
     "hunyuan-3": ("<think{}>", "<think:opensource>Hm.</think:opensource>Yes."),
 }
 
