@@ -15,10 +15,18 @@ from app.service.http.routing import parse_object
 from app.service.http.streaming import compact_json
 from quantizer.errors import RequestError
 
-__all__ = ["JsonSocket"]
+__all__ = ["BadMessageError", "JsonSocket"]
 
 FIRST_TIMEOUT_S = 15.0
 _POLICY_VIOLATION = 1008  # RFC 6455
+
+
+class BadMessageError(RequestError):
+    """A message that is no JSON object, or beyond the limits of one; `text` says whose it is."""
+
+    def __init__(self, error: RequestError, text: str = "") -> None:
+        super().__init__(error.cause, error.remedy)
+        self.text = text
 
 
 class JsonSocket:
@@ -37,18 +45,17 @@ class JsonSocket:
             return None
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next object, None at the end. Raises RequestError for a message that is none."""
+        """Return the next object, None at the end. Raises BadMessageError for a message that is none."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             return None
         text = message.get("text")
         if text is None:
-            raise RequestError("The message is bytes.", "Send JSON as text.")
+            raise BadMessageError(RequestError("The message is bytes.", "Send JSON as text."))
         try:
-            data = text.encode()
-        except UnicodeEncodeError:
-            raise RequestError("The message is not valid text.", "Send JSON in UTF-8.") from None
-        return parse_object(data)
+            return parse_object(text.encode("utf-8", "surrogatepass"))
+        except RequestError as error:
+            raise BadMessageError(error, text) from None
 
     async def send(self, message: object) -> None:
         """Send an object; it is dropped where the client is gone, which `receive` reports."""

@@ -30,6 +30,7 @@ __all__ = ["FILES_ENDPOINTS", "REPOSITORY_ENDPOINTS", "SYSTEM_ENDPOINTS", "downl
 Fit: TypeAlias = Literal["fullGPUOffload", "partialGPUOffload", "willNotFit"]
 
 _N_USUAL, _N_MOST = 10, 25  # the latter is LM Studio's own limit
+_MAX_WORDS = 200  # characters
 _FITS: dict[VerdictName, Fit] = {
     "fits": "fullGPUOffload",  # or the memory is all there is
     "tight": "fullGPUOffload",
@@ -39,7 +40,7 @@ _FITS: dict[VerdictName, Fit] = {
 
 
 class _SearchOptions(Body):
-    searchTerm: StrictStr = ""  # noqa: N815
+    searchTerm: Annotated[StrictStr, Field(max_length=_MAX_WORDS)] = ""  # noqa: N815
     limit: Annotated[StrictInt, Field(ge=1, le=_N_MOST)] = _N_USUAL
     compatibilityTypes: list[StrictStr] | None = None  # noqa: N815
 
@@ -50,7 +51,7 @@ class _SearchBody(Body):
 
 class _Identifier(Body):
     type: Literal["catalog", "hf"]
-    identifier: StrictStr
+    identifier: Annotated[StrictStr, Field(max_length=_MAX_WORDS)]
 
 
 class _OptionsBody(Body):

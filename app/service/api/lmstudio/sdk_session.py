@@ -9,6 +9,7 @@ none.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,16 @@ from app.service.http.access_log import RequestRecord, record_of
 from app.service.http.errors import BUG, RefusedError
 from app.service.http.guard import socket_scopes
 from app.service.http.routing import invalid_fields
-from app.service.http.websocket import JsonSocket
+from app.service.http.websocket import BadMessageError, JsonSocket
 from quantizer.errors import RequestError, UserError
 
 __all__ = ["Channel", "Context", "Endpoint", "Namespace", "NoParameter", "serve_namespace"]
 
 MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
+
+_KIND = re.compile(r'"type": ?"(rpcCall|channelCreate)"')
+_NUMBER = re.compile(r'"(?:callId|channelId)": ?(\d{1,15})')
+_ERRORS = {"rpcCall": ("rpcError", "callId"), "channelCreate": ("channelError", "channelId")}
 
 Answer: TypeAlias = Callable[["Context", Any], Awaitable[object]]
 Stream: TypeAlias = Callable[["Context", Any, "Channel"], Awaitable[None]]
@@ -167,6 +172,8 @@ class _Session:
                     if message is None:
                         return
                     await self._handle(_parsed(_Frame, message))
+                except BadMessageError as error:
+                    await self._refuse(error)
                 except RequestError as error:
                     await self._warn(str(error))
         finally:
@@ -174,6 +181,15 @@ class _Session:
                 task.cancel()
             if self._running:
                 await asyncio.wait(self._running)
+
+    async def _refuse(self, error: BadMessageError) -> None:
+        """Answer what cannot be read: the call or channel that it is, as far as that can be seen, would wait."""
+        kind, number = _KIND.search(error.text), _NUMBER.search(error.text)
+        if kind is None or number is None:
+            await self._warn(str(error))
+            return
+        answer, name = _ERRORS[kind[1]]
+        await self._socket.send({"type": answer, name: int(number[1]), "error": sdk_error(error)})
 
     async def _handle(self, frame: _Frame) -> None:
         handle = self._by_type.get(frame.type)

@@ -29,7 +29,10 @@ class SdkClient:
         self.warnings: list[str] = []
 
     def send(self, frame: Mapping[str, Any]) -> None:
-        self._websocket.send(json.dumps(frame))
+        self.send_text(json.dumps(frame))
+
+    def send_text(self, text: str) -> None:
+        self._websocket.send(text)
 
     def receive(self) -> dict[str, Any]:
         """Return the next frame that is no warning."""
