@@ -77,7 +77,7 @@ def entry_for(origin: str) -> str:
     if match is None or len(origin) > _MOST_SHOWN:
         return ""
     own = (name for name in PRESETS if parse_origins(name).allow(origin))
-    return next(own, match[0] if match[1] in _WEB else f"{match[1]}://")
+    return next(own, match[0])
 
 
 def _invalid(entry: str) -> UsageError:

@@ -15,8 +15,8 @@ PAGES = {
     "http://localhost:3000": "localhost",  # a page in development
     "https://127.0.0.1:8443": "localhost",
     "http://[::1]:5173": "localhost",
-    "chrome-extension://abcdefghijklmnop": "chrome-extension://",  # Page Assist
-    "moz-extension://12345678-abcd-ef": "moz-extension://",
+    "chrome-extension://abcdefghijklmnop": "chrome-extension://abcdefghijklmnop",  # Page Assist: no other extension
+    "moz-extension://12345678-abcd-ef": "moz-extension://12345678-abcd-ef",
     "file://": "file://",  # the window of an Electron program
     "https://chat.example": "https://chat.example",
     "https://chat.example:8443": "https://chat.example:8443",
@@ -64,6 +64,12 @@ def test_the_presets_let_in_no_other_page(origin: str) -> None:
 def test_an_entry_that_is_no_origin_or_allows_all_is_refused(entry: str) -> None:
     with pytest.raises(UsageError, match=r"not the origin of a page|every page of the web"):
         parse_origins(f"http://localhost:3000,{entry}")
+
+
+def test_all_pages_of_a_scheme_can_be_allowed() -> None:
+    origins = parse_origins("chrome-extension://")
+    assert origins.allow("chrome-extension://abcdefghijklmnop")
+    assert not origins.allow("moz-extension://abcdefghijklmnop")
 
 
 def test_all_ports_of_a_host_can_be_allowed() -> None:

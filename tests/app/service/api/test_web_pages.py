@@ -159,3 +159,53 @@ def test_a_post_that_a_browser_sends_by_itself_is_refused(refuses: Callable[[byt
 def test_a_program_that_sends_the_same_is_let_in(service: RunningService) -> None:
     reply: Reply = exchange(httpx.URL(service.url).port or 0, [_post("/completion", _FORM, QUESTION, HERE)])
     assert reply.status == 200
+
+
+LET_IN = "http://localhost:3000"
+
+
+@pytest.fixture(scope="module")
+def friendly(start_service: Callable[..., RunningService]) -> RunningService:
+    """A service that lets one page in, and has one name more."""
+    return start_service(prefill_ahead="false", origins=LET_IN, hosts="pc.local")
+
+
+def _reply(service: RunningService, request: bytes) -> Reply:
+    return exchange(httpx.URL(service.url).port or 0, [request])
+
+
+def test_a_page_of_the_setting_asks_sends_and_reads(friendly: RunningService) -> None:
+    asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type")
+    preflight = _reply(friendly, head("OPTIONS", "/v1/chat/completions", HERE, f"Origin: {LET_IN}", *asked))
+    assert (preflight.status, preflight.body) == (204, b"")
+    assert "access-control-allow-headers: content-type" in preflight.headers.lower()
+    sent = _reply(friendly, _post("/completion", "application/json", QUESTION, HERE, f"Origin: {LET_IN}"))
+    assert sent.status == 200
+    for reply in (preflight, sent):
+        assert f"access-control-allow-origin: {LET_IN}" in reply.headers.lower()
+    named = _reply(friendly, _post("/completion", "application/json", QUESTION, "Host: pc.local:11500"))
+    assert named.status == 200
+
+
+def test_every_other_page_and_name_is_refused_as_before(friendly: RunningService) -> None:
+    before = _state(friendly)
+    origins = [lines for lines in FOREIGN_ORIGINS.values() if f"Origin: {LET_IN}" not in lines]
+    assert len(origins) == len(FOREIGN_ORIGINS) - 1
+    requests = [
+        *((HERE, *lines) for lines in origins),
+        *FOREIGN_HOSTS.values(),
+        ("Host: evil.pc.local",),
+        ("Host: evil.example", f"Origin: {LET_IN}"),
+        (HERE, f"Origin: {LET_IN}", "Origin: http://evil.example"),
+    ]
+    for lines in requests:
+        for request in (
+            head("OPTIONS", "/v1/models", *lines, "Access-Control-Request-Method: GET"),
+            head("GET", "/v1/models", *lines),
+            _post("/completion", "application/json", QUESTION, *lines),
+        ):
+            reply = _reply(friendly, request)
+            assert reply.status in (400, 403, 404), (lines, reply)
+            if f"Origin: {LET_IN}" not in lines:
+                assert "access-control" not in reply.headers.lower()
+    assert _state(friendly) == before
