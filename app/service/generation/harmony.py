@@ -32,6 +32,7 @@ _CHANNELS = ("analysis", "commentary", "final")
 _CHANNEL = re.compile(rf"<\|channel\|>\s*(?P<name>{'|'.join(_CHANNELS)})")
 _REST_OF_HEADER = re.compile(r"(?:\s|to=[^\s<]*|<\|(?:constrain|channel|start)\|>|assistant|json|code)*")
 _WORD = re.compile(r"[\w.-]*")
+_LETTER = re.compile(r"\w")
 _BEFORE_TAG = re.compile(r"\s*(?:assistant)?\s*(?:to=\S+(?:\s+\w+)?)?\s*")  # a role, a recipient, or neither
 _SEPARATORS = " \t\r\n,;]}"  # after arguments; models add a brace too many
 _NAMESPACE = "functions."
@@ -154,13 +155,16 @@ class HarmonyParser:
         tags = list(_TAG.finditer(text))
         if not tags:
             return self._begin("text") if text.strip() and n_read == len(text) else self._drop(n_read)
-        channel, word = _CHANNEL.search(text), _WORD.match(text, tags[-1].end())
+        begin = max((found.start() for found in tags if found[0] == "<|channel|>"), default=len(text))
+        channel, word = _CHANNEL.match(text, begin), _WORD.match(text, tags[-1].end())
         is_role = tags[-1][0] != "<|channel|>"
         end = channel.end() if channel else word.end() if word and is_role else tags[-1].end()
         is_cut = channel is None and any(name.startswith(text[end:].strip()) for name in _CHANNELS)
         if is_cut or _REST_OF_HEADER.fullmatch(text, end):
             return self._drop(n_read)
         is_text = channel["name"] == "final" if channel else is_role
+        if not (is_text or _LETTER.search(text, end)):
+            return self._drop(n_read)
         self._begin("text" if is_text else "reasoning")
         return self._drop(end)
 

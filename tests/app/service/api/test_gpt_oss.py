@@ -15,33 +15,8 @@ import pytest
 from app.service.api.responses.requests import ResponsesBody
 from tests.app.one_file_service import MADE, Service, serving
 
-# What matters of the chat template of gpt-oss-120b, written anew.
-TEMPLATE = """
-{%- set effort = reasoning_effort if reasoning_effort is defined else "medium" -%}
-<|start|>system<|message|>Reasoning: {{ effort }}<|end|>
-{%- if messages[0].role == "system" -%}
-<|start|>developer<|message|>{{ messages[0].content }}<|end|>
-{%- endif -%}
-{%- if tools %}{% for tool in tools %}// {{ tool.function.name }}{% endfor %}{% endif -%}
-{%- for message in messages -%}
-{%- if message.role == "assistant" and message.tool_calls -%}
-{%- if message.content and message.thinking %}{{ raise_exception("content and thinking") }}{% endif -%}
-{%- if message.thinking -%}
-<|start|>assistant<|channel|>analysis<|message|>{{ message.thinking }}<|end|>
-{%- endif -%}
-{%- set call = message.tool_calls[0].function -%}
-<|start|>assistant to=functions.{{ call.name }}<|channel|>commentary json
-{{- "<|message|>" + call.arguments | tojson }}<|call|>
-{%- elif message.role == "assistant" -%}
-<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>
-{%- elif message.role == "tool" -%}
-<|start|>functions to=assistant<|channel|>commentary<|message|>{{ message.content | tojson }}<|end|>
-{%- elif message.role == "user" -%}
-<|start|>user<|message|>{{ message.content }}<|end|>
-{%- endif -%}
-{%- endfor -%}
-<|start|>assistant"""
-
+TEMPLATES = Path(__file__).parents[1] / "tools" / "family_templates"
+TEMPLATE = (TEMPLATES / "gpt-oss.jinja").read_text("utf-8")
 THOUGHT_AND_ANSWER = "<|channel|>analysis<|message|>Hm, 4.<|end|><|start|>assistant<|channel|>final<|message|>It is 4."
 THOUGHT_AND_CALL = (
     "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
@@ -243,9 +218,9 @@ async def test_calls_go_back_one_by_one_with_their_results_and_thoughts(service:
     assert made.endswith(
         "<|start|>assistant<|channel|>analysis<|message|>I look.<|end|>"
         "<|start|>assistant to=functions.one<|channel|>commentary json<|message|>{}<|call|>"
-        '<|start|>functions to=assistant<|channel|>commentary<|message|>"ONE"<|end|>'
+        '<|start|>functions.one to=assistant<|channel|>commentary<|message|>"ONE"<|end|>'
         "<|start|>assistant to=functions.two<|channel|>commentary json<|message|>{}<|call|>"
-        '<|start|>functions to=assistant<|channel|>commentary<|message|>"TWO"<|end|><|start|>assistant'
+        '<|start|>functions.two to=assistant<|channel|>commentary<|message|>"TWO"<|end|><|start|>assistant'
     )
 
 
