@@ -51,7 +51,7 @@ class CustomFormat(Body):
 
 
 class ResponsesToolBody(RawBody):
-    """A tool: a function, or a custom one, whose input is a text. Others run on OpenAI's servers and are ignored."""
+    """A tool: a function, or a custom one, whose input is a text. Others run on OpenAI's servers and have no effect."""
 
     type: StrictStr
     name: StrictStr = ""
@@ -121,6 +121,7 @@ class ReasoningOptions(RawBody):
 
     effort: StrictStr | None = None
     summary: StrictStr | None = None
+    generate_summary: StrictStr | None = None  # its deprecated name
 
 
 class Reference(Body):
@@ -245,8 +246,8 @@ class ResponsesBody(_TurnBody):
     @property
     def wants_summary(self) -> bool:
         """Whether reasoning is wanted as its summary, which is then the whole of it."""
-        options = self.reasoning.raw if self.reasoning else {}
-        return bool(options.get("summary") or options.get("generate_summary"))
+        options = self.reasoning
+        return options is not None and bool(options.summary or options.generate_summary)
 
     @property
     def truncates(self) -> bool:

@@ -218,7 +218,9 @@ class ResponseStore:
         def run() -> bool:
             with self._database.writing() as connection:
                 sql = "DELETE FROM records WHERE name = ? AND kind = ?"
-                return bool(connection.execute(sql, (name, kind)).rowcount)
+                is_removed = bool(connection.execute(sql, (name, kind)).rowcount)
+            self._overwrite()
+            return is_removed
 
         return await self._run(run) if self._exists else False
 
@@ -229,7 +231,9 @@ class ResponseStore:
             with self._database.writing() as connection:
                 sql = """DELETE FROM items WHERE record_id = (SELECT id FROM records WHERE name = ? AND kind = ?)
                     AND content_id IN (SELECT id FROM contents WHERE item_id = ?)"""
-                return bool(connection.execute(sql, (name, Kind.CONVERSATION, item_id)).rowcount)
+                is_removed = bool(connection.execute(sql, (name, Kind.CONVERSATION, item_id)).rowcount)
+            self._overwrite()
+            return is_removed
 
         return await self._run(run) if self._exists else False
 
@@ -240,6 +244,7 @@ class ResponseStore:
             with self._database.writing() as connection:
                 self._shrink(connection)
             self._give_back(0)
+            self._overwrite()
 
         if self._exists:
             await self._run(run)
@@ -266,6 +271,11 @@ class ResponseStore:
         while n_removed and _n_bytes(connection) > self._limits.max_bytes:
             sql = "DELETE FROM records WHERE id IN (SELECT id FROM records ORDER BY used_s, id LIMIT ?)"
             n_removed = connection.execute(sql, (_n_to_remove(connection),)).rowcount
+
+    def _overwrite(self) -> None:
+        """Let nothing of what was removed stay in the journal beside the file."""
+        with self._database.reading() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _give_back(self, most: int = _MOST_FREE_PAGES) -> None:
         """Return free pages to the disk, where there are more than `most`."""

@@ -57,6 +57,10 @@ def modes_in(folder: Path) -> set[int]:
     return {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
 
 
+def _bytes_in(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
 async def kept(store: ResponseStore, *names: str) -> list[str]:
     """Return which of the responses are stored, without using them."""
     with sqlite3.connect(store._path) as connection:
@@ -127,8 +131,11 @@ async def test_the_tools_of_an_agent_are_stored_once(tmp_path: Path) -> None:
 async def test_nothing_of_a_deleted_response_is_left_in_the_file(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "a rare secret")])
+        await store.add(Kind.CONVERSATION, {"id": "conv_1"}, [asked("msg_2", "a rare secret")])
+        assert b"a rare secret" in _bytes_in(tmp_path)
         await store.remove(Kind.RESPONSE, "resp_1")
-    assert b"a rare secret" not in (tmp_path / FILE_NAME).read_bytes()
+        await store.remove_item("conv_1", "msg_2")
+        assert b"a rare secret" not in _bytes_in(tmp_path)
 
 
 async def test_what_was_not_used_for_so_many_days_leaves(tmp_path: Path) -> None:
