@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import time
@@ -18,10 +19,12 @@ __all__ = [
     "FAKE",
     "GUIDE",
     "MODEL",
+    "PICTURE",
     "QUESTION",
     "SAID",
     "SCHEMA",
     "assert_idle",
+    "call",
     "say",
 ]
 
@@ -35,12 +38,21 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 SAID = "It snows."
 ENDLESS = f"<say>{'word ' * 2000}</say>"
 
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR4nGNwaDiAFTEMLQkAYvNgAXSglMMAAAAASUVORK5CYII="
+)
+
 _FREE_WITHIN_S = 0.25
 
 
 def say(text: str) -> str:
     """Return what makes the fake model say `text`."""
     return f"<say>{text}</say>"
+
+
+def call(tool: str, **arguments: object) -> str:
+    """Return what a model writes to call `tool`."""
+    return f"<tool_call>{json.dumps({'name': tool, 'arguments': arguments})}</tool_call>"
 
 
 def assert_idle(url: str) -> None:

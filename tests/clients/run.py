@@ -21,7 +21,7 @@ from pathlib import Path
 
 from quantizer.process import python_command
 
-__all__ = ["CLIENTS", "Client"]
+__all__ = ["CLIENTS", "Client", "install", "is_in_reach", "run", "services"]
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 300
@@ -40,7 +40,8 @@ class Client:
     package: str
     script: str
     command: str = ""
-    also: str = ""  # a package that this one needs and does not name
+    also: tuple[str, ...] = ()  # packages that this one needs and does not name, or that the script adds
+    is_small: bool = False  # installed and run within seconds
 
     @property
     def is_node(self) -> bool:
@@ -49,22 +50,28 @@ class Client:
 
 CLIENTS = (
     Client("llama.vim", "", "with_llama_vim.py"),
-    Client("openai", "openai==3.54.0", "with_openai.py"),
-    Client("anthropic", "anthropic==2.12.0", "with_anthropic.py"),
-    Client("ollama", "ollama==0.6.3", "with_ollama.py"),
+    Client("openai", "openai==3.54.0", "with_openai.py", is_small=True),
+    Client("anthropic", "anthropic==2.12.0", "with_anthropic.py", is_small=True),
+    Client("ollama", "ollama==0.6.3", "with_ollama.py", is_small=True),
     Client("langchain-openai", "langchain-openai==1.7.3", "with_langchain_openai.py"),
     Client("langchain-ollama", "langchain-ollama==1.1.0", "with_langchain_ollama.py"),
-    Client("litellm", "litellm==1.106.2", "with_litellm.py", also="mcp==2.3.0"),
+    Client("litellm", "litellm==1.106.2", "with_litellm.py", also=("mcp==2.3.0",)),
     Client("llm", "llm==0.36", "with_llm.py"),
     Client("instructor", "instructor==1.17.0", "with_instructor.py"),
     Client("aider", "aider-chat==0.86.2", "with_aider.py"),
-    Client("lmstudio", "lmstudio==1.5.0", "with_lmstudio.py"),
-    Client("openai-js", "openai@6.49.0", "with_openai.mjs"),
-    Client("anthropic-js", "@anthropic-ai/sdk@1.12.0", "with_anthropic.mjs"),
-    Client("ollama-js", "ollama@0.6.4", "with_ollama.mjs"),
-    Client("lmstudio-js", "@lmstudio/sdk@1.5.0", "with_lmstudio.mjs"),
+    Client("lmstudio", "lmstudio==1.5.0", "with_lmstudio.py", is_small=True),
+    Client("openai-js", "openai@6.49.0", "with_openai.mjs", is_small=True),
+    Client("anthropic-js", "@anthropic-ai/sdk@1.12.0", "with_anthropic.mjs", is_small=True),
+    Client("ollama-js", "ollama@0.6.4", "with_ollama.mjs", is_small=True),
+    Client("lmstudio-js", "@lmstudio/sdk@1.5.0", "with_lmstudio.mjs", is_small=True),
+    Client("openai-agents", "openai-agents==0.24.0", "with_openai_agents.py", is_small=True),
+    Client("pydantic-ai", "pydantic-ai-slim[openai]==2.68.0", "with_pydantic_ai.py", is_small=True),
+    Client("ai-sdk", "ai@7.0.173", "with_ai_sdk.mjs", also=("@ai-sdk/openai@4.0.118", "zod@4.6.7"), is_small=True),
+    Client("continue", "@continuedev/openai-adapters@1.37.0", "with_continue.mjs", is_small=True),
     Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude"),
     Client("codex", "@openai/codex@0.169.0", "with_codex.py", "codex"),
+    Client("opencode", "opencode-ai@1.18.33", "with_opencode.py", "opencode"),
+    Client("qwen-code", "@qwen-code/qwen-code@0.24.4", "with_qwen_code.py", "qwen"),
 )
 
 
@@ -82,6 +89,28 @@ def served(home: Path, **settings: str) -> Iterator[str]:
         process.stdin.close()
 
 
+@contextmanager
+def services(home: Path) -> Iterator[dict[str, str]]:
+    """Run a service with the guide and one with the fake engine; yield where they are, as variables of a client."""
+    with (
+        served(home, engine="llama", model="guide", idle_tune="false") as guide,
+        served(home, engine="fake", model="guide", ctx="262144") as fake,
+    ):
+        yield {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake}
+
+
+def is_in_reach(client: Client) -> bool:
+    """Whether the registry of `client` answers at all."""
+    python = ["uv", "pip", "install", "--dry-run", "--python", sys.executable, "--target", os.devnull, "pip"]
+    command = (
+        [shutil.which("npm") or "npm", "view", "--fetch-retries=1", "npm", "version"] if client.is_node else python
+    )
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_INSTALL_TIMEOUT_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
 def install(client: Client, folder: Path) -> str:
     """Put `client` into `folder`, unless it is there; return why that cannot be done, "" where it can."""
     if folder.exists() or not client.package:
@@ -89,7 +118,7 @@ def install(client: Client, folder: Path) -> str:
     npm = shutil.which("npm") or "npm"
     node = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries=1", "--prefix", str(folder)]
     python = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
-    packages = [client.package, *filter(None, (client.also,))]
+    packages = [client.package, *client.also]
     command = [*(node if client.is_node else python), *packages]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S)
@@ -139,9 +168,7 @@ def main() -> int:
     n_failed = 0
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        guide = stack.enter_context(served(home, engine="llama", model="guide", idle_tune="false"))
-        fake = stack.enter_context(served(home, engine="fake", model="guide", ctx="262144"))
-        urls = {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake}
+        urls = stack.enter_context(services(home))
         for client in (client for client in CLIENTS if client.name in only):
             folder = (options.keep or home) / client.name
             name = client.package or client.name

@@ -1,6 +1,7 @@
-"""Claude Code with its whole system prompt and its tools: it reads a file as the fake model says.
+"""Claude Code with its whole system prompt and its tools: it reads a picture and a file, as the fake model says.
 
-Its session goes on after a picture that no model here sees, though it adds the next question to the same message.
+Its session goes on after a picture that no model here sees, though it adds the next question to the same message. Its
+small model has the name of a hosted one.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from asking import FAKE, MODEL, SAID, say
+from asking import FAKE, MODEL, PICTURE, SAID, call, say
 
 settings = {
     "ANTHROPIC_BASE_URL": FAKE,
     "ANTHROPIC_AUTH_TOKEN": "none",
     "ANTHROPIC_MODEL": MODEL,
-    "ANTHROPIC_SMALL_FAST_MODEL": MODEL,
-    "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
 }
@@ -49,10 +48,11 @@ def answers(folder: str, *questions: list[dict[str, Any]]) -> list[str]:
 
 
 with tempfile.TemporaryDirectory() as folder:
-    file = Path(folder, "note.txt")
-    file.write_text(f"{say(SAID)}\n", encoding="utf-8")
-    call = f'<tool_call>\n{{"name": "Read", "arguments": {{"file_path": "{file.resolve()}"}}}}\n</tool_call>'
-    command = [os.environ["CLIENT_COMMAND"], "-p", say(call), "--allowedTools", "Read"]
+    picture, note = (Path(folder).resolve() / name for name in ("picture.png", "note.txt"))
+    picture.write_bytes(PICTURE)
+    note.write_text(f"{say(SAID)}\n", encoding="utf-8")
+    calls = "".join(call("Read", file_path=str(file)) for file in (picture, note))
+    command = [os.environ["CLIENT_COMMAND"], "-p", say(calls), "--allowedTools", "Read"]
     done = subprocess.run(command, cwd=folder, env=os.environ | settings, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip() == SAID, done.stdout

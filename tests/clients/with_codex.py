@@ -1,14 +1,16 @@
-"""Codex in one-shot mode, over /v1/responses: it says what the fake model says, also after a picture in its session."""
+"""Codex in one-shot mode, over /v1/responses: it says what the fake model says, also after a picture in its session.
+
+It looks at a picture, which the model cannot see, and reads a file, as the model calls.
+"""
 
 from __future__ import annotations
 
-import base64
 import os
 import subprocess
 import tempfile
 from pathlib import Path
 
-from asking import FAKE, MODEL, SAID, say
+from asking import FAKE, MODEL, PICTURE, SAID, call, say
 
 provider = {
     "model_provider": '"here"',
@@ -18,12 +20,11 @@ provider = {
     "model_providers.here.wire_api": '"responses"',
 }
 flags = [flag for name, value in provider.items() for flag in ("-c", f"{name}={value}")]
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 def run(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it with `arguments`, and return what it said."""
-    command = [os.environ["CLIENT_COMMAND"], "exec", "--skip-git-repo-check", "--sandbox", "read-only", *flags]
+    command = [os.environ["CLIENT_COMMAND"], "exec", "--skip-git-repo-check", *flags]
     return subprocess.run(
         [*command, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
     )
@@ -34,8 +35,15 @@ with tempfile.TemporaryDirectory() as folder:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip().endswith(SAID), done.stdout
 
-    Path(folder, "a.png").write_bytes(base64.b64decode(PNG))
-    refused = run(folder, "-i", "a.png", "--", "What is this?")
+    Path(folder, "picture.png").write_bytes(PICTURE)
+    Path(folder, "note.txt").write_text(say(SAID), encoding="utf-8")
+    calls = call("view_image", path=f"{folder}/picture.png") + call("exec_command", cmd="cat note.txt")
+    # its own sandbox needs rights that a container lacks
+    done = run(folder, "--sandbox", "danger-full-access", say(calls))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip().endswith(SAID), done.stdout
+
+    refused = run(folder, "-i", "picture.png", "--", "What is this?")
     assert "no model here reads anything but text" in refused.stdout + refused.stderr, refused
     later = run(folder, "resume", "--last", say(SAID))
     assert later.stdout.strip().endswith(SAID), later.stdout + later.stderr
