@@ -49,6 +49,7 @@ class JsonResponse(Response, Generic[Item]):
     media_type = "application/json"
 
     def __init__(self, content: Item, status_code: int = 200) -> None:
+        self.content = content
         super().__init__(content, status_code)
 
     def render(self, content: object) -> bytes:

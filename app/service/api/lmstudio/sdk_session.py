@@ -33,6 +33,9 @@ __all__ = ["Channel", "Context", "Endpoint", "Namespace", "NoParameter", "serve_
 
 MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
 
+_HOW_TO_AUTHENTICATE = (
+    "Give a key as clientPasskey, or in the form of an API token: `localllm key --json` prints it as lmstudio_token."
+)
 _KIND = re.compile(r'"type": ?"(rpcCall|channelCreate)"')
 _NUMBER = re.compile(r'"(?:callId|channelId)": ?(\d{1,15})')
 _ERRORS = {"rpcCall": ("rpcError", "callId"), "channelCreate": ("channelError", "channelId")}
@@ -125,7 +128,7 @@ async def serve_namespace(websocket: WebSocket, domain: str, namespace: Namespac
             return
         scopes = socket_scopes(websocket.scope, *_parsed(_Authentication, first).secrets)
     except UserError as error:
-        await socket.send({"success": False, "error": str(error)})
+        await socket.send({"success": False, "error": f"{error.cause} {_HOW_TO_AUTHENTICATE}"})
         await socket.close("The first message was refused.")
         return
     await socket.send({"success": True})

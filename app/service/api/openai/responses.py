@@ -32,12 +32,14 @@ from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
 __all__ = [
+    "ChatChoice",
     "ChatChunk",
     "ChatCompletion",
     "ChatFormatter",
     "Chunk",
     "Completion",
     "CompletionFormatter",
+    "TextChoice",
     "TextChunk",
     "TextCompletion",
     "TextFormatter",

@@ -60,3 +60,14 @@ def test_a_model_stays_for_the_ttl_of_a_request(own: RunningService, path: str) 
 
 def _state(service: RunningService) -> str:
     return str(service.http.get("/api/v0/models/tiny").json()["state"])
+
+
+def test_a_whole_answer_has_the_statistics_of_lm_studio(service: RunningService) -> None:
+    """The fields of the documentation of REST API v0; Zed reads such answers with strict types."""
+    chat = service.http.post("/api/v0/chat/completions", json=CHAT).json()
+    assert set(chat["stats"]) == {"tokens_per_second", "time_to_first_token", "generation_time", "stop_reason"}
+    assert chat["stats"]["stop_reason"] == "maxPredictedTokensReached"
+    assert chat["model_info"] == {"arch": "llama", "quant": "", "format": "gguf", "context_length": 4096}
+    assert chat["runtime"]["supported_formats"] == ["gguf"]
+    text = service.http.post("/api/v0/completions", json={"prompt": "<say>a</say>"}).json()
+    assert text["stats"]["stop_reason"] == "eosFound"
