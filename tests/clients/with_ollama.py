@@ -22,6 +22,14 @@ form = {"type": "object", "properties": {"a": {"enum": ["b", "c"]}}, "required":
 assert json.loads(guide.chat(MODEL, messages, format=form).message.content)["a"] in "bc"
 assert guide.generate(MODEL, "def f(a):\n", suffix="\n", options={"num_predict": 8}).response
 assert len(guide.embed(MODEL, ["a", "b"]).embeddings) == 2
+long = guide.embed(MODEL, "a b c " * 20_000)  # truncated to the context
+assert long.prompt_eval_count
+assert long.total_duration
+assert guide.ps().models[0].size > 0
+guide.generate(MODEL, keep_alive=0)  # what `ollama stop` does
+assert guide.chat(MODEL, messages, options=greedy).load_duration
+assert guide.chat(MODEL, messages, options=greedy).load_duration == 0, "it stays loaded"
+assert guide.chat("gpt-4o", messages, options=greedy).model == MODEL
 
 asked = [{"role": "user", "content": CALL}]
 first = fake.chat(MODEL, asked, tools=tools).message

@@ -270,6 +270,7 @@ class EmbedBody(KeepAliveBody):
     prompt: StrictStr | None = None
     dimensions: int | None = None
     truncate: bool | None = None
+    options: dict[str, Any] | None = None  # none of them changes a vector
 
     def inputs(self) -> list[str]:
         return [self.input] if isinstance(self.input, str) else list(self.input or ())

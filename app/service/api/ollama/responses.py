@@ -71,7 +71,7 @@ class Durations(TypedDict, total=False):
     load_duration: NonNegativeInt
 
 
-class EmbeddingUsage(WithWarnings, Durations):
+class EmbeddingUsage(Durations):
     """The cost of vectors."""
 
     prompt_eval_count: NotRequired[NonNegativeInt]
@@ -207,12 +207,8 @@ def _now() -> str:
 
 
 def embedding_usage(embedded: Embedded, record: RequestRecord) -> EmbeddingUsage:
-    """Return the cost of vectors, and a warning where an input was truncated."""
-    usage: EmbeddingUsage = {"prompt_eval_count": embedded.n_tokens}
-    if embedded.n_cut:
-        cut = f"{embedded.n_cut} of the inputs did not fit in the context and were truncated."
-        usage["warnings"] = [f"{cut} Send truncate: false to refuse such inputs."]
-    return {**_durations(record), **usage}
+    """Return the cost of vectors."""
+    return {**_durations(record), "prompt_eval_count": embedded.n_tokens}
 
 
 def _usage(answer: Answer, record: RequestRecord) -> Usage:

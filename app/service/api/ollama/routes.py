@@ -16,6 +16,7 @@ from app.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.recipe import read_recipe
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings
+from app.service.api.fields import WithWarnings
 from app.service.api.ollama.library_routes import find_model, model_not_found
 from app.service.api.ollama.model_info import (
     ModelEntry,
@@ -78,7 +79,7 @@ class ProcessResponse(TypedDict):
     models: list[RunningEntry]
 
 
-class EmbedResponse(EmbeddingUsage):
+class EmbedResponse(EmbeddingUsage, WithWarnings):
     """A vector for each input."""
 
     model: str
@@ -179,8 +180,11 @@ async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse
             return JsonResponse({"model": model.ref.id, "embeddings": []})
         embedded = await model.embed(body.inputs(), cuts=body.truncate is not False)
         vectors = [_shortened(as_floats(vector), body.dimensions) for vector in embedded.vectors]
+        if embedded.n_cut:
+            cut = f"{embedded.n_cut} of the inputs did not fit in the context and were truncated."
+            model.record.notices.append(f"{cut} Send truncate: false to refuse such inputs.")
         usage = embedding_usage(embedded, model.record)
-        return JsonResponse({"model": model.ref.id, "embeddings": vectors, **usage})
+        return JsonResponse({"model": model.ref.id, "embeddings": vectors, **usage, **planner_warnings(model)})
 
     return await while_connected(request, answer())
 

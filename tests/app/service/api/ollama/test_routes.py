@@ -181,7 +181,9 @@ def test_an_input_that_is_too_long_is_truncated_as_in_ollama_and_that_is_told(
     assert answer.status_code == 200, answer.text
     longest = service.http.post("/api/embed", json={"model": "tiny", "input": LONG[:256]}).json()
     assert answer.json()["embeddings"][-1] == pytest.approx(longest["embeddings"][0], abs=1e-6)
+    assert len(answer.json()["warnings"]) == 1, "options of a model that writes are not worth a word"
     assert "were truncated" in answer.json()["warnings"][0]
+    assert "were truncated" in answer.headers["x-localllm-warning"]
     assert "warnings" not in longest
 
 

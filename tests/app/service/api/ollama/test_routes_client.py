@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime, timedelta
 from typing import Any
 
 import ollama
@@ -45,6 +46,7 @@ def test_a_whole_loop_with_a_tool_runs(client: ollama.Client) -> None:
     first = client.chat("tiny", messages, tools=[get_weather]).message
     assert first.tool_calls is not None
     (call,) = first.tool_calls
+    assert call.function.name == "get_weather"
     messages += [
         first,
         {"role": "tool", "tool_name": call.function.name, "content": get_weather(**call.function.arguments)},
@@ -60,6 +62,28 @@ def test_it_generates(client: ollama.Client) -> None:
 def test_it_embeds(client: ollama.Client) -> None:
     assert len(client.embed("tiny", ["a", "b"]).embeddings) == 2
     assert len(client.embeddings("tiny", "a").embedding) == 8
+
+
+def test_it_embeds_long_texts_and_refuses_them_on_request(client: ollama.Client) -> None:
+    answer = client.embed("tiny", "x" * 300, options={"num_ctx": 8192})
+    assert len(answer.embeddings[0]) == 8
+    assert answer.total_duration is not None
+    assert answer.prompt_eval_count == 256
+    with pytest.raises(ollama.ResponseError, match="256"):
+        client.embed("tiny", "x" * 300, truncate=False)
+
+
+def test_a_model_that_it_unloads_is_loaded_by_the_next_request_and_stays(client: ollama.Client) -> None:
+    client.generate("tiny", keep_alive=0)
+    loaded = client.chat("tiny", MESSAGES, options=OPTIONS)
+    again = client.chat("tiny", MESSAGES, options=OPTIONS)
+    assert loaded.load_duration is not None
+    assert again.load_duration == 0
+    expires = client.ps().models[0].expires_at
+    assert expires is not None
+    assert again.created_at is not None
+    answered = datetime.fromisoformat(again.created_at)
+    assert expires - answered > timedelta(minutes=9), "ten minutes from its end on"
 
 
 def test_it_describes_models(client: ollama.Client) -> None:
