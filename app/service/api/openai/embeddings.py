@@ -38,6 +38,7 @@ MAX_INPUTS = 2048  # OpenAI's limit
 _FLOAT32 = struct.Struct("<f")
 
 TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
+Documents = Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_INPUTS)]
 Inputs = Annotated[list[StrictStr] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
@@ -56,13 +57,25 @@ class EmbeddingsBody(TtlBody):
 
 
 class RerankBody(Body):
-    """`documents` to be ordered by how well they answer `query`; the best `top_n` are returned, all without it."""
+    """`documents` to be ordered by how well they answer `query`; the best `top_n` are returned, all without it.
+
+    With `texts` instead, which the Text Embeddings Inference API has, the answer is in its form too.
+    """
 
     query: StrictStr
-    documents: Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_INPUTS)]
+    documents: Documents | None = None
+    texts: Documents | None = None
     model: StrictStr = ""
     top_n: Annotated[int, Field(ge=0)] | None = None
     return_documents: bool = False
+    return_text: bool = False
+
+    def ranked(self) -> list[str]:
+        """Return the documents. Raises RequestError where there are none."""
+        documents = self.texts or self.documents
+        if not documents:
+            raise RequestError("There are no documents.", "Send the texts to be ordered as `documents`.")
+        return documents
 
 
 class _Embedding(TypedDict):
@@ -101,6 +114,14 @@ class _Rank(TypedDict):
     document: NotRequired[_Document]
 
 
+class TextRank(TypedDict):
+    """The score of a text; the text itself where that is wanted (source: llama-server's `format_response_rerank`)."""
+
+    index: NonNegativeInt
+    score: float
+    text: NotRequired[str]
+
+
 class Ranking(TypedDict):
     """The documents, best first."""
 
@@ -125,12 +146,14 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
 @router.post("/v1/reranking", openapi_extra=errors(404))
 @router.post("/rerank", openapi_extra=errors(404))
 @router.post("/reranking", openapi_extra=errors(404))
-async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking]:
+async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking | list[TextRank]]:
     """The documents' scores, the best first."""
+    documents = body.ranked()
     model = await model_of(request, body.model, task="ranking")
 
-    async def answer() -> JsonResponse[Ranking]:
-        return JsonResponse(_ranking(await model.rerank(body.query, body.documents), body, model.ref.id))
+    async def answer() -> JsonResponse[Ranking | list[TextRank]]:
+        ranked = await model.rerank(body.query, documents)
+        return JsonResponse(_text_ranks(ranked, body) if body.texts else _ranking(ranked, body, model.ref.id))
 
     return await while_connected(request, answer())
 
@@ -145,11 +168,20 @@ def _embedding_list(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> 
     return {"object": "list", "data": data, "model": model_id, "usage": _usage(embedded.n_tokens)}
 
 
+def _best(ranked: Reranked, body: RerankBody) -> list[int]:
+    return sorted(range(len(ranked.scores)), key=lambda index: -ranked.scores[index])[: body.top_n]
+
+
+def _text_ranks(ranked: Reranked, body: RerankBody) -> list[TextRank]:
+    ranks: list[TextRank] = [{"index": index, "score": ranked.scores[index]} for index in _best(ranked, body)]
+    return [{**rank, "text": body.ranked()[rank["index"]]} for rank in ranks] if body.return_text else ranks
+
+
 def _ranking(ranked: Reranked, body: RerankBody, model_id: str) -> Ranking:
-    best = sorted(range(len(ranked.scores)), key=lambda index: -ranked.scores[index])[: body.top_n]
+    best = _best(ranked, body)
     results: list[_Rank] = [{"index": index, "relevance_score": ranked.scores[index]} for index in best]
     if body.return_documents:
-        results = [{**result, "document": {"text": body.documents[result["index"]]}} for result in results]
+        results = [{**result, "document": {"text": body.ranked()[result["index"]]}} for result in results]
     return {"model": model_id, "object": "list", "usage": _usage(ranked.n_tokens), "results": results}
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from fastapi import Request
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from app.service.api.app_state import model_of, planner_warnings
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
@@ -26,7 +28,7 @@ from app.service.api.openai.responses import (
 )
 from app.service.api.prompt_forms import with_token_ids
 from app.service.api.text_request import with_recipe_defaults
-from app.service.generation.chat import chat_generation
+from app.service.generation.chat import chat_generation, prompt_of
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
@@ -43,6 +45,13 @@ Choice = TypeVar("Choice")
 ChunkChoice = TypeVar("ChunkChoice")
 
 
+class ChatInputTokens(TypedDict):
+    """The number of tokens of a prompt, in the form of /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: NonNegativeInt
+
+
 ChatResponse: TypeAlias = JsonResponse[ChatCompletion] | EventStream[ChatChunk]
 TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 
@@ -54,6 +63,21 @@ async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatRe
     model = await model_of(request, body.model or "", body.idle_limit)
     turn = with_recipe_defaults(body, model.file.recipe).turn()
     return await _respond(request, ChatFormatter, body, model, lambda: chat_generation(model, turn))
+
+
+@router.post("/v1/chat/completions/input_tokens", openapi_extra=errors(404))
+@router.post("/chat/completions/input_tokens", openapi_extra=errors(404))
+async def chat_input_tokens(request: Request, body: ChatCompletionBody) -> JsonResponse[ChatInputTokens]:
+    """The number of tokens that the prompt of a request would have, as llama-server has it."""
+    model = await model_of(request, body.model or "", body.idle_limit)
+    turn = body.turn()
+
+    async def count() -> JsonResponse[ChatInputTokens]:
+        prompt = await prompt_of(model, turn)
+        n_tokens = await model.n_tokens(prompt.text, add_special=prompt.add_special)
+        return JsonResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+    return await while_connected(request, count())
 
 
 @router.post("/v1/completions", openapi_extra=errors(404, 501))

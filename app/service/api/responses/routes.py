@@ -73,6 +73,7 @@ async def responses(
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=errors(404))
+@router.post("/responses/input_tokens", openapi_extra=errors(404))
 async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[InputTokens]:
     """The number of tokens that the prompt of a request would have."""
     turn = body.turn((await context_of(app_state(request).responses, body)).items)

@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.engine.protocol.messages import Reranked
-from app.service.api.openai.embeddings import RerankBody, _ranking
+from app.service.api.openai.embeddings import RerankBody, _ranking, _text_ranks
 from app.service.application import create_document
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
@@ -87,6 +87,8 @@ ANSWERED: Answered = {
     "POST /api/v1/models/load": [{"model": "coder", "echo_load_config": True, "flash_attention": True}],
     "POST /api/v1/models/unload": [{"instance_id": "coder"}],
     "POST /api/v1/models/download": [{"model": "coder"}, {"model": "org/tiny-GGUF"}],
+    "POST /v1/chat/completions/input_tokens": [{"messages": ASKS}],
+    "POST /chat/completions/input_tokens": [{"messages": ASKS}],
     "POST /v1/completions": TEXTS,
     "POST /api/v0/completions": TEXTS,
     "POST /v1/fim/completions": FILLED,
@@ -94,6 +96,7 @@ ANSWERED: Answered = {
     "POST /v1/responses": RESPONSES,
     "POST /responses": RESPONSES,
     "POST /v1/responses/input_tokens": [{"input": "a"}],
+    "POST /responses/input_tokens": [{"input": "a"}],
     "POST /v1/conversations": [{}, {"items": [{"role": "user", "content": "a"}], "metadata": {"a": "b"}}],
     "POST /v1/conversations/{conversation_id}": [{"metadata": {"a": "b"}}],
     "POST /v1/conversations/{conversation_id}/items": [{"items": [{"role": "user", "content": "a"}]}],
@@ -286,6 +289,16 @@ def test_ranks_match_the_document(returns_documents: bool) -> None:
     body = RerankBody(query="a", documents=["b", "c"], return_documents=returns_documents)
     described = DOCUMENT["paths"]["/v1/rerank"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
     _check(_ranking(Reranked("call", (0.5, 1.5), 7), body, "coder"), described)
+
+
+@pytest.mark.parametrize("returns_text", [False, True])
+def test_ranks_of_texts_match_the_document(returns_text: bool) -> None:
+    body = RerankBody(query="a", texts=["b", "c"], return_text=returns_text)
+    described = DOCUMENT["paths"]["/rerank"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    ranks = _text_ranks(Reranked("call", (0.5, 1.5), 7), body)
+    _check(ranks, described)
+    assert [rank["index"] for rank in ranks] == [1, 0]
+    assert [rank.get("text") for rank in ranks] == (["c", "b"] if returns_text else [None, None])
 
 
 @pytest.mark.parametrize("operation", sorted(ENDLESS))

@@ -19,7 +19,9 @@ SAME: dict[str, dict[str, Any]] = {
     "/fim/completions": {"prompt": "a", "suffix": "b", "max_tokens": 2},
     "/responses": {"input": "<say>yes</say>", "temperature": 0},
     "/embeddings": {"input": "hello", "model": "tiny"},
-    "/rerank": {"query": "a", "documents": ["b"]},
+    "/chat/completions/input_tokens": CHAT,
+    "/responses/input_tokens": {"input": "hello"},
+    "/rerank": {"query": "a", "texts": ["b"]},
     "/reranking": {"query": "a", "documents": ["b"]},
 }
 ONCE = ("id", "created", "created_at", "completed_at", "timings", "output")
@@ -46,6 +48,18 @@ def test_continues_chat_streams_from_the_address_alone(service: RunningService) 
     assert done == "[DONE]"
     assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks[:-1]) == "yes"
     assert chunks[-1]["usage"]["completion_tokens"]
+
+
+def test_the_tokens_of_a_chats_prompt_are_counted(service: RunningService) -> None:
+    whole = service.http.post("/chat/completions", json=CHAT).json()
+    counted = service.http.post("/chat/completions/input_tokens", json=CHAT).json()
+    assert counted == {"object": "response.input_tokens", "input_tokens": whole["usage"]["prompt_tokens"]}
+
+
+def test_ranking_needs_documents(service: RunningService) -> None:
+    response = service.http.post("/reranking", json={"query": "a"})
+    assert response.status_code == 400
+    assert "no documents" in response.json()["error"]["message"]
 
 
 def test_completions_stay_llama_servers_own(service: RunningService) -> None:
