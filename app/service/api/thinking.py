@@ -5,7 +5,7 @@ Owns names and forms of the fields. `app.service.generation.thinking` knows how 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import StrictBool, StrictStr
@@ -15,7 +15,6 @@ from app.service.generation.thinking import Thinking
 
 __all__ = [
     "ChatThinkingBody",
-    "EffortOptions",
     "TemplateVariablesBody",
     "ThinkingOptions",
     "asked_thinking",
@@ -25,25 +24,28 @@ __all__ = [
 Value = TypeVar("Value")
 
 _DEFAULTS = ("", "auto", "default")  # words for the model's own effort (LiteLLM's and Groq's)
+_SWITCHES: Mapping[str, bool | None] = {
+    "enabled": True,
+    "adaptive": True,
+    "on": True,
+    "disabled": False,
+    "off": False,
+    **dict.fromkeys(_DEFAULTS),
+}
 
 
 class ThinkingOptions(Body):
-    """`thinking` as Anthropic, DeepSeek, Z.ai and Moonshot have it: enabled, adaptive, auto or disabled."""
+    """How much to think: `thinking` of Anthropic, DeepSeek, Z.ai and Moonshot, and `reasoning` of OpenRouter."""
 
     type: StrictStr | None = None
     budget_tokens: int | None = None
-
-    @property
-    def is_on(self) -> bool | None:
-        return {"enabled": True, "adaptive": True, "disabled": False}.get(self.type or "")
-
-
-class EffortOptions(Body):
-    """`reasoning` as OpenAI's Responses and OpenRouter have it."""
-
     effort: StrictStr | None = None
     max_tokens: int | None = None
     enabled: StrictBool | None = None
+
+    @property
+    def is_on(self) -> bool | None:
+        return self.enabled if self.type is None else _SWITCHES.get(self.type)
 
 
 class TemplateVariablesBody(Body):
@@ -56,8 +58,8 @@ class ChatThinkingBody(TemplateVariablesBody):
     """The fields for thinking that clients of /v1/chat/completions send."""
 
     reasoning_effort: StrictStr | None = None  # OpenAI
-    reasoning: EffortOptions | None = None  # OpenRouter
-    thinking: ThinkingOptions | StrictBool | None = None  # DeepSeek, Z.ai, Moonshot
+    reasoning: ThinkingOptions | StrictBool | StrictStr | None = None  # OpenRouter
+    thinking: ThinkingOptions | StrictBool | StrictStr | None = None  # DeepSeek, Z.ai, Moonshot
     enable_thinking: StrictBool | None = None  # Alibaba, SiliconFlow
     thinking_budget: int | None = None  # Alibaba
     thinking_budget_tokens: int | None = None  # llama-server
@@ -65,17 +67,23 @@ class ChatThinkingBody(TemplateVariablesBody):
 
     def how_to_think(self) -> Thinking:
         """Return what the fields say; the first of several counts. Raises RequestError for an unknown effort."""
-        options = self.thinking if isinstance(self.thinking, ThinkingOptions) else ThinkingOptions()
-        reasoning = self.reasoning or EffortOptions()
-        is_on = self.thinking if isinstance(self.thinking, bool) else options.is_on
+        thinking, reasoning = _options(self.thinking), _options(self.reasoning)
         budgets = (self.thinking_budget, self.reasoning_budget_tokens, self.thinking_budget_tokens)
-        n_tokens = _first(options.budget_tokens, *budgets, reasoning.max_tokens)
         return asked_thinking(
-            self.reasoning_effort or reasoning.effort,
-            _first(is_on, self.enable_thinking, reasoning.enabled),
-            n_tokens,
+            self.reasoning_effort or thinking.effort or reasoning.effort,
+            _first(thinking.is_on, self.enable_thinking, reasoning.is_on),
+            _first(thinking.budget_tokens, *budgets, reasoning.max_tokens),
             self.chat_template_kwargs,
         )
+
+
+def _options(value: ThinkingOptions | bool | str | None) -> ThinkingOptions:
+    """Return what one word says as options: a switch, or an effort."""
+    if isinstance(value, ThinkingOptions):
+        return value
+    if isinstance(value, str):
+        return ThinkingOptions(type=value) if value in _SWITCHES else ThinkingOptions(effort=value)
+    return ThinkingOptions(enabled=value)
 
 
 def asked_thinking(

@@ -166,6 +166,12 @@ async def test_a_grammar_of_the_client_holds_from_the_beginning_of_the_answer(se
         ({"reasoning": {"effort": "low"}}, "low"),  # OpenRouter's SDK, Cline
         ({"thinking": {"type": "enabled", "budget_tokens": 31999}}, "high"),  # LiteLLM 1.80 to a compatible server
         ({"enable_thinking": False}, "low"),  # qwen-code 0.4
+        ({"thinking": False}, "low"),
+        ({"thinking": "high"}, "high"),
+        ({"reasoning": "off"}, "low"),
+        ({"reasoning": {"enabled": True}, "thinking": {"type": "auto"}}, "medium"),
+        ({"thinking": {"type": "unheard"}}, "medium"),
+        ({"reasoning_effort": "auto"}, "medium"),
         ({"chat_template_kwargs": {"reasoning_effort": "low"}}, "low"),  # llama-server's page, open-webui
     ],
 )
@@ -179,6 +185,7 @@ async def test_levels_reach_the_template_from_chat_completions(
     ("path", "body", "status"),
     [
         ("/v1/chat/completions", {"reasoning_effort": "very"}, 400),
+        ("/v1/chat/completions", {"thinking": "very"}, 400),
         ("/api/chat", {"think": "very"}, 400),
         ("/v1/responses", {"input": "hi", "reasoning": {"effort": "very"}}, 400),
         ("/v1/chat/completions", {"chat_template_kwargs": {"messages": []}}, 400),
