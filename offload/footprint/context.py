@@ -94,5 +94,5 @@ def _notice(request: ContextRequest, n_ctx: int, n_fitting: int | None) -> str:
         return ""
     return (
         f"The context is {n_ctx:,} tokens; this model could use {n_possible:,}. "
-        f"F7 in the app, or --ctx {n_possible}, raises it."
+        f"A longer request raises it where memory allows; F7 in the app or --ctx {n_possible} does so at once."
     )
