@@ -5,7 +5,7 @@ Owns the keys and the forms of their values. Source: lmstudio-js 2.0.0, `globalC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -21,7 +21,6 @@ __all__ = [
     "ConfigStack",
     "SdkConfig",
     "change_of_loading",
-    "ignored_warning",
     "load_fields",
     "prediction_fields",
     "sdk_config",
@@ -289,8 +288,3 @@ def load_fields(domain: str, config: EngineConfig, facts: BackendFacts) -> dict[
         llama["vCacheQuantizationType"] = {"checked": True, "value": value_type or key_type}
     nested = {f"{domain}.load.llama.{name}": value for name, value in llama.items()}
     return {f"{domain}.load.contextLength": facts.n_ctx, **nested}
-
-
-def ignored_warning(ignored: Sequence[str]) -> str:
-    """Return what a client is told about keys that are ignored, "" for none."""
-    return f"localllm ignores {', '.join(key[:80] for key in ignored)}." if ignored else ""

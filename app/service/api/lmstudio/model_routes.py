@@ -21,7 +21,7 @@ from app.library.local.resolve import UnknownModelError
 from app.protocol.job import Job
 from app.service.api.app_state import AppState, app_state, model_of
 from app.service.api.fields import Body, WithWarnings
-from app.service.api.lmstudio.kv_config import change_of_loading, ignored_warning
+from app.service.api.lmstudio.kv_config import change_of_loading
 from app.service.api.lmstudio.loading import begin_loading, loading, unload
 from app.service.api.lmstudio.model_info import Domain, display_name, domain_of, parameters_text, publisher_of
 from app.service.generation.thinking import Thinking
@@ -190,8 +190,7 @@ async def load(request: Request, body: LoadBody) -> JsonResponse[LoadResponse]:
     """Load a model, and answer once it is loaded."""
     model = await model_of(request, body.model)
     change, ignored = change_of_loading(body.options())
-    if ignored:
-        model.record.notices.append(ignored_warning(ignored))
+    model.record.ignored = (*model.record.ignored, *ignored)
 
     async def answer() -> JsonResponse[LoadResponse]:
         started_s = time.monotonic()

@@ -14,7 +14,7 @@ from app.keys import KeyScope
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.service.api.fields import Body
-from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, ignored_warning, load_fields, sdk_config
+from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, load_fields, sdk_config
 from app.service.api.lmstudio.loading import begin_loading, loading, unload
 from app.service.api.lmstudio.model_info import Domain, domain_of, instance_info, model_info
 from app.service.api.lmstudio.sdk_errors import no_model_for, no_model_with_path
@@ -135,8 +135,7 @@ async def described(context: Context, model: ServedModel) -> Any:
 async def _load(context: Context, model: ServedModel, stack: ConfigStack) -> None:
     """Begin to load `model` with the options of `stack`. Raises RequestError where that would end running answers."""
     change, ignored = change_of_loading(stack.fields_of())
-    if ignored:
-        await context.tell(ignored_warning(ignored))
+    context.record.ignored = ignored
     await begin_loading(context.state.models, model, change)
 
 

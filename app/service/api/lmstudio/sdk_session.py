@@ -33,6 +33,7 @@ __all__ = ["Channel", "Context", "Endpoint", "Namespace", "NoParameter", "serve_
 
 MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
 
+_MAX_TOLD = 256  # warnings of one connection
 _HOW_TO_AUTHENTICATE = (
     "Give a key as clientPasskey, or in the form of an API token: `localllm key --json` prints it as lmstudio_token."
 )
@@ -259,6 +260,7 @@ class _Session:
             yield replace(self._context, record=record)
         whole.model_id = record.model_id or whole.model_id
         whole.add(record.n_prompt_tokens, record.n_output_tokens)
+        whole.ignored = tuple(dict.fromkeys((*whole.ignored, *record.ignored)))[:_MAX_TOLD]
         for warning in record.warnings:
             await self._tell(warning)
 
@@ -301,7 +303,7 @@ class _Session:
 
     async def _tell(self, text: str) -> None:
         """Tell the client once what is ignored of its requests, or what the planner advises."""
-        if text not in self._told:
+        if text not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add(text)
             await self._warn(text)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 
 from app.service.api.lmstudio.history import ChatHistory, PromptTemplate
-from app.service.api.lmstudio.kv_config import ConfigStack, ignored_warning, load_fields, prediction_fields, sdk_config
+from app.service.api.lmstudio.kv_config import ConfigStack, load_fields, prediction_fields, sdk_config
 from app.service.api.lmstudio.prediction import PacketMaker, stats_of, user_stopped
 from app.service.api.lmstudio.sdk_models import SpecifierBody, described, model_for
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint
@@ -68,7 +68,7 @@ class _DraftBody(SpecifierBody):
 
 async def _predict(context: Context, body: _PredictBody, channel: Channel) -> None:
     fields = body.predictionConfigStack.fields_of()
-    await _tell_ignored(context, fields, body.fuzzyPresetIdentifier)
+    _note_ignored(context, fields, body.fuzzyPresetIdentifier)
     model = await model_for(context, body.wanted)
     template = _template(fields)
     if template is None:
@@ -81,7 +81,7 @@ async def _predict(context: Context, body: _PredictBody, channel: Channel) -> No
 
 async def _complete(context: Context, body: _RawBody, channel: Channel) -> None:
     fields = body.predictionConfigStack.fields_of()
-    await _tell_ignored(context, fields, body.fuzzyPresetIdentifier)
+    _note_ignored(context, fields, body.fuzzyPresetIdentifier)
     model = await model_for(context, body.wanted)
     await _answer(context, model, fields, channel, _raw_generation(model, fields, body.rawPrompt))
 
@@ -190,12 +190,10 @@ async def _rendered(model: ServedModel, template: PromptTemplate, history: ChatH
     return await render(jinja.template, messages, bos_token=jinja.bosToken, eos_token=jinja.eosToken, tools=None)
 
 
-async def _tell_ignored(context: Context, fields: Mapping[str, Any], preset: str | None) -> None:
+def _note_ignored(context: Context, fields: Mapping[str, Any], preset: str | None) -> None:
+    """Note what of a prediction's configuration has no effect."""
     _, ignored = prediction_fields(fields)
-    if preset:
-        ignored = (*ignored, f"the preset {preset!r}")
-    if ignored:
-        await context.tell(ignored_warning(ignored))
+    context.record.ignored = (*ignored, "fuzzyPresetIdentifier") if preset else ignored
 
 
 async def _apply_template(context: Context, body: _ApplyBody) -> dict[str, str]:
