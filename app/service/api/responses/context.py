@@ -5,7 +5,7 @@ Owns what `previous_response_id`, `conversation`, `item_reference` and `store` m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -45,10 +45,18 @@ class Context:
 async def context_of(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> Context:
     """Return the conversation of a request. Raises RefusedError for a name of what is not stored."""
     earlier = await _earlier(store, body)
-    present = {item["id"] for item in earlier}
-    items = [item for item in body.items() if item.reference not in present]  # what is there already is not repeated
+    present = {item["id"]: item for item in earlier}
+    items = [item for item in body.items() if not _is_present(item, present)]
     referenced = await store.referenced(name for item in items if (name := item.reference))
     return Context(earlier, [_resolved(item, referenced) for item in items])
+
+
+def _is_present(item: InputItem, present: Mapping[str, Item]) -> bool:
+    """Return whether the conversation has `item` already, by reference or whole: it is not repeated to the model."""
+    stored = present.get(item.id or "")
+    if stored is None:
+        return False
+    return item.reference is not None or parse_item(stored).for_template() == item.for_template()
 
 
 async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> list[Item]:

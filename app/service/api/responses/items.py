@@ -128,8 +128,9 @@ class InputItem(RawBody):
         if self.kind == "message":
             item["role"] = role = self.role or "user"
             content = self.raw.get("content")
-            if isinstance(content, str):
-                item["content"] = [_answer_part(content) if role == "assistant" else _asked_part(content)]
+            if not isinstance(content, list):
+                text = content or ""
+                item["content"] = [_answer_part(text) if role == "assistant" else _asked_part(text)]
         if self.kind != "reasoning":
             item.setdefault("status", "completed")
         return item

@@ -88,6 +88,21 @@ def test_the_tool_loop_of_the_ai_sdk_refers_to_text_and_repeats_the_call(service
     assert second["usage"]["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"]
 
 
+def test_items_that_the_conversation_has_are_not_repeated(service: RunningService) -> None:
+    first = ask(service, input=[{"id": "msg_mine", "role": "user", "content": say("One.")}])
+
+    def n_tokens(*items: dict[str, Any]) -> int:
+        answer = ask(service, input=list(items), previous_response_id=first["id"])
+        assert texts(answer["output"]) == ["Two."]
+        return int(answer["usage"]["input_tokens"])
+
+    own = {"role": "user", "content": [{"type": "input_text", "text": say("Two.")}]}
+    n_without = n_tokens(own)
+    assert n_tokens(*first["output"], own) == n_without
+    assert n_tokens({"type": "item_reference", "id": first["output"][0]["id"]}, own) == n_without
+    assert n_tokens({**own, "id": "msg_mine"}) == n_without  # a question of its own with an id that is used again
+
+
 def test_a_reference_may_have_an_id_alone(service: RunningService) -> None:
     """openai 3.54: the `type` of an `ItemReference` is optional."""
     first = ask(service, input=say("One."))
