@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
@@ -38,6 +39,7 @@ class Service:
 
     models: ModelManager
     http: httpx.AsyncClient
+    app: FastAPI
 
     async def make(self, name: str, **what: Any) -> None:
         made = await self.http.post("/api/create", json={"model": name, "from": BASE, "stream": False, **what})
@@ -95,7 +97,7 @@ async def serving(
             asyncio.timeout(60),
             httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http,
         ):
-            yield Service(models, http)
+            yield Service(models, http, app)
     finally:
         await models.close()
 

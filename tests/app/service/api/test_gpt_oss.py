@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from app.service.api.responses.requests import ResponsesBody
@@ -263,3 +265,55 @@ async def test_an_answer_continues_in_its_channel(service: Service) -> None:
     begun = {"role": "assistant", "content": "Once"}
     made = await prompt(service, messages=[{"role": "user", "content": "hi"}, begun], continue_final_message=True)
     assert made.endswith("<|start|>assistant<|channel|>final<|message|>Once")
+
+
+async def test_openai_s_client_accumulates_a_thought_a_plan_and_a_call(service: Service) -> None:
+    """openai-python 3.54 sends the request, and checks every event of the stream."""
+    client = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=service.http, max_retries=0)
+    text = THOUGHT_AND_CALL.replace("<|end|>", "<|end|><|start|>assistant<|channel|>commentary<|message|>I go.<|end|>")
+    messages: Any = [saying(text)]
+    tool: Any = {"type": "function", "function": FUNCTION}
+    async with client.chat.completions.stream(
+        model=MADE, messages=messages, tools=[tool], reasoning_effort="low"
+    ) as stream:
+        (choice,) = (await stream.get_final_completion()).choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "I go."
+    assert choice.message.to_dict()["reasoning_content"] == "I look."
+    assert choice.message.tool_calls is not None
+    assert choice.message.tool_calls[0].function.arguments == '{"city": "Åre"}'
+
+
+async def test_openai_s_client_gets_the_items_of_a_response(service: Service) -> None:
+    client = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=service.http, max_retries=0)
+    asked: Any = {"model": MADE, "input": [saying(THOUGHT_AND_ANSWER)], "reasoning": {"effort": "high"}}
+    whole = await client.responses.create(**asked)
+    assert [item.type for item in whole.output] == ["reasoning", "message"]
+    assert whole.output_text == "It is 4."
+    async with client.responses.stream(**asked) as stream:
+        last = await stream.get_final_response()
+    assert [item.type for item in last.output] == ["reasoning", "message"]
+    assert last.output_text == "It is 4."
+
+
+async def test_anthropic_s_client_gets_the_blocks_of_a_message(service: Service) -> None:
+    """anthropic 2.12, with the fields of Claude Code."""
+    httpx2 = pytest.importorskip("httpx2", reason="this anthropic is older than 2 and brings none")
+    http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=service.app))
+    client = anthropic.AsyncAnthropic(base_url="http://localhost", api_key="none", http_client=http)
+    tool: Any = {"name": "get_weather", "description": "Tells the weather.", "input_schema": PARAMETERS}
+    messages: Any = [saying(THOUGHT_AND_CALL)]
+    async with client.messages.stream(
+        model=MADE,
+        messages=messages,
+        tools=[tool],
+        max_tokens=4096,
+        thinking={"type": "enabled", "budget_tokens": 4000},
+    ) as stream:
+        message = await stream.get_final_message()
+    thought, call = message.content
+    assert thought.type == "thinking"
+    assert thought.thinking == "I look."
+    assert call.type == "tool_use"
+    assert call.input == {"city": "Åre"}
+    assert message.stop_reason == "tool_use"
