@@ -67,6 +67,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> M
         "LOCALLLM_ENGINE": "fake",
         "LOCALLLM_MODEL": str(tiny_model),
         "LOCALLLM_PORT": "0",
+        "LOCALLLM_KEEP_ALIVE": "24h",  # on a slow machine a service may be idle for longer than the usual ten minutes
     }
 
 

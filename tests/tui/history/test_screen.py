@@ -269,7 +269,9 @@ async def test_end_goes_to_the_last_of_all_chats_and_home_to_the_first(open_app,
 async def test_a_list_that_was_whole_is_whole_when_it_is_read_again(open_app, store):
     keep_many(store, 60)
     async with open_app(ScriptedClient()) as user:
-        await user.presses("f5", "end")
+        await user.presses("f5")
+        await user.sees("50 chats shown, more below")
+        await user.presses("end")
         await user.sees("60 chats", "Number 000")
         await user.presses("p")
         await user.sees("◆ Number 000")
