@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from app.cli.output.format import format_bytes
+from app.library.local.naming import id_of
 from app.terminal import printable, printable_line
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def _short_title(job: Job) -> str:
     source, repo = (str(job.arguments.get(name) or "") for name in ("source", "reference"))
     head, _, target = job.title.rpartition(" to ")
     if job.kind == "quantize" and head and source:
-        return f"{PurePath(source).name.removesuffix('.gguf')} → {target}"
+        name = PurePath(source).name
+        return f"{id_of(name) if name.endswith('.gguf') else name} → {target}"
     return job.title.replace(repo, PurePath(repo).name, 1) if job.kind == "pull" and repo else job.title
 
 

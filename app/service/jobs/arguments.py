@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from app.library.local.model_files import ModelRef
-from app.library.local.naming import model_output_path
+from app.library.local.naming import id_of, model_output_path
 from app.library.local.resolve import GUIDE, available, find_by_name
 from app.protocol.job import JobKind
 from app.settings.settings import Settings
@@ -75,9 +75,11 @@ class Arguments(BaseModel):
 
 
 def _short(name: str) -> str:
-    """Return the file's name for an absolute path, without `.gguf`; another name as it is."""
+    """Return the id of the model for the absolute path of a GGUF, the last part of another one; a name as it is."""
     path = PurePath(name)
-    return path.name.removesuffix(".gguf") if path.is_absolute() and path.name else name
+    if not path.is_absolute() or not path.name:
+        return name
+    return id_of(path.name) if path.suffix == ".gguf" else path.name
 
 
 def _option(name: str, value: object) -> list[str]:

@@ -60,9 +60,9 @@ def test_a_job_is_long_when_nobody_waits_for_it_any_more():
 
 def test_a_quantization_is_named_by_model_and_type_without_its_path():
     source = "/data/models/someone/l1b/l1b-f16.gguf"
-    job = replace(JOB, kind="quantize", title="Quantize l1b-f16 to Q3_K_S", arguments={"source": source})
-    assert cells(job)[0] == "l1b-f16 → Q3_K_S"
-    assert cells(replace(job, title=f"Quantize {source} to 4.2GB"))[0] == "l1b-f16 → 4.2GB"
+    job = replace(JOB, kind="quantize", title="Quantize l1b:f16 to Q3_K_S", arguments={"source": source})
+    assert cells(job)[0] == "l1b:f16 → Q3_K_S"
+    assert cells(replace(job, title=f"Quantize {source} to 4.2GB"))[0] == "l1b:f16 → 4.2GB"
 
 
 def test_a_download_is_named_without_its_publisher():
