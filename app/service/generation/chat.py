@@ -116,7 +116,7 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     if notice := notice_of_notes(turn.messages):
         model.record.notices.append(notice)
     unheeded = turn.thinking.unheeded(model.file.chat_template, turn.request.max_tokens)
-    if prompt.tags.opening and unheeded:
+    if unheeded and prompt.tags.opening and not prompt.tags.is_past:
         model.record.notices.append(unheeded)
 
     def prefill_next(answer: Answer) -> None:

@@ -211,6 +211,8 @@ async def test_who_wants_no_thought_is_told_that_there_will_be_some(service: Ser
     *_, last = await events(service, "/api/chat", asked | {"think": False})
     assert last["warnings"] == told["warnings"]
     assert "warnings" not in await posted(service, "/v1/messages", asked)
+    begun = [*asked["messages"], {"role": "assistant", "content": "It is"}]
+    assert "warnings" not in await posted(service, "/api/chat", {"messages": begun, "think": False, "stream": False})
     assert "warnings" not in await posted(service, "/v1/chat/completions", asked | {"reasoning_effort": "low"})
 
 
