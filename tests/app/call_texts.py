@@ -51,6 +51,15 @@ FAMILIES = {
         '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Åre</parameter>\n'
         '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
     ),
+    "minimax-m3": (
+        ']<]minimax[>[ <invoke name="',
+        ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<city>Åre]<]minimax[>[</city>'
+        "]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+    ),
+    "functiongemma": (
+        "<start_function_call> <escape>",
+        "<start_function_call>call:get_weather{city:<escape>Åre<escape>,days:3}<end_function_call>",
+    ),
     "deepseek-v4": (
         "｜DSML｜ tool_calls>",
         '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n'

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.service.tools.argument_forms import ArgumentForm, JsonForm
+from app.service.tools.elements import ElementForm
 from app.service.tools.literal_arguments import FUNCTION_GEMMA, GEMMA, PYTHON
 from app.service.tools.tagged_arguments import ParameterTags
 
 __all__ = ["GENERIC", "CallSyntax", "ToolFormat", "tool_format_of"]
 
 _NAME = r"(?P<name>[A-Za-z0-9_.-]{1,64})"
+_M3 = "]<]minimax[>["  # the token before each tag of MiniMax M3
 _OBJECT = r"\s*\[?\s*(?=\{)"  # a call as an object that contains its name; several may form a list
 
 
@@ -242,6 +244,22 @@ _FORMATS = (
         ),
     ),
     _invocations("minimax-m2", "minimax:tool_call", "", "<minimax:tool_call>", "<invoke name="),
+    ToolFormat(
+        name="minimax-m3",
+        marks=(_M3, '<invoke name="'),
+        openings=(f"{_M3}<tool_call>", f'{_M3}<invoke name="'),
+        header=re.compile(rf'\s*(?:{re.escape(_M3)}<invoke name=")?{_NAME}"\s*>'),
+        fillers=(f"{_M3}</tool_call>",),
+        arguments=ElementForm(_M3),
+        syntax=CallSyntax(
+            before_first=f"{_M3}<tool_call>\n",
+            before_name=f'{_M3}<invoke name="',
+            before_arguments='">',
+            after_arguments="\n",
+            between="",
+            after_last=f"{_M3}</tool_call>",
+        ),
+    ),
     _invocations("deepseek-v4", "tool_calls", "｜DSML｜", "｜DSML｜", "tool_calls>"),
     _invocations("deepseek-v3.2", "function_calls", "｜DSML｜", "｜DSML｜", "function_calls>"),
     ToolFormat(

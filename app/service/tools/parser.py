@@ -22,7 +22,7 @@ MAX_HEADER_CHARACTERS = 256
 _NAMESPACE = re.compile(r"\Afunctions[._]")
 _NUMBER = re.compile(r"[:_]\d+\Z")
 _BLANKS = " \t\r\n"
-_SEPARATORS = _BLANKS + ",;]}"  # between calls in a list; models add a brace too many
+_SEPARATORS = ",;]}"  # between calls in a list; models add a brace too many
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -172,13 +172,16 @@ class ToolCallParser:
 
     def _after_call(self) -> bool:
         """Read the text between and after calls."""
-        unread = self._unread = self._unread.lstrip(_SEPARATORS if self._is_among_calls else _BLANKS)
-        fillers = self._format.fillers
+        unread = self._unread = self._unread.lstrip(_BLANKS)
+        fillers, openings = self._format.fillers, self._format.openings
         if tag := next((tag for tag in fillers if unread.startswith(tag)), ""):
             self._unread, self._is_among_calls = unread.removeprefix(tag), False
             return True
-        if not self._is_final and any(tag.startswith(unread) for tag in (*fillers, "")):
+        if not self._is_final and any(tag.startswith(unread) for tag in (*fillers, *openings, "")):
             return False
+        if self._is_among_calls and unread[:1] in _SEPARATORS and unread and not unread.startswith(openings):
+            self._unread = unread[1:]
+            return True
         is_listed = self._is_among_calls and self._format.listed.match(unread)
         self._step = self._header if is_listed else self._plain
         return True

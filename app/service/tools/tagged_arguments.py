@@ -19,7 +19,7 @@ from app.service.tools.argument_forms import choices, plain_properties
 from app.service.tools.call_reader import ArgumentsReader, as_json, inside_string
 from app.service.tools.literals import python_json
 
-__all__ = ["ParameterTags", "TaggedArguments"]
+__all__ = ["ParameterTags", "TaggedArguments", "as_one_of", "json_types"]
 
 MAX_KEY_CHARACTERS = 200
 _KINDS = {"true": "string", "false": "object"}  # what an attribute `string` says
@@ -119,7 +119,7 @@ class TaggedArguments:
         self._kinds: frozenset[str] = frozenset()
         self._is_text = False
         self._is_first_of_value = False
-        self._closing = tags.closing
+        self._key, self._closing = "", tags.closing
 
     def push(self, text: str) -> str:
         self._held += text
@@ -152,10 +152,10 @@ class TaggedArguments:
         return self._closed()
 
     def _begin(self, key: str, kind: str | None) -> str:
-        self._kinds = _kinds(self._properties.get(key)) if kind is None else frozenset({_KINDS.get(kind, kind)})
+        self._kinds = json_types(self._properties.get(key)) if kind is None else frozenset({_KINDS.get(kind, kind)})
         self._is_text = self._kinds == _TEXT
         self._is_first_of_value = self._tags.has_lines or bool(self._tags.raw[0] or self._tags.forgotten)
-        self._closing = self._tags.closing
+        self._key, self._closing = key, self._closing_of(key)
         self._n_parameters += 1
         self._step = self._value
         comma = "{" if self._n_parameters == 1 else ", "
@@ -164,12 +164,25 @@ class TaggedArguments:
     def _value(self) -> str | None:
         if self._is_first_of_value and not self._begins_value():
             return None
-        value, tag, rest = self._held.partition(self._closing)
-        if not tag:
+        end = self._end_of_value()
+        if end < 0:
             return self._part_of_value()
-        self._held, self._step = rest, self._between
+        value, self._held, self._step = self._held[:end], self._held[end + len(self._closing) :], self._between
         value = value.removesuffix("\n") if self._tags.has_lines else value
-        return inside_string(value) + '"' if self._is_text else _as_one_of(value, self._kinds)
+        return inside_string(value) + '"' if self._is_text else self._as_json(value)
+
+    def _end_of_value(self) -> int:
+        """Return where the tag behind the value begins, -1 if it is to come."""
+        return self._held.find(self._closing)
+
+    def _as_json(self, value: str) -> str:
+        """Return the whole `value`, which is no text."""
+        return as_one_of(value, self._kinds)
+
+    def _closing_of(self, key: str) -> str:
+        """Return the tag behind the value of `key`."""
+        del key
+        return self._tags.closing
 
     def _begins_value(self) -> bool:
         """Drop what stands before a value. Return whether all of it is read."""
@@ -199,7 +212,7 @@ class TaggedArguments:
         return "}" if self._n_parameters else "{}"
 
 
-def _kinds(schema: object) -> frozenset[str]:
+def json_types(schema: object) -> frozenset[str]:
     """Return the JSON types that `schema` plainly allows, none where it does not say."""
     if not isinstance(schema, Mapping):
         return frozenset()
@@ -210,13 +223,13 @@ def _kinds(schema: object) -> frozenset[str]:
         return frozenset(kind for kind in declared if isinstance(kind, str))
     for keyword in ("anyOf", "oneOf"):
         if isinstance(ways := schema.get(keyword), list):
-            found = [_kinds(way) for way in ways]
+            found = [json_types(way) for way in ways]
             return frozenset().union(*found) if all(found) else frozenset()
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return frozenset(map(_kind_of_value, values)) if isinstance(values, list) else frozenset()
 
 
-def _as_one_of(text: str, kinds: frozenset[str]) -> str:
+def as_one_of(text: str, kinds: frozenset[str]) -> str:
     """Return `text` as JSON of one of `kinds`, as a string where it cannot be another."""
     value = as_json(text)
     if value[0] == '"' and kinds & {"object", "array"}:

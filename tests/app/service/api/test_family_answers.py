@@ -67,10 +67,10 @@ async def test_thought_text_and_call_come_apart_and_go_back(service: Service, fa
     assert json.loads("".join(part["arguments"] for part in parts)) == arguments
 
     # its second turn: messages.append(choice.message), with the reasoning in it, and the result
-    result = {"role": "tool", "tool_call_id": call["id"], "content": "It snows."}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
     before = (await posted(service, "/apply-template", body))["prompt"]
     after = (await posted(service, "/apply-template", {**body, "messages": [*asked, message, result]}))["prompt"]
-    assert "It snows." in after
+    assert "done" in after
     assert after.startswith(before + line["output"]) or line["rendered"] in after
 
     # anthropic-sdk-python 2.12: messages.create(…, thinking={"type": "enabled", …})
