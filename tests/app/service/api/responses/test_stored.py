@@ -210,11 +210,18 @@ def test_a_stored_response_outlives_its_service(start_service: Start, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_prefix_of_a_stored_response_outlives_the_service(start_service: Start, tmp_path: Path) -> None:
+def test_the_prefix_of_a_stored_response_outlives_the_engine_and_the_service(
+    start_service: Start, tmp_path: Path
+) -> None:
     places = {"data_dir": str(tmp_path / "data"), "cache_dir": str(tmp_path / "cache"), "engine": "llama"}
     before = start_service(model="guide", **places)
-    body = {"input": "How do I quantize a model?", "max_output_tokens": 8}
+    body: dict[str, Any] = {"input": "How do I quantize a model?", "max_output_tokens": 8}
     first = before.http.post("/v1/responses", json=body).json()
+    before.http.post("/api/generate", json={"keep_alive": 0})  # `ollama stop`
+    before.wait_until(lambda model: model["state"] == "unloaded")
+    body = {"input": "And now?", "previous_response_id": first["id"], "max_output_tokens": 1}
+    usage = before.http.post("/v1/responses", json=body).json()["usage"]
+    assert usage["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"]
     assert before.process.stdin is not None
     before.process.stdin.close()
     assert before.process.wait(timeout=60) == 0
