@@ -117,6 +117,12 @@ async def test_a_template_that_writes_calls_and_lists_no_tools_gets_instructions
     assert made.tool_calling.tool_format.name == "deepseek-r1"
 
 
+async def test_the_special_tokens_of_gpt_oss_are_visible_with_and_without_tools() -> None:
+    for offer in (OFFER, NO_TOOLS):
+        made = await prompt(PLAIN + "<|start|>assistant<|channel|>", HELLO, offer)
+        assert {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"} <= set(made.visible_tags)
+
+
 async def test_without_tools_nothing_is_added_and_no_call_is_parsed() -> None:
     made = await prompt(HERMES, HELLO)
     assert made == Prompt("<user>Hello\n", add_special=True)
