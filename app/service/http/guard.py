@@ -166,9 +166,7 @@ class Guard:
             entry = "" if self._policy.origins.allow(origin) else entry_for(origin)
             if entry and entry not in self._logged and len(self._logged) < _MOST_LOGGED:
                 self._logged.add(entry)
-                log_event(
-                    "service", f"A web page of {origin} was refused. The setting that lets it in: {_named(entry)}."
-                )
+                log_event("service", f"A web page of {origin} was refused. To let it in, {_named(entry)}.")
 
 
 def check(scope: Scope, policy: GuardPolicy) -> None:
@@ -215,12 +213,12 @@ def _check_origin(headers: Headers, policy: GuardPolicy) -> None:
     is_cross_site = _one(headers, "sec-fetch-site") in {"cross-site", "same-site"} and "origin" not in headers
     if foreign or is_cross_site:
         entry = entry_for(foreign[0]) if foreign else ""
-        remedy = f"To let it in, set {_named(entry)}." if entry else "Name the page's origin in LOCALLLM_ORIGINS."
+        remedy = f"To let it in, {_named(entry)}." if entry else "Name the page's origin in LOCALLLM_ORIGINS."
         raise RefusedError(403, "origin_not_allowed", "Web pages may not use this service.", remedy)
 
 
 def _named(entry: str) -> str:
-    return f'origins = "{entry}" (LOCALLLM_ORIGINS={entry})'
+    return f"add {entry} to the setting origins (LOCALLLM_ORIGINS)"
 
 
 def _allowed_origin(headers: Headers, policy: GuardPolicy) -> str:

@@ -126,8 +126,8 @@ async def test_a_refusal_names_the_entry_that_lets_the_page_in() -> None:
     finally:
         logging.getLogger("localllm").removeHandler(handler)
     assert refusals[0] == refusals[1]
-    assert 'origins = "app" (LOCALLLM_ORIGINS=app)' in refusals[0]
-    assert 'origins = "https://chat.example"' in refusals[2]
+    assert "add app to the setting origins (LOCALLLM_ORIGINS)" in refusals[0]
+    assert "add https://chat.example to" in refusals[2]
     logged = output.getvalue()
     assert logged.count(PAGE) == 1
     assert "https://chat.example" in logged
