@@ -10,16 +10,18 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from fastapi import Request
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import EngineConfig
+from app.engine.protocol.messages import AnswerProgress, EngineConfig
 from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.loading import begin_loading, loading
+from app.service.api.lmstudio.prompt_progress import prompt_progress, with_progress
 from app.service.api.responses.context import context_of
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.requests import ResponsesBody
@@ -138,7 +140,7 @@ async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResul
     model = await model_of(request, body.model)
     turn = with_recipe_defaults(wanted, model.file.recipe).turn(context.items)
     exchange = Exchange(model, turn, wanted, context, state.responses)
-    answer = _Answer(state.models, model, exchange, body.context_length)
+    answer = _Answer(state.models, model, exchange, turn.request.request_id, body.context_length)
     if body.stream:
         return EventStream(answer.events(), _stream_error, NAMED_EVENTS)
 
@@ -153,8 +155,11 @@ async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResul
 class _Answer:
     """The answer of one request: the events of `exchange` in LM Studio's words, around them loading and prefill."""
 
-    def __init__(self, models: ModelManager, model: ServedModel, exchange: Exchange, n_ctx: int | None) -> None:
+    def __init__(
+        self, models: ModelManager, model: ServedModel, exchange: Exchange, request_id: str, n_ctx: int | None
+    ) -> None:
         self._models = models
+        self._request_id = request_id
         self._model = model
         self._exchange = exchange
         self._n_ctx = n_ctx
@@ -172,9 +177,15 @@ class _Answer:
                 yield event
         self._begun_s = time.monotonic()
         yield {"type": "prompt_processing.start"}
-        async with aclosing(self._exchange.answer() if raises else self._exchange.stream()) as answered:
-            async for event in answered:
-                for translated in self._translated(event):
+        answering = self._exchange.answer() if raises else self._exchange.stream()
+        progress = partial(prompt_progress, self._model, self._request_id)
+        async with aclosing(with_progress(answering, progress)) as answered:
+            async for part in answered:
+                if isinstance(part, AnswerProgress):
+                    share = part.n_computed_tokens / part.n_prompt_tokens
+                    yield {"type": "prompt_processing.progress", "progress": share}
+                    continue
+                for translated in self._translated(part):
                     yield translated
 
     async def _loading(self) -> AsyncGenerator[Event, None]:

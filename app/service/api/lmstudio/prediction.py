@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
-from app.engine.protocol.messages import Finished
+from app.engine.protocol.messages import AnswerProgress, Finished
 from app.engine.request import FinishReason, TokenLogprob
 from app.service.api.lmstudio.history import CLOSING_TAG, OPENING_TAG
 from app.service.api.lmstudio.sdk_errors import sdk_error
@@ -17,7 +17,7 @@ from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 from quantizer.errors import RequestError
 
-__all__ = ["PacketMaker", "stats_of", "stop_reason", "user_stopped"]
+__all__ = ["PacketMaker", "progress_packet", "stats_of", "stop_reason", "user_stopped"]
 
 Packet: TypeAlias = dict[str, Any]
 ReasoningType: TypeAlias = Literal["none", "reasoning", "reasoningStartTag", "reasoningEndTag"]
@@ -120,6 +120,18 @@ def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
 
 def _text(piece: bytes) -> str:
     return piece.decode(errors="replace")
+
+
+def progress_packet(answer: AnswerProgress) -> Packet:
+    """Return how much of the prompt has been computed; 1.5.0 reads no details."""
+    n_total, n_done = answer.n_prompt_tokens, answer.n_computed_tokens
+    details = {
+        "cachedTokenCount": answer.n_cached_tokens,
+        "totalPromptTokenCount": n_total,
+        "processedPromptTokenCount": n_done,
+        "unprocessedPromptTokenCount": n_total - n_done,
+    }
+    return {"type": "promptProcessingProgress", "progress": n_done / n_total, "details": details}
 
 
 def stop_reason(answer: Answer, n_ctx: int) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 
+from app.engine.protocol.messages import AnswerProgress
 from app.service.api.lmstudio.history import ChatHistory, PromptTemplate
 from app.service.api.lmstudio.kv_config import ConfigStack, load_fields, prediction_fields, sdk_config
-from app.service.api.lmstudio.prediction import PacketMaker, stats_of, user_stopped
+from app.service.api.lmstudio.prediction import PacketMaker, progress_packet, stats_of, user_stopped
+from app.service.api.lmstudio.prompt_progress import prompt_progress, with_progress
 from app.service.api.lmstudio.sdk_models import SpecifierBody, described, model_for
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint
 from app.service.api.openai.embeddings import as_floats
@@ -30,6 +33,7 @@ from quantizer.errors import RequestError
 __all__ = ["EMBEDDING_ENDPOINTS", "LLM_ENDPOINTS"]
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
+Part: TypeAlias = tuple[Answer, Delta | None] | AnswerProgress
 _OF_CHATS = ("logprobs", "tool_choice", "reasoning_format", "enable_thinking", "reasoning_budget_tokens")
 _TEMPLATE, _SYSTEM_PROMPT = "llm.prediction.promptTemplate", "llm.prediction.systemPrompt"
 
@@ -117,9 +121,13 @@ async def _answer(
     ended: list[Answer] = []
     cancelled = asyncio.ensure_future(channel.is_cancelled.wait())
     generation = await preparing
+    progress = partial(prompt_progress, model, generation.requests[0].request_id)
     try:
-        async with aclosing(generation.parts(model)) as parts:
+        async with aclosing(with_progress(generation.parts(model), progress)) as parts:
             while (part := await _next(parts, cancelled)) is not None:
+                if isinstance(part, AnswerProgress):
+                    await channel.send(progress_packet(part))
+                    continue
                 answer, delta = part
                 for packet in maker.of_delta(delta) if delta else ():
                     await channel.send(packet)
@@ -141,9 +149,7 @@ async def _answer(
     )
 
 
-async def _next(
-    parts: AsyncGenerator[tuple[Answer, Delta | None], None], cancelled: asyncio.Future[Any]
-) -> tuple[Answer, Delta | None] | None:
+async def _next(parts: AsyncGenerator[Part, None], cancelled: asyncio.Future[Any]) -> Part | None:
     """Return the next part of an answer; None at its end, and as soon as it is cancelled."""
     coming = asyncio.ensure_future(anext(parts, None))
     try:
