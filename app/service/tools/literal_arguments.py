@@ -60,8 +60,8 @@ class LiteralForm:
 
     @property
     def mark(self) -> re.Pattern[str]:
-        """What decides where a value ends: quotes, brackets, commas, and escaped characters."""
-        return re.compile("|".join((*map(re.escape, self.quotes), r"\\(?:.|\Z)", r"[\[\](){},]")), re.DOTALL)
+        """What decides where a value ends: quotes, brackets and commas."""
+        return re.compile("|".join((*map(re.escape, sorted(self.quotes, key=len, reverse=True)), r"[\[\](){},]")))
 
     def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
         properties = schema.get("properties")
@@ -239,21 +239,27 @@ class LiteralArguments:
         held, form = self._held, self._form
         end = len(held) if self._is_final else len(held) - partial_match_length(held, self._quotes)
         position = self._n_scanned
-        for found in form.mark.finditer(held, position, end):
+        while found := (_end_of_text(self._quote) if self._quote else form.mark).search(held, position, end):
             mark = found[0]
-            if mark == "\\":
-                break
+            if mark == "\\":  # what it escapes is to come
+                self._n_scanned = found.start()
+                return None
             if self._quote:
                 self._quote = "" if mark == self._quote else self._quote
             elif mark in form.quotes:
                 self._quote = mark
             elif mark in "([{":
                 self._depth += 1
-            elif mark in ")]}" and self._depth:
-                self._depth -= 1
             elif self._depth == 0 and mark in f",{form.end}":
                 self._held, self._step = held[found.start() :], self._between
                 return form.as_json(held[: found.start()])
+            elif mark in ")]}":
+                self._depth = max(self._depth - 1, 0)
             position = found.end()
-        self._n_scanned = position if self._quote else max(position, end)
+        self._n_scanned = max(position, end)
         return None
+
+
+def _end_of_text(quote: str) -> re.Pattern[str]:
+    """Return what matters in a text that began with `quote`: its end, and escaped characters where there are such."""
+    return re.compile(re.escape(quote) if quote[0] == "<" else rf"\\(?:.|\Z)|{quote}", re.DOTALL)
