@@ -21,7 +21,7 @@ def characters(text: str) -> list[str]:
 
 def members(is_negated: bool, text: str) -> list[str]:
     items, chosen = characters(text), set()
-    ranges = list(re.finditer(r"(\\x..|[^\\])-(\\x..|[^\\])", text)) if "-" in text[1:-1] else []
+    ranges = list(re.finditer(r"(\\x..|\\U.{8}|[^\\])-(\\x..|\\U.{8}|[^\\])", text)) if "-" in text[1:-1] else []
     for match in ranges:
         low, high = characters(match[1])[0], characters(match[2])[0]
         chosen |= {chr(code) for code in range(ord(low), ord(high) + 1)}

@@ -13,7 +13,16 @@ from app.engine.loop.sampling import MAX_GRAMMAR_RULES
 from app.protocol.sampling import MAX_GRAMMAR_BYTES
 from quantizer.errors import RequestError
 
-__all__ = ["MAX_REPETITIONS", "PLAIN_VALUES", "GbnfRules", "json_literal", "keys_other_than", "literal", "text_through"]
+__all__ = [
+    "MAX_REPETITIONS",
+    "PLAIN_VALUES",
+    "GbnfRules",
+    "UnsupportedSchemaError",
+    "json_literal",
+    "keys_other_than",
+    "literal",
+    "text_through",
+]
 
 MAX_REPETITIONS = 1000  # llama.cpp makes a rule of each and takes 2000 at most
 
@@ -37,6 +46,10 @@ _COMMON: Mapping[str, str] = {
     "array": '"[" ws (value next-value* ws)? "]"',
 }
 PLAIN_VALUES = frozenset({"string", "integer", "number", "boolean", "null", "value", "object", "array"})
+
+
+class UnsupportedSchemaError(RequestError):
+    """A part of a schema that no grammar describes here."""
 
 
 class GbnfRules:

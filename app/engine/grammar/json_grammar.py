@@ -1,9 +1,9 @@
 """JSON schema → GBNF grammar, all of whose texts satisfy the schema. Pure.
 
 Owns the conversion of supported keywords; any other is an error, since an answer that only seems to fit would be worse.
-Four rules are narrower than the standard: properties come in the order of the schema; an object with `properties` has
-no others unless `additionalProperties` allows them; an array with `prefixItems` has just these; `oneOf` equals `anyOf`.
-`format` is an annotation, as there.
+Five rules are narrower than the standard: properties come in the order of the schema; an object with `properties` has
+no others unless `additionalProperties` allows them; an array with `prefixItems` has just these; `oneOf` equals `anyOf`,
+and has only the ways that are supported. `format` is an annotation, as there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from app.engine.grammar.gbnf import PLAIN_VALUES, GbnfRules, json_literal, keys_other_than
+from app.engine.grammar.gbnf import PLAIN_VALUES, GbnfRules, UnsupportedSchemaError, json_literal, keys_other_than
 from app.engine.grammar.json_schema import (
     ANY_OF,
     KEYWORDS_OF,
@@ -32,6 +32,7 @@ from app.engine.grammar.json_schema import (
     types,
 )
 from app.engine.grammar.number_range import integers_between, numbers_between
+from app.engine.grammar.pattern import parse_pattern
 from quantizer.errors import RequestError
 
 __all__ = ["schema_grammar", "schema_rule"]
@@ -115,7 +116,8 @@ class _Converter:
             raise RequestError(f"A schema is {shown}.", "Give an object.")
         for keyword in schema:
             if keyword not in SUPPORTED and not keyword.startswith("x-"):
-                raise RequestError(f"The schema's keyword {keyword[:40]!r} is not supported.", "Leave it out.")
+                cause = f"The schema's keyword {keyword[:40]!r} is not supported."
+                raise UnsupportedSchemaError(cause, "Leave it out.")
         return schema
 
     # References and combinations
@@ -125,7 +127,12 @@ class _Converter:
         inner = place.through(str(reference))
         if str(reference) not in self._of_reference:
             name = self._of_reference[str(reference)] = self.rules.reserve()
-            self.rules.write(name, self.visit(target, inner))
+            try:
+                self.rules.write(name, self.visit(target, inner))
+            except UnsupportedSchemaError:  # a union may do without; llama.cpp reads no rule without a body
+                self.rules.write(name, '""')
+                del self._of_reference[str(reference)]
+                raise
         return self._of_reference[str(reference)]
 
     def _target(self, reference: object) -> object:
@@ -167,7 +174,20 @@ class _Converter:
         branches: list[Any] = listed(schema, keyword)
         if constraints(own):
             branches = [{**own, "allOf": [*own.get("allOf", ()), branch]} for branch in branches]
-        return self._union([self.visit(branch, inner) for branch in branches])
+        return self._union(self._supported(branches, inner))
+
+    def _supported(self, branches: Sequence[object], place: _Place) -> list[str]:
+        """Return rules for those of `branches` that are supported. Raises RequestError where none is."""
+        ways: list[str] = []
+        faults: list[UnsupportedSchemaError] = []
+        for branch in branches:
+            try:
+                ways.append(self.visit(branch, place))
+            except UnsupportedSchemaError as fault:
+                faults.append(fault)
+        if not ways:
+            raise faults[0]
+        return ways
 
     def _enum(self, schema: Schema) -> str:
         beside = constraints(schema) - {"enum", "const", "type"}
@@ -203,7 +223,10 @@ class _Converter:
         return self._union([way for way in [numbers_between(*number_bounds(schema))] if way])
 
     def _string(self, schema: Schema, _place: _Place) -> str:
-        return f'"\\"" char{_repeated(*bounds(schema, "minLength", "maxLength"))} "\\""'
+        shortest, longest = bounds(schema, "minLength", "maxLength")
+        if "pattern" in schema:
+            return f'"\\"" {_pattern(schema["pattern"], shortest, longest)} "\\""'
+        return f'"\\"" char{_repeated(shortest, longest)} "\\""'
 
     def _array(self, schema: Schema, place: _Place) -> str:
         shortest, longest = bounds(schema, "minItems", "maxItems")
@@ -260,6 +283,20 @@ class _Converter:
             return '"{" ws "}"'
         inside = f"({' | '.join(ways)}) ws"
         return f'"{{" ws ({inside})? "}}"' if can_be_empty else f'"{{" ws {inside} "}}"'
+
+
+def _pattern(expression: object, shortest: int, longest: int | None) -> str:
+    """Return a text for the strings that match. Raises RequestError for lengths that would limit them further."""
+    if not isinstance(expression, str):
+        raise RequestError("The schema's pattern is no text.", "Give a regular expression.")
+    pattern = parse_pattern(expression)
+    if pattern.shortest < shortest:
+        cause = "The schema's minLength beside a pattern is not supported."
+        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
+    if longest is not None and (pattern.longest is None or pattern.longest > longest):
+        cause = "The schema's maxLength beside a pattern is not supported."
+        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
+    return pattern.text
 
 
 def _repeated(minimum: int, maximum: int | None) -> str:

@@ -46,7 +46,7 @@ _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum
 KEYWORDS_OF = {
     "object": frozenset(("properties", "required", "additionalProperties")),
     "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
-    "string": frozenset(("minLength", "maxLength")),
+    "string": frozenset(("minLength", "maxLength", "pattern")),
     "number": _BOUNDS,
 }
 ANY_OF = ("anyOf", "oneOf")

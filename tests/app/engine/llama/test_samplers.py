@@ -11,7 +11,15 @@ from app.engine.grammar.json_grammar import schema_grammar
 
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
 WALK = Path(__file__).with_name("grammar_walk.py")
+PARTS = {
+    "code": {"type": "string", "pattern": r'^[A-Z]{2}(-\d+|[^\w"]+|)$'},
+    "part": {"type": "number", "exclusiveMinimum": -0.25, "maximum": 12.5},
+    "whole": {"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991},
+    "either": {"anyOf": [{"$ref": "#/$defs/left out"}, {"prefixItems": [{"type": "null"}, {}]}]},
+}
+LEFT_OUT = {"left out": {"properties": {"itself": {"$ref": "#/$defs/left out"}, "a": {"not": {}}}}}
 GRAMMARS = (
+    schema_grammar({"properties": PARTS, "required": [*PARTS], "$defs": LEFT_OUT}),
     schema_grammar({"type": "object"}),
     schema_grammar({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}),
     'root ::= ("yes" | "no") "."',

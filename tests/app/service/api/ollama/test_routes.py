@@ -231,7 +231,7 @@ def test_an_unknown_model_is_a_404_in_ollamas_words(service: RunningService, pat
         ({"options": {"num_predict": 10**12}}, "max_tokens"),
         ({"options": {"stop": ["x"] * 65}}, "stop"),
         ({"format": "yaml"}, "yaml"),
-        ({"format": {"pattern": "a"}}, "pattern"),
+        ({"format": {"pattern": "(?=a)"}}, "pattern"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"think": True}, "does not support thinking"),
         ({"think": "very"}, "think"),

@@ -1,0 +1,274 @@
+"""Regular expressions of JSON schemas → GBNF texts for the inside of a JSON string. Pure.
+
+Owns the syntax that schemas use (source: ECMA-262, as JSON Schema demands) without what no grammar has: lookaround,
+references to groups, boundaries of words. Characters that JSON escapes are allowed in one form: `"`, `\\`, tab and ends
+of lines; other control characters and surrogates are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from app.engine.grammar.gbnf import MAX_REPETITIONS, UnsupportedSchemaError, literal
+from quantizer.errors import RequestError
+
+__all__ = ["Pattern", "parse_pattern"]
+
+MAX_CHARACTERS = 2000
+MAX_DEPTH = 20
+
+# zod 4 looks ahead in its expression for e-mail addresses; this one allows none that it does not.
+_WITHOUT_LOOKING_AHEAD = {
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$": (
+        r"^[A-Za-z0-9_+-]{1,32}(\.[A-Za-z0-9_+-]{1,32}){0,4}@([A-Za-z0-9][A-Za-z0-9\-]{0,32}\.){1,4}[A-Za-z]{2,24}$"
+    )
+}
+_Span = tuple[int, int]  # the first and the last character, by their numbers
+_DIGITS: tuple[_Span, ...] = ((0x30, 0x39),)
+_WORDS: tuple[_Span, ...] = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+_SPACES: tuple[_Span, ...] = ((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x2028, 0x2029), (0xFEFF, 0xFEFF))
+_LINE_ENDS: tuple[_Span, ...] = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
+_CLASSES = {"d": _DIGITS, "w": _WORDS, "s": _SPACES}
+_CONTROLS = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00}
+_ESCAPED = {0x22: r"\"", 0x5C: r"\\", 0x09: r"\t", 0x0A: r"\n", 0x0D: r"\r"}  # as JSON writes them
+_NEVER_RAW: tuple[_Span, ...] = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
+_LAST = 0x10FFFF
+_ANY = "char*"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A GBNF text for all characters of a string, of which there are `shortest` to `longest`; None is no limit."""
+
+    text: str
+    shortest: int
+    longest: int | None
+
+
+_NOTHING = Pattern("", 0, 0)
+
+
+def parse_pattern(expression: str) -> Pattern:
+    """Return the strings in which `expression` is found. Raises UnsupportedSchemaError."""
+    expression = _WITHOUT_LOOKING_AHEAD.get(expression, expression)
+    if len(expression) > MAX_CHARACTERS:
+        raise RequestError(f"The schema has a pattern of {len(expression)} characters.", "Use a shorter one.")
+    return _Parser(expression).parse()
+
+
+class _Parser:
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._at = 0
+        self._depth = 0
+
+    def parse(self) -> Pattern:
+        ways = [self._anchored()]
+        while self._take("|"):
+            ways.append(self._anchored())
+        if self._at < len(self._expression):
+            self._refuse("an unmatched )")
+        return _either(ways)
+
+    def _anchored(self) -> Pattern:
+        """Parse an alternative at the top, which may begin or end anywhere in the string unless it is anchored."""
+        is_first = self._take("^")
+        parts = [self._sequence()]
+        if not is_first:
+            parts.insert(0, Pattern(_ANY, 0, None))
+        if not self._take("$"):
+            parts.append(Pattern(_ANY, 0, None))
+        if self._next() not in ("", "|", ")"):
+            self._refuse("$ in the middle")
+        return _joined(parts)
+
+    def _group(self) -> Pattern:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._refuse("groups that nest too deep")
+        if self._take("?") and not self._take(":"):
+            if not self._take("<") or self._next() in ("=", "!"):
+                self._refuse("lookaround")
+            end = self._expression.find(">", self._at)
+            self._at = end + 1 if end >= 0 else self._refuse("an unfinished name")
+        ways = [self._sequence()]
+        while self._take("|"):
+            ways.append(self._sequence())
+        if not self._take(")"):
+            self._refuse("an anchor in a group" if self._next() == "$" else "an unmatched (")
+        self._depth -= 1
+        return _either(ways)
+
+    def _sequence(self) -> Pattern:
+        parts = []
+        while self._next() not in ("", "|", ")", "$"):
+            parts.append(self._repeated(self._atom()))
+        return _joined(parts)
+
+    def _atom(self) -> Pattern:
+        character = self._pop()
+        if character == "(":
+            return self._group()
+        if character == "[":
+            return _one_of(*self._class())
+        if character == ".":
+            return _one_of(_LINE_ENDS, is_negated=True)
+        if character == "\\":
+            return _one_of(*self._escape())
+        if character in "*+?{^":
+            self._refuse(f"{character} in a place where it means nothing")
+        return _one_of([(ord(character), ord(character))])
+
+    def _repeated(self, atom: Pattern) -> Pattern:
+        low, high = self._repetitions()
+        if (low, high) == (1, 1):
+            return atom
+        if max(low, high or 0) > MAX_REPETITIONS:
+            self._refuse(f"more than {MAX_REPETITIONS} repetitions")
+        if high is not None and high < low:
+            self._refuse("repetitions in the wrong order")
+        self._take("?")  # whether it is lazy decides nothing about what is allowed
+        longest = 0 if high == 0 else None if high is None or atom.longest is None else atom.longest * high
+        return Pattern(f"({atom.text}){{{low},{'' if high is None else high}}}", atom.shortest * low, longest)
+
+    def _repetitions(self) -> tuple[int, int | None]:
+        for sign, ends in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._take(sign):
+                return ends
+        if not self._take("{"):
+            return 1, 1
+        low, comma, high = self._until("}").partition(",")
+        if not all(part.isascii() and part.isdigit() and len(part) < 6 for part in (low, *filter(None, [high]))):
+            self._refuse("{ without a number")
+        return int(low), int(high) if high else None if comma else int(low)
+
+    # Sets of characters
+
+    def _class(self) -> tuple[Sequence[_Span], bool]:
+        is_negated = self._take("^")
+        spans: list[_Span] = []
+        while not self._take("]"):
+            first, is_single = self._member()
+            if is_single and self._next() == "-" and self._expression[self._at + 1 : self._at + 2] not in ("]", ""):
+                self._at += 1
+                last, is_last_single = self._member()
+                if not is_last_single or last[0][0] < first[0][0]:
+                    self._refuse("a range that has no end")
+                first = [(first[0][0], last[0][0])]
+            spans.extend(first)
+        return spans, is_negated
+
+    def _member(self) -> tuple[Sequence[_Span], bool]:
+        """Return the spans of a member of a class, and whether it is a single character."""
+        character = self._pop()
+        if character != "\\":
+            return [(ord(character), ord(character))], True
+        if self._take("b"):
+            return [(0x08, 0x08)], True
+        spans, is_negated = self._escape()
+        return (_others(spans), False) if is_negated else (spans, spans[0][0] == spans[-1][1])
+
+    def _escape(self) -> tuple[Sequence[_Span], bool]:
+        """Return the spans of an escape, and whether it means all others."""
+        character = self._pop()
+        if spans := _CLASSES.get(character.lower()):
+            return spans, character.isupper()
+        code = _CONTROLS.get(character)
+        if character in "xu":
+            code = self._number(character)
+        elif code is None and character.isascii() and character.isalnum():
+            self._refuse(f"\\{character}")
+        code = ord(character) if code is None else code
+        return [(code, code)], False
+
+    def _number(self, kind: str) -> int:
+        if kind == "u" and self._take("{"):
+            digits = self._until("}")
+        else:
+            n_digits = 2 if kind == "x" else 4
+            digits = self._expression[self._at : self._at + n_digits]
+            self._at += n_digits
+        try:
+            return min(int(digits, 16), _LAST)
+        except ValueError:
+            self._refuse(f"\\{kind} without a number")
+
+    # Characters of the expression
+
+    def _next(self) -> str:
+        return self._expression[self._at : self._at + 1]
+
+    def _take(self, text: str) -> bool:
+        is_next = self._expression.startswith(text, self._at)
+        self._at += len(text) if is_next else 0
+        return is_next
+
+    def _pop(self) -> str:
+        character = self._next() or self._refuse("an unfinished part")
+        self._at += 1
+        return character
+
+    def _until(self, text: str) -> str:
+        end = self._expression.find(text, self._at)
+        if end < 0:
+            self._refuse(f"no {text}")
+        found, self._at = self._expression[self._at : end], end + len(text)
+        return found
+
+    def _refuse(self, what: str) -> NoReturn:
+        cause = f"The schema's pattern {self._expression[:60]!r} has {what}, which is not supported."
+        raise UnsupportedSchemaError(cause, "Use characters, classes, groups and repetitions.")
+
+
+def _joined(parts: Iterable[Pattern]) -> Pattern:
+    found = [part for part in parts if part != _NOTHING]
+    longest = None if any(part.longest is None for part in found) else sum(part.longest or 0 for part in found)
+    return Pattern(" ".join(part.text for part in found), sum(part.shortest for part in found), longest)
+
+
+def _either(ways: Sequence[Pattern]) -> Pattern:
+    if len(ways) == 1:
+        return ways[0]
+    longest = None if any(way.longest is None for way in ways) else max(way.longest or 0 for way in ways)
+    text = " | ".join(way.text or '""' for way in ways)
+    return Pattern(f"({text})", min(way.shortest for way in ways), longest)
+
+
+def _one_of(spans: Sequence[_Span], is_negated: bool = False) -> Pattern:
+    """Return one character of `spans`, or of all others."""
+    allowed = _others(spans) if is_negated else sorted(spans)
+    raw = [part for span in allowed for part in _without(span, _NEVER_RAW)]
+    ways = [f"[{''.join(map(_written, raw))}]"] if raw else []
+    ways += [literal(text) for code, text in _ESCAPED.items() if any(low <= code <= high for low, high in allowed)]
+    if not ways:
+        raise RequestError("A pattern of the schema allows only characters that no answer has.", "Allow others.")
+    return Pattern(ways[0] if len(ways) == 1 else f"({' | '.join(ways)})", 1, 1)
+
+
+def _others(spans: Sequence[_Span]) -> list[_Span]:
+    return _without((0, _LAST), sorted(spans))
+
+
+def _without(span: _Span, holes: Iterable[_Span]) -> list[_Span]:
+    """Return the parts of `span` outside the `holes`, which are in order."""
+    low, high = span
+    parts = []
+    for first, last in holes:
+        if last < low or first > high:
+            continue
+        if first > low:
+            parts.append((low, first - 1))
+        low = max(low, last + 1)
+    return [*parts, (low, high)] if low <= high else parts
+
+
+def _written(span: _Span) -> str:
+    low, high = span
+    return _code(low) if low == high else f"{_code(low)}-{_code(high)}"
+
+
+def _code(number: int) -> str:
+    character = chr(number)
+    return character if character.isascii() and character.isalnum() else f"\\U{number:08X}"
