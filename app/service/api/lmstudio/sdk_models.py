@@ -155,9 +155,11 @@ async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> No
         raise no_model_with_path(body.modelKey, error, present) from error
     facts = await _facts(context, model)
     await channel.send({"type": "resolved", "info": model_info(model.ref, facts, cast("Domain", context.domain))})
+    was_held = model.keep_alive.is_holding
     await _load(context, model, body.loadConfigStack)
     _set_ttl(model, body.ttlMs)
     if not await _report_loading(model, channel, "progress"):
+        _give_up(model, was_held=was_held)
         return
     _remember(context, body.identifier, model.ref)
     await channel.send({"type": "success", "info": await described(context, model)})
@@ -175,10 +177,13 @@ async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel)
         return
     info = model_info(model.ref, facts, cast("Domain", context.domain))
     await channel.send({"type": "startLoading", "identifier": model.ref.id, "info": info})
+    was_held = model.keep_alive.is_holding
     await _load(context, model, body.loadConfigStack)
     _set_ttl(model, body.loadTtlMs)
-    if await _report_loading(model, channel, "loadProgress"):
-        await channel.send({"type": "loadSuccess", "info": await described(context, model)})
+    if not await _report_loading(model, channel, "loadProgress"):
+        _give_up(model, was_held=was_held)
+        return
+    await channel.send({"type": "loadSuccess", "info": await described(context, model)})
 
 
 async def _report_loading(model: ServedModel, channel: Channel, kind: str) -> bool:
@@ -190,6 +195,12 @@ async def _report_loading(model: ServedModel, channel: Channel, kind: str) -> bo
             await channel.send({"type": kind, "progress": fraction})
     await channel.send({"type": kind, "progress": 1.0})
     return True
+
+
+def _give_up(model: ServedModel, *, was_held: bool) -> None:
+    """Unload a model whose loading the client has cancelled, once it is loaded, unless others hold or use it."""
+    if not was_held:
+        model.keep_alive.expire()
 
 
 def _set_ttl(model: ServedModel, ttl_ms: int | None) -> None:
