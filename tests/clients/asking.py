@@ -42,7 +42,7 @@ PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR4nGNwaDiAFTEMLQkAYvNgAXSglMMAAAAASUVORK5CYII="
 )
 
-_FREE_WITHIN_S = 0.25
+_FREE_WITHIN_S = float(os.environ.get("FREE_WITHIN_S", "0.25"))  # more beside other tests
 
 
 def say(text: str) -> str:
@@ -56,7 +56,7 @@ def call(tool: str, **arguments: object) -> str:
 
 
 def assert_idle(url: str) -> None:
-    """Assert that nobody's answer runs any more, within a quarter of a second."""
+    """Assert that nobody's answer runs any more, soon after a client went away."""
     deadline_s = time.monotonic() + _FREE_WITHIN_S
     while _n_running(url):
         assert time.monotonic() < deadline_s, "an answer still runs for a client that went away"

@@ -15,7 +15,7 @@ SMALL = [client for client in CLIENTS if client.is_small]
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     with services(tmp_path_factory.mktemp("services")) as urls:
-        yield urls
+        yield {**urls, "FREE_WITHIN_S": "30"}  # other tests run beside these
 
 
 @pytest.mark.slow
