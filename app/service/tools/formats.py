@@ -118,7 +118,14 @@ def _functions(name: str, opening: str, closing: str, *marks: str, has_lines: bo
         openings=(opening, "<function="),
         header=re.compile(rf"\s*(?:<function=)?{_NAME}>"),
         fillers=(closing,),
-        arguments=ParameterTags("<parameter=", (">",), "</parameter>", "</function>", has_lines=has_lines),
+        arguments=ParameterTags(
+            "<parameter=",
+            (">",),
+            "</parameter>",
+            "</function>",
+            has_lines=has_lines,
+            unclosed=f"\n</function>\n{closing}" if has_lines else "",
+        ),
         syntax=CallSyntax(
             before_name=f"{opening}\n<function=",
             before_arguments=">\n",

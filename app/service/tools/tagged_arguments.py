@@ -32,7 +32,8 @@ class ParameterTags:
 
     With `has_lines` a value is on lines of its own. `kind` is an attribute in the opening tag, behind the key, with its
     values for text and for JSON; without the latter it names the JSON type. `between` follows each parameter. Inside
-    `raw` brackets a value may contain tags. Models forget the tag `forgotten` right before a value.
+    `raw` brackets a value may contain tags. Models forget the tag `forgotten` right before a value, and the one behind
+    the last: `unclosed` is what follows then.
     """
 
     opening: str
@@ -44,6 +45,7 @@ class ParameterTags:
     kind: tuple[str, ...] = ()
     raw: tuple[str, str] = ("", "")
     forgotten: str = ""
+    unclosed: str = ""
     marks: tuple[str, ...] = ()
 
     @property
@@ -164,10 +166,13 @@ class TaggedArguments:
     def _value(self) -> str | None:
         if self._is_first_of_value and not self._begins_value():
             return None
-        end = self._end_of_value()
+        end, rest = self._end_of_value(), len(self._closing)
+        unclosed = self._held.find(self._tags.unclosed) if self._tags.unclosed else -1
+        if unclosed >= 0 and not 0 <= end < unclosed:
+            end, rest = unclosed, 0
         if end < 0:
             return self._part_of_value()
-        value, self._held, self._step = self._held[:end], self._held[end + len(self._closing) :], self._between
+        value, self._held, self._step = self._held[:end], self._held[end + rest :], self._between
         value = value.removesuffix("\n") if self._tags.has_lines else value
         return inside_string(value) + '"' if self._is_text else self._as_json(value)
 
@@ -203,7 +208,7 @@ class TaggedArguments:
         if not self._is_text:
             return None
         closing = self._closing
-        closings = (closing, "\n" + closing) if self._tags.has_lines else (closing,)
+        closings = (closing, "\n" + closing, self._tags.unclosed) if self._tags.has_lines else (closing,)
         n_shown = len(self._held) - partial_match_length(self._held, closings)
         shown, self._held = self._held[:n_shown], self._held[n_shown:]
         return inside_string(shown) if shown else None
