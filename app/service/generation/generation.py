@@ -57,7 +57,8 @@ class Answer:
         self._parser = answer_parser(tags, tool_calling, separates_reasoning=separates_reasoning)
         self._held_logprobs: tuple[TokenLogprob, ...] = ()
         self._held_tokens: tuple[int, ...] = ()
-        self._n_tokens = 0
+        self.n_reasoning_tokens = 0
+        self._n_tokens = self._n_counted = 0
         self._finished: Finished | None = None
 
     @property
@@ -96,7 +97,14 @@ class Answer:
             self.calls = merge_deltas((*self.calls, *calls))
         if not (text or parsed.reasoning or calls or logprobs or tokens):
             return None
+        self._count(len(parsed.reasoning), len(text) + sum(len(call.name) + len(call.arguments) for call in calls))
         return Delta(self.index, text, parsed.reasoning, calls, logprobs, self._n_tokens, tokens)
+
+    def _count(self, n_characters: int, n_others: int) -> None:
+        """Count the tokens of reasoning; where it ends within a piece of text, its share by length."""
+        n_new, self._n_counted = self._n_tokens - self._n_counted, self._n_tokens
+        if n_characters:
+            self.n_reasoning_tokens += round(n_new * n_characters / (n_characters + n_others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Literal, NotRequired, TypeAlias, TypeVar
 
@@ -232,7 +232,7 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
 
     def usage_chunk(self, answers: Sequence[Answer]) -> Chunk[ChunkChoice]:
         """Return the chunk after the final ones, for clients that ask for it."""
-        return {**self._chunk([]), "usage": usage_of(self._total(answers))}
+        return {**self._chunk([]), "usage": usage_of(self._total(answers), _n_reasoning_tokens(answers))}
 
     def whole(self, answers: Sequence[Answer], warnings: WithWarnings) -> Completion[Choice]:
         """Return the answers in one object."""
@@ -243,7 +243,7 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
             "created": self.created_s,
             "model": self.model_id,
             "choices": [self._choice(answer) for answer in answers],
-            "usage": usage_of(total),
+            "usage": usage_of(total, _n_reasoning_tokens(answers)),
             "timings": timings_of(total),
             **warnings,
         }
@@ -338,6 +338,10 @@ class TextFormatter(CompletionFormatter[TextChoice, TextChunkChoice]):
 
     def _final_choice(self, answer: Answer) -> TextChunkChoice:
         return {"index": answer.index, "text": "", "finish_reason": _text_reason(answer)}
+
+
+def _n_reasoning_tokens(answers: Iterable[Answer]) -> int:
+    return sum(answer.n_reasoning_tokens for answer in answers)
 
 
 def _text_reason(answer: Answer) -> TextReason:

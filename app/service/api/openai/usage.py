@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NotRequired
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
@@ -35,13 +36,20 @@ class PromptTokensDetails(TypedDict):
     cached_tokens: NonNegativeInt
 
 
+class CompletionTokensDetails(TypedDict):
+    """The part of the answers that is reasoning."""
+
+    reasoning_tokens: NonNegativeInt
+
+
 class Usage(TypedDict):
-    """The cost of answers in tokens."""
+    """The cost of answers in tokens; the details of completions where there is reasoning."""
 
     prompt_tokens: NonNegativeInt
     completion_tokens: NonNegativeInt
     total_tokens: NonNegativeInt
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
 class Timings(TypedDict):
@@ -149,15 +157,17 @@ def total_of(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
     return replace(firsts[0], usage=usage, timings=timings)
 
 
-def usage_of(finished: Finished) -> Usage:
+def usage_of(finished: Finished, n_reasoning_tokens: int = 0) -> Usage:
     """Return `usage` as OpenAI has it."""
     usage = finished.usage
-    return {
+    details: CompletionTokensDetails = {"reasoning_tokens": n_reasoning_tokens}
+    told: Usage = {
         "prompt_tokens": usage.n_prompt_tokens,
         "completion_tokens": usage.n_output_tokens,
         "total_tokens": usage.n_prompt_tokens + usage.n_output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.n_cached_tokens},
     }
+    return {**told, "completion_tokens_details": details} if n_reasoning_tokens else told
 
 
 def timings_of(finished: Finished) -> Timings:

@@ -147,13 +147,13 @@ class ResponseFormatter:
         """Return the response without an end, or ended otherwise than by its answer."""
         return self._response(status, output)
 
-    def ended(self, answer: Answer, output: list[AnyItem], n_reasoning_tokens: int) -> ResponseObject:
+    def ended(self, answer: Answer, output: list[AnyItem]) -> ResponseObject:
         """Return the response with its whole output."""
         is_cut = answer.end.reason is FinishReason.LENGTH
         response = self._response("incomplete" if is_cut else "completed", output)
         response["completed_at"] = None if is_cut else int(time.time())
         response["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
-        response["usage"] = _usage(answer.end, n_reasoning_tokens)
+        response["usage"] = _usage(answer.end, answer.n_reasoning_tokens)
         return response
 
     def failed(self, error: UserError, output: list[AnyItem]) -> ResponseObject:
@@ -188,8 +188,6 @@ class ResponseStreamEvents:
         self._ended: list[AnyItem] = []
         self._open: OutputItem | None = None
         self._n_events = 0
-        self._n_tokens = 0
-        self._n_reasoning_tokens = 0
 
     def opening(self, status: ResponseStatus = "in_progress") -> Iterator[Event]:
         """Return the first events."""
@@ -208,7 +206,6 @@ class ResponseStreamEvents:
 
     def of_delta(self, delta: Delta) -> Iterator[Event]:
         """Return the events of new text."""
-        self._count(delta)
         if delta.reasoning:
             yield from self._add("reasoning", delta.reasoning)
         if delta.text:
@@ -226,7 +223,7 @@ class ResponseStreamEvents:
 
     def ended(self, answer: Answer) -> ResponseObject:
         """Return the whole response."""
-        return self.formatter.ended(answer, self._ended, self._n_reasoning_tokens)
+        return self.formatter.ended(answer, self._ended)
 
     def failed(self, error: UserError) -> ResponseObject:
         """Return the response that cannot go on."""
@@ -235,13 +232,6 @@ class ResponseStreamEvents:
     def last(self, response: ResponseObject) -> Event:
         """Return the last event, with the response as it has ended."""
         return self._event(f"response.{response['status']}", response=response)
-
-    def _count(self, delta: Delta) -> None:
-        """Count the tokens of reasoning; where it ends within a delta, its share by length."""
-        n_new, self._n_tokens = delta.n_tokens - self._n_tokens, delta.n_tokens
-        n_others = len(delta.text) + sum(len(call.name) + len(call.arguments) for call in delta.calls)
-        if delta.reasoning:
-            self._n_reasoning_tokens += round(n_new * len(delta.reasoning) / (len(delta.reasoning) + n_others))
 
     def _add(self, kind: Kind, text: str, delta: Delta | None = None) -> Iterator[Event]:
         if self._open is None or self._open.kind != kind:

@@ -59,9 +59,14 @@ async def prompt(service: Service, **body: Any) -> str:
 
 async def test_chat_completions_of_openai_python_3_54(service: Service) -> None:
     body = {"messages": [saying(THOUGHT_AND_ANSWER)], "reasoning_effort": "low"}
-    message = (await posted(service, "/v1/chat/completions", body))["choices"][0]["message"]
+    whole = await posted(service, "/v1/chat/completions", body)
+    message = whole["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "It is 4.", "reasoning_content": "Hm, 4."}
-    deltas = [event["choices"][0]["delta"] for event in await events(service, "/v1/chat/completions", body)]
+    options = {"stream_options": {"include_usage": True}}
+    *told, usage = await events(service, "/v1/chat/completions", body | options)
+    for cost in (whole["usage"], usage["usage"]):
+        assert 0 < cost["completion_tokens_details"]["reasoning_tokens"] < cost["completion_tokens"]
+    deltas = [event["choices"][0]["delta"] for event in told]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Hm, 4."
     assert "".join(delta.get("content", "") for delta in deltas) == "It is 4."
 

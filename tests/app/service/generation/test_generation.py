@@ -51,3 +51,14 @@ def test_probabilities_wait_for_their_text() -> None:
 def test_a_token_without_text_is_sent_for_its_probability() -> None:
     answer = Answer(0, NO_REASONING)
     assert answer.add(Output("a", "", 1, (_entry(b""),))) == Delta(0, logprobs=(_entry(b""),), n_tokens=1)
+
+
+def test_the_tokens_of_reasoning_are_counted_by_its_share_of_each_piece() -> None:
+    answer = Answer(0, TAGS)
+    for n_tokens, text in ((2, "<think>so"), (5, "and"), (8, " on</think>Yes"), (9, "!")):
+        answer.add(Output("a", text, n_tokens))
+    assert answer.add(END) is None
+    assert answer.n_reasoning_tokens == 2 + 3 + round(3 * len(" on") / len(" onYes"))
+    plain = Answer(0, NO_REASONING)
+    plain.add(Output("a", "Yes", 1))
+    assert plain.n_reasoning_tokens == 0
