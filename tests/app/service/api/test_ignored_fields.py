@@ -15,6 +15,7 @@ from app.service.api.ollama.requests import OllamaChatBody, OllamaGenerateBody, 
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.responses.requests import ResponsesBody
 from tests.app.running import RunningService
+from tests.app.service.api.agents.sessions import recorded as agent_requests
 
 ASK = [{"role": "user", "content": "x"}]
 CACHED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
@@ -142,6 +143,19 @@ BODIES: dict[str, type[Body]] = {
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: f"{recorded['client']} {recorded['path']}")
 def test_recorded_requests_of_clients_are_told_nothing(recorded: dict[str, Any]) -> None:
     assert ignored(BODIES[recorded["path"]], recorded["body"]) == []
+
+
+# The tools that Codex would have OpenAI run or that come in groups; the model is not offered them.
+TOLD_AGENTS = {"codex": ["tools.namespace", "tools.web_search"]}
+
+
+@pytest.mark.parametrize("name", ["aider", "claude_code", "codex", "opencode", "qwen_code"])
+def test_coding_agents_are_told_of_tools_that_are_not_offered_and_of_nothing_else(name: str) -> None:
+    requests = [request for request in agent_requests(name).values() if isinstance(request, dict)]
+    assert requests
+    for request in requests:
+        kind = BODIES[request["path"].partition("?")[0]]
+        assert ignored(kind, request["body"]) == TOLD_AGENTS.get(name, [])
 
 
 def test_a_session_of_llama_vim_is_told_nothing() -> None:
