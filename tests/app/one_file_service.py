@@ -72,6 +72,7 @@ async def serving(
     ctx: int = 0,
     total_bytes: int = 20,
     step_ms: int = 2,
+    load_ms: int = 0,
     memory: Memory | None = None,
 ) -> AsyncIterator[Service]:
     for name in (BASE, OTHER):
@@ -87,7 +88,7 @@ async def serving(
         prefill_ahead=False,
     )
     memory = memory or FakeMemory(total_bytes, SIZES)
-    models = ModelManager(settings, thread_worker(step_ms=step_ms), TemplateProcess(), memory)
+    models = ModelManager(settings, thread_worker(step_ms=step_ms, load_ms=load_ms), TemplateProcess(), memory)
     path = settings.models_dir / "me" / BASE / f"{BASE}.gguf"
     models.add(ModelRef(BASE, path), read_model_file(path)).load()
     app = create_app(models, JobManager(settings), ShutdownPolicy(is_owned=False), GuardPolicy())

@@ -153,7 +153,7 @@ class ContextGrowth:
             )
             log_event("service", f"{engine.model_path.name} is loaded again: {cause}.")
             self._n_ctx, self._is_growing = n_ctx, True
-            engine.reload(lambda config: replace(config, n_ctx=n_ctx, n_cells=0))
+            self._reload(replace(before, n_ctx=n_ctx, n_cells=0))
         # A client that goes away meanwhile must not leave a context behind that does not load.
         self._loading = asyncio.create_task(self._loaded(n_ctx, before))
         return await asyncio.shield(self._loading)
@@ -164,11 +164,14 @@ class ContextGrowth:
             await self._engine.ready()
         except UserError as error:
             self._n_ctx_failed, self._n_ctx = n_ctx, before.n_ctx
-            self._engine.reload(lambda _: before)
+            self._reload(before)
             return f"Shorten it: a context of {n_ctx:,} tokens could not be loaded. {error.cause}"
         finally:
             self._is_growing = False
         return ""
+
+    def _reload(self, config: EngineConfig) -> None:
+        self._engine.reload(lambda _: config, until_unloaded=self._engine.has_temporary_config)
 
 
 def _notice(overflow: ContextOverflowError, n_ctx: int) -> str:

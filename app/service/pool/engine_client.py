@@ -132,6 +132,11 @@ class EngineClient:
         return self._worker.pid if self._worker else None
 
     @property
+    def has_temporary_config(self) -> bool:
+        """Whether the config is another one once the model is unloaded."""
+        return self._config_when_unloaded is not None
+
+    @property
     def n_running(self) -> int:
         """Number of running answers."""
         return self._pending.n_answers
@@ -153,8 +158,11 @@ class EngineClient:
     def reload(self, change: Callable[[EngineConfig], EngineConfig], *, until_unloaded: bool = False) -> None:
         """Load the model again with a changed config, once its worker has ended; running requests fail.
 
-        With `until_unloaded` the config is the present one again once the model is unloaded.
+        With `until_unloaded` the config is the present one again once the model is unloaded. An engine that was stopped
+        stays so.
         """
+        if self._is_stopped:
+            return
         self._config_when_unloaded = (self._config_when_unloaded or self.config) if until_unloaded else None
         self.config = change(self.config)
         self._is_wanted = True

@@ -236,3 +236,17 @@ def test_who_sends_token_ids_has_counted_them() -> None:
     assert room_for_answer(Request(request_id="", prompt="text")) == 2048
     assert room_for_answer(Request(request_id="", prompt="text", max_tokens=7)) == 7
     assert room_for_answer(Request(request_id="", prompt="text", max_tokens=32000)) == 2048
+
+
+async def test_a_service_that_ends_while_a_context_grows_starts_no_other_worker(
+    tmp_path: Path, long_model: Path
+) -> None:
+    async with serving(tmp_path, long_model, load_ms=400) as service:
+        engine = service.models.default.engine
+        await engine.ready()
+        growing = asyncio.create_task(service.http.post("/v1/chat/completions", json=_asking(LONG)))
+        await until(lambda: engine.config.n_ctx == 16384)
+    refused = await growing
+    assert refused.status_code in (400, 500)
+    assert engine.worker_pid is None
+    assert not engine.holds_memory
