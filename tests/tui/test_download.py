@@ -77,7 +77,7 @@ async def test_a_download_is_stopped_resumed_left_running_and_found_finished(set
         await user.presses("f8")
         await user.sees("Fetch org/large-GGUF", "done")
         await user.presses("f6")
-        await user.sees("large-Q8_0")
+        await user.sees("large:q8_0")
     (fetched,) = settings.models_dir.glob("*/*/*.gguf")
     assert fetched.stat().st_size == N_BYTES
     assert slow_hub.n_sent() < 1.5 * N_BYTES  # what came before the stop was kept

@@ -158,14 +158,14 @@ def quantizes_the_guide(terminal):
     terminal.presses("Down")
     terminal.sees("the usual balance")
     terminal.presses("Enter")
-    terminal.sees("guide-Q4_K_M")
+    terminal.sees("guide:q4_K_M")
     terminal.presses("F8")
     terminal.sees(JOB, "100 %")
 
 
 def talks_with_the_quantized_guide(terminal):
     terminal.presses("F6")
-    terminal.sees("guide-Q4_K_M")
+    terminal.sees("guide:q4_K_M")
     terminal.presses("Down", "Enter")
     terminal.sees("guide:q4_K_M · ready")
     terminal.asks("What is a GGUF file?")
@@ -189,7 +189,7 @@ def finds_it_all_there(terminal):
     steps_through_the_versions(terminal, n_messages_below=3)
     searches_the_chats(terminal)
     terminal.presses("F6")
-    terminal.sees("guide-Q4_K_M")
+    terminal.sees("guide:q4_K_M")
     terminal.presses("F8")
     terminal.sees(JOB, "done", "100 %")
 
