@@ -98,7 +98,6 @@ FAMILIES = {
         "<|tool|> <|/tool|>",
         '<|tool_call|>[{"name": "get_weather", "arguments": @}]<|/tool_call|>',
     ),
-    "firefunction-2": ("functools[", 'functools[{"name": "get_weather", "arguments": @}]'),
     "llama-4": (
         '<|header_start|> {"name": x, "parameters": y}',
         '<|python_start|>[get_weather(city="Åre", days=3)]<|python_end|>',

@@ -477,12 +477,6 @@ _FORMATS = (
         syntax=_objects("<|tool_call|>", "<|/tool_call|>"),
     ),
     ToolFormat(
-        name="firefunction-2",
-        marks=("functools[",),
-        openings=("functools",),
-        syntax=_objects("functools", ""),
-    ),
-    ToolFormat(
         name="llama-4",
         marks=("<|header_start|>", '{"name": ', '"parameters": '),
         openings=("<|python_start|>",),
