@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from app.engine.grammar.gbnf import MAX_REPETITIONS, UnsupportedSchemaError, literal
+from app.engine.grammar.gbnf import UnsupportedSchemaError, literal
 from quantizer.errors import RequestError
 
 __all__ = ["Pattern", "parse_pattern"]
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 20
+MAX_COPIES = 500  # of what is repeated, groups in groups multiplied: llama.cpp follows each way to read a text
 
 # zod 4 looks ahead in its expression for e-mail addresses; this one allows none that it does not.
 _WITHOUT_LOOKING_AHEAD = {
@@ -40,11 +41,15 @@ _ANY = "char*"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A GBNF text for all characters of a string, of which there are `shortest` to `longest`; None is no limit."""
+    """A GBNF text for all characters of a string, of which there are `shortest` to `longest`; None is no limit.
+
+    `n_copies` is how many parts llama.cpp makes of its repetitions.
+    """
 
     text: str
     shortest: int
     longest: int | None
+    n_copies: int = 1
 
 
 _NOTHING = Pattern("", 0, 0)
@@ -70,7 +75,10 @@ class _Parser:
             ways.append(self._anchored())
         if self._at < len(self._expression):
             self._refuse("an unmatched )")
-        return _either(ways)
+        whole = _either(ways)
+        if whole.n_copies > 2 * MAX_COPIES:
+            self._refuse("too many repetitions")
+        return whole
 
     def _anchored(self) -> Pattern:
         """Parse an alternative at the top, which may begin or end anywhere in the string unless it is anchored."""
@@ -125,13 +133,17 @@ class _Parser:
         low, high = self._repetitions()
         if (low, high) == (1, 1):
             return atom
-        if max(low, high or 0) > MAX_REPETITIONS:
-            self._refuse(f"more than {MAX_REPETITIONS} repetitions")
+        n_copies = atom.n_copies * max(low, high or 0, 1)
+        if n_copies > MAX_COPIES:
+            self._refuse(f"more than {MAX_COPIES} repetitions")
+        if atom.shortest == 0 and (high is None or high > 1):  # llama.cpp would follow every way to repeat nothing
+            self._refuse("a repetition of what may be empty")
         if high is not None and high < low:
             self._refuse("repetitions in the wrong order")
         self._take("?")  # whether it is lazy decides nothing about what is allowed
         longest = 0 if high == 0 else None if high is None or atom.longest is None else atom.longest * high
-        return Pattern(f"({atom.text}){{{low},{'' if high is None else high}}}", atom.shortest * low, longest)
+        text = f"({atom.text}){{{low},{'' if high is None else high}}}"
+        return Pattern(text, atom.shortest * low, longest, n_copies)
 
     def _repetitions(self) -> tuple[int, int | None]:
         for sign, ends in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
@@ -225,7 +237,8 @@ class _Parser:
 def _joined(parts: Iterable[Pattern]) -> Pattern:
     found = [part for part in parts if part != _NOTHING]
     longest = None if any(part.longest is None for part in found) else sum(part.longest or 0 for part in found)
-    return Pattern(" ".join(part.text for part in found), sum(part.shortest for part in found), longest)
+    n_copies = sum(part.n_copies for part in found)
+    return Pattern(" ".join(part.text for part in found), sum(part.shortest for part in found), longest, n_copies)
 
 
 def _either(ways: Sequence[Pattern]) -> Pattern:
@@ -233,7 +246,7 @@ def _either(ways: Sequence[Pattern]) -> Pattern:
         return ways[0]
     longest = None if any(way.longest is None for way in ways) else max(way.longest or 0 for way in ways)
     text = " | ".join(way.text or '""' for way in ways)
-    return Pattern(f"({text})", min(way.shortest for way in ways), longest)
+    return Pattern(f"({text})", min(way.shortest for way in ways), longest, sum(way.n_copies for way in ways))
 
 
 def _one_of(spans: Sequence[_Span], is_negated: bool = False) -> Pattern:
