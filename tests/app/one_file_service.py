@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -51,6 +52,19 @@ class Service:
         told: dict[str, Any] = answer.json()
         assert told["model"] == name
         return told
+
+    async def posted(self, path: str, body: dict[str, Any]) -> Any:
+        """Return the answer of the made model to `body`."""
+        answer = await self.http.post(path, json={"model": MADE, **body})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def events(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the events that the made model streams in answer to `body`."""
+        answer = await self.http.post(path, json={"model": MADE, "stream": True, **body})
+        assert answer.status_code == 200, answer.text
+        lines = [line.removeprefix("data: ") for line in answer.text.splitlines()]
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     async def call(self, path: str, **body: Any) -> httpx.Response:
         return await self.http.post(f"/api/localllm/{path}", json=body)

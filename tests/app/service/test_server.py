@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 
 from app.cli.main import main
@@ -26,6 +25,7 @@ from app.service.server import OperatorPrompt, listen
 from quantizer.errors import ServiceError
 from quantizer.process import python_command
 from tests.app.running import RunningService
+from tests.app.service.listening import listening
 from tests.app.thread_worker import thread_worker
 
 Serve = Callable[..., tuple[int | str | None, str]]
@@ -159,20 +159,6 @@ async def _hello(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b"hi"})
 
 
-@asynccontextmanager
-async def _listening() -> AsyncIterator[int]:
-    has_begun = asyncio.Event()
-    with listen("127.0.0.1", 0) as listener:
-        running: uvicorn.Server = server._Server(server._config(_hello), has_begun.set, lambda: None)
-        task = asyncio.create_task(running.serve(sockets=[listener]))
-        await has_begun.wait()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            running.should_exit = True
-            await task
-
-
 async def _answer_or_reset(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.read()
@@ -182,7 +168,7 @@ async def _answer_or_reset(reader: asyncio.StreamReader) -> bytes:
 
 async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
-    async with _listening() as port:
+    async with listening(_hello) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: loc")
         async with asyncio.timeout(60):
@@ -192,7 +178,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
 
 async def test_a_kept_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
-    async with _listening() as port:
+    async with listening(_hello) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
             writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -204,7 +190,7 @@ async def test_a_kept_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_invalid_http_after_a_body_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with _listening() as port:
+    async with listening(_hello) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
         assert (await reader.read()).count(b"HTTP/1.1 400") == 1

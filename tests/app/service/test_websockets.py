@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError
 
 from app.service import server
-from app.service.server import listen
+from tests.app.service.listening import listening
 
 
 async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -25,20 +22,6 @@ async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
         await websocket.send_text(message["text"])
 
 
-@asynccontextmanager
-async def _listening() -> AsyncIterator[int]:
-    has_begun = asyncio.Event()
-    with listen("127.0.0.1", 0) as listener:
-        running: uvicorn.Server = server._Server(server._config(_echo), has_begun.set, lambda: None)
-        task = asyncio.create_task(running.serve(sockets=[listener]))
-        await has_begun.wait()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            running.should_exit = True
-            await task
-
-
 async def _send_and_receive(websocket: ClientConnection, text: str) -> None:
     await websocket.send(text)  # which fails where the answer is there first
     await websocket.recv()
@@ -46,7 +29,7 @@ async def _send_and_receive(websocket: ClientConnection, text: str) -> None:
 
 async def test_a_websocket_outlives_the_timeout_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
-    async with _listening() as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as websocket:
+    async with listening(_echo) as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as websocket:
         for text in ("one", "two"):
             await asyncio.sleep(0.3)
             await websocket.send(text)
@@ -54,7 +37,7 @@ async def test_a_websocket_outlives_the_timeout_of_headers(monkeypatch: pytest.M
 
 
 async def test_a_message_is_neither_too_large_nor_compressed() -> None:
-    async with _listening() as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as websocket:
+    async with listening(_echo) as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as websocket:
         assert websocket.response is not None
         assert "Sec-WebSocket-Extensions" not in websocket.response.headers  # a small message may not grow
         with pytest.raises(ConnectionClosedError, match="1009"):
@@ -62,7 +45,7 @@ async def test_a_message_is_neither_too_large_nor_compressed() -> None:
 
 
 async def test_an_invalid_handshake_is_answered_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    async with _listening() as port:
+    async with listening(_echo) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
         assert b" 400 " in await reader.readline()

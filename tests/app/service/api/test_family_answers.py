@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,19 +31,6 @@ async def service(tmp_path: Path, tiny_model: Path) -> AsyncIterator[Service]:
         yield service
 
 
-async def posted(service: Service, path: str, body: dict[str, Any]) -> Any:
-    answer = await service.http.post(path, json={"model": MADE, **body})
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-async def events(service: Service, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = await service.http.post(path, json={"model": MADE, "stream": True, **body})
-    assert answer.status_code == 200, answer.text
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines()]
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
 @pytest.mark.parametrize("family", TEMPLATES)
 async def test_thought_text_and_call_come_apart_and_go_back(service: Service, family: str) -> None:
     line = OUTPUTS[family]
@@ -54,13 +40,13 @@ async def test_thought_text_and_call_come_apart_and_go_back(service: Service, fa
 
     # openai-python 3.54: chat.completions.create(model=…, messages=…, tools=…), whole and with stream=True
     body = {"messages": asked, "tools": [{"type": "function", "function": FUNCTION}]}
-    (choice,) = (await posted(service, "/v1/chat/completions", body))["choices"]
+    (choice,) = (await service.posted("/v1/chat/completions", body))["choices"]
     message = choice["message"]
     (call,) = message["tool_calls"]
     assert choice["finish_reason"] == "tool_calls"
     assert (message.get("reasoning_content", ""), message["content"]) == (line["reasoning"], line["text"])
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (name, arguments)
-    deltas = [event["choices"][0]["delta"] for event in await events(service, "/v1/chat/completions", body)]
+    deltas = [event["choices"][0]["delta"] for event in await service.events("/v1/chat/completions", body)]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == line["reasoning"]
     assert "".join(delta.get("content") or "" for delta in deltas) == line["text"]
     parts = [part["function"] for delta in deltas for part in delta.get("tool_calls", [])]
@@ -68,8 +54,8 @@ async def test_thought_text_and_call_come_apart_and_go_back(service: Service, fa
 
     # its second turn: messages.append(choice.message), with the reasoning in it, and the result
     result = {"role": "tool", "tool_call_id": call["id"], "content": "done"}
-    before = (await posted(service, "/apply-template", body))["prompt"]
-    after = (await posted(service, "/apply-template", {**body, "messages": [*asked, message, result]}))["prompt"]
+    before = (await service.posted("/apply-template", body))["prompt"]
+    after = (await service.posted("/apply-template", {**body, "messages": [*asked, message, result]}))["prompt"]
     assert "done" in after
     assert after.startswith(before + line["output"]) or line["rendered"] in after
 
@@ -80,16 +66,16 @@ async def test_thought_text_and_call_come_apart_and_go_back(service: Service, fa
         "tools": [{"name": name, "description": "Tells the weather.", "input_schema": PARAMETERS}],
         "thinking": {"type": "enabled", "budget_tokens": 31999},
     }
-    blocks = (await posted(service, "/v1/messages", body))["content"]
+    blocks = (await service.posted("/v1/messages", body))["content"]
     assert [block["type"] for block in blocks] == [*(["thinking"] if line["reasoning"] else []), "text", "tool_use"]
     assert (blocks[-1]["name"], blocks[-1]["input"]) == (name, arguments)
 
     # ollama-python 0.6.3: chat(model=…, messages=…, tools=…, stream=True)
     body = {"messages": asked, "tools": [{"type": "function", "function": FUNCTION}], "options": {}}
-    told = [answer["message"] for answer in await events(service, "/api/chat", body)]
+    told = [answer["message"] for answer in await service.events("/api/chat", body)]
     assert "".join(part.get("thinking", "") for part in told) == line["reasoning"]
     assert "".join(part["content"] for part in told) == line["text"]
     (call,) = [call["function"] for part in told for call in part.get("tool_calls", [])]
     assert (call["name"], call["arguments"]) == (name, arguments)
-    shown = await posted(service, "/api/show", {})
+    shown = await service.posted("/api/show", {})
     assert {"tools", *(["thinking"] if line["reasoning"] else [])} <= set(shown["capabilities"])

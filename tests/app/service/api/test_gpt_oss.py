@@ -40,30 +40,17 @@ def saying(text: str) -> dict[str, str]:
     return {"role": "user", "content": f"<say>{text}</say>"}
 
 
-async def posted(service: Service, path: str, body: dict[str, Any]) -> Any:
-    answer = await service.http.post(path, json={"model": MADE, **body})
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-async def events(service: Service, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = await service.http.post(path, json={"model": MADE, "stream": True, **body})
-    assert answer.status_code == 200, answer.text
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines()]
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
 async def prompt(service: Service, **body: Any) -> str:
-    return str((await posted(service, "/apply-template", body))["prompt"])
+    return str((await service.posted("/apply-template", body))["prompt"])
 
 
 async def test_chat_completions_of_openai_python_3_54(service: Service) -> None:
     body = {"messages": [saying(THOUGHT_AND_ANSWER)], "reasoning_effort": "low"}
-    whole = await posted(service, "/v1/chat/completions", body)
+    whole = await service.posted("/v1/chat/completions", body)
     message = whole["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "It is 4.", "reasoning_content": "Hm, 4."}
     options = {"stream_options": {"include_usage": True}}
-    *told, usage = await events(service, "/v1/chat/completions", body | options)
+    *told, usage = await service.events("/v1/chat/completions", body | options)
     for cost in (whole["usage"], usage["usage"]):
         assert 0 < cost["completion_tokens_details"]["reasoning_tokens"] < cost["completion_tokens"]
     deltas = [event["choices"][0]["delta"] for event in told]
@@ -73,14 +60,14 @@ async def test_chat_completions_of_openai_python_3_54(service: Service) -> None:
 
 async def test_chat_completions_with_tools_of_openai_python_3_54(service: Service) -> None:
     body = {"messages": [saying(THOUGHT_AND_CALL)], "tools": [{"type": "function", "function": FUNCTION}]}
-    (choice,) = (await posted(service, "/v1/chat/completions", body))["choices"]
+    (choice,) = (await service.posted("/v1/chat/completions", body))["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     assert choice["message"]["reasoning_content"] == "I look."
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": '{"city": "Åre"}'}
     calls = [
         call["function"]
-        for event in await events(service, "/v1/chat/completions", body)
+        for event in await service.events("/v1/chat/completions", body)
         for call in event["choices"][0]["delta"].get("tool_calls", [])
     ]
     assert calls[0]["name"] == "get_weather"
@@ -89,12 +76,12 @@ async def test_chat_completions_with_tools_of_openai_python_3_54(service: Servic
 
 async def test_think_low_of_ollama_python_0_6(service: Service) -> None:
     body = {"messages": [saying(THOUGHT_AND_ANSWER)], "think": "low", "options": {}, "tools": []}
-    answer = await posted(service, "/api/chat", body | {"stream": False})
+    answer = await service.posted("/api/chat", body | {"stream": False})
     assert answer["message"] == {"role": "assistant", "content": "It is 4.", "thinking": "Hm, 4."}
-    lines = await events(service, "/api/chat", body)
+    lines = await service.events("/api/chat", body)
     assert "".join(line["message"].get("thinking", "") for line in lines) == "Hm, 4."
     assert "".join(line["message"]["content"] for line in lines) == "It is 4."
-    shown = await posted(service, "/api/show", {})
+    shown = await service.posted("/api/show", {})
     assert {"thinking", "tools"} <= set(shown["capabilities"])
 
 
@@ -112,10 +99,10 @@ async def test_codex_with_oss_over_responses(service: Service) -> None:
         "prompt_cache_key": "0199",
     }
     body = json.loads(json.dumps(body).replace("@", json.dumps(THOUGHT_AND_CALL)[1:-1]))
-    thought, call = (await posted(service, "/v1/responses", body))["output"]
+    thought, call = (await service.posted("/v1/responses", body))["output"]
     assert thought["summary"] == [{"type": "summary_text", "text": "I look."}]
     assert (call["type"], call["name"], call["arguments"]) == ("function_call", "get_weather", '{"city": "Åre"}')
-    told = await events(service, "/v1/responses", body)
+    told = await service.events("/v1/responses", body)
     assert [item["type"] for item in told[-1]["response"]["output"]] == ["reasoning", "function_call"]
     assert "".join(event["delta"] for event in told if "reasoning_summary_text.delta" in event["type"]) == "I look."
     kept = {key: thought[key] for key in ("type", "encrypted_content")} | {"summary": []}
@@ -133,14 +120,14 @@ async def test_claude_code_over_messages(service: Service) -> None:
         "output_config": {"effort": "high"},
         "metadata": {"user_id": "u"},
     }
-    answer = await posted(service, "/v1/messages", body)
+    answer = await service.posted("/v1/messages", body)
     assert answer["stop_reason"] == "tool_use"
     thought, call = answer["content"]
     assert (thought["type"], thought["thinking"]) == ("thinking", "I look.")
     assert (call["type"], call["name"], call["input"]) == ("tool_use", "get_weather", {"city": "Åre"})
     begun = [
         event["content_block"]["type"]
-        for event in await events(service, "/v1/messages", body)
+        for event in await service.events("/v1/messages", body)
         if "content_block" in event
     ]
     assert begun == ["thinking", "tool_use"]
@@ -150,14 +137,14 @@ async def test_an_answer_of_a_schema_may_come_after_reasoning(service: Service) 
     """openai-agents 0.6 with an `output_type`."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": PARAMETERS}}
     text = THOUGHT_AND_ANSWER.replace("final", "final <|constrain|>json").replace("It is 4.", '{"city": "Åre"}')
-    answer = await posted(service, "/v1/chat/completions", {"messages": [saying(text)], "response_format": form})
+    answer = await service.posted("/v1/chat/completions", {"messages": [saying(text)], "response_format": form})
     message = answer["choices"][0]["message"]
     assert message == {"role": "assistant", "content": '{"city": "Åre"}', "reasoning_content": "Hm, 4."}
 
 
 async def test_a_grammar_of_the_client_holds_from_the_beginning_of_the_answer(service: Service) -> None:
     asked = {"messages": [saying("yes")], "grammar": 'root ::= "yes"'}
-    answer = await posted(service, "/v1/chat/completions", asked)
+    answer = await service.posted("/v1/chat/completions", asked)
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": "yes"}
     assert (await prompt(service, **asked)).endswith("<|start|>assistant<|channel|>final<|message|>")
 
@@ -211,14 +198,14 @@ async def test_an_unknown_level_and_variables_of_ours_are_refused(
 async def test_who_wants_no_thought_is_told_that_there_will_be_some(service: Service) -> None:
     """Open WebUI and `ollama run --think=false` send this; Anthropic's clients mean it by saying nothing."""
     asked = {"messages": [saying(THOUGHT_AND_ANSWER)], "max_tokens": 200}
-    told = await posted(service, "/api/chat", asked | {"think": False, "stream": False})
+    told = await service.posted("/api/chat", asked | {"think": False, "stream": False})
     assert [text for text in told["warnings"] if "thinks before it answers" in text]
-    *_, last = await events(service, "/api/chat", asked | {"think": False})
+    *_, last = await service.events("/api/chat", asked | {"think": False})
     assert last["warnings"] == told["warnings"]
-    assert "warnings" not in await posted(service, "/v1/messages", asked)
+    assert "warnings" not in await service.posted("/v1/messages", asked)
     begun = [*asked["messages"], {"role": "assistant", "content": "It is"}]
-    assert "warnings" not in await posted(service, "/api/chat", {"messages": begun, "think": False, "stream": False})
-    assert "warnings" not in await posted(service, "/v1/chat/completions", asked | {"reasoning_effort": "low"})
+    assert "warnings" not in await service.posted("/api/chat", {"messages": begun, "think": False, "stream": False})
+    assert "warnings" not in await service.posted("/v1/chat/completions", asked | {"reasoning_effort": "low"})
 
 
 CALLS: list[dict[str, Any]] = [
@@ -247,7 +234,7 @@ async def test_an_output_goes_back_as_it_was(service: Service) -> None:
     )
     asked = {"messages": [saying(output)], "tools": [{"type": "function", "function": FUNCTION}]}
     before = await prompt(service, **asked)
-    answered = (await posted(service, "/v1/chat/completions", asked))["choices"][0]["message"]
+    answered = (await service.posted("/v1/chat/completions", asked))["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": answered["tool_calls"][0]["id"], "content": "Sunny."}
     after = await prompt(service, messages=[*asked["messages"], answered, result], tools=asked["tools"])
     assert after.startswith(before + output)
