@@ -29,6 +29,7 @@ from tests.app.thread_worker import thread_worker
 
 __all__ = ["BASE", "HELLO", "MADE", "OTHER", "SIZES", "Service", "serving", "until"]
 
+_PATIENCE_S = 600.0  # thirty turns of an agent take a minute beside a load
 BASE, MADE, OTHER = "base", "mario", "other"
 SIZES = dict.fromkeys((BASE, MADE, OTHER, "luigi", "peach", "link"), 10)
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
@@ -109,7 +110,7 @@ async def serving(
     transport = httpx.ASGITransport(app=app)
     try:
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(_PATIENCE_S),
             httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http,
         ):
             yield Service(models, http, app)
