@@ -28,7 +28,7 @@ from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions
 from quantizer.errors import NoTemplateError, RequestError
 
-__all__ = ["ChatTurn", "Prompt", "chat_generation", "prompt_of"]
+__all__ = ["ChatTurn", "Prompt", "chat_generation", "n_prompt_tokens", "prompt_of"]
 
 Message = dict[str, Any]
 Messages = Sequence[Message]
@@ -143,6 +143,12 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Prompt:
     is_in_reasoning = prompt.tags.has_channels or prompt.tags.is_open
     has_grammar = bool(turn.request.sampling.grammar)  # of the text: it has no rules for reasoning
     return _in_text(prompt) if has_grammar and is_in_reasoning else prompt
+
+
+async def n_prompt_tokens(model: ServedModel, turn: ChatTurn) -> int:
+    """Return how many tokens the prompt of `turn` has. Raises as `prompt_of`."""
+    prompt = await prompt_of(model, turn)
+    return await model.n_tokens(prompt.text, add_special=prompt.add_special)
 
 
 def _in_text(prompt: Prompt, begun: str = "") -> Prompt:

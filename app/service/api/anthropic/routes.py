@@ -14,7 +14,7 @@ from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
 from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.text_request import with_recipe_defaults
-from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
+from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.http.errors import anthropic_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -50,8 +50,7 @@ async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[Tok
     model = await model_of(request, body.model or "")
 
     async def count() -> JsonResponse[TokenCount]:
-        prompt = await prompt_of(model, turn)
-        return JsonResponse({"input_tokens": await model.n_tokens(prompt.text, add_special=prompt.add_special)})
+        return JsonResponse({"input_tokens": await n_prompt_tokens(model, turn)})
 
     return await while_connected(request, count())
 
@@ -59,13 +58,13 @@ async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[Tok
 async def _events(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, None]:
     generation = await chat_generation(model, turn)
     (sent,) = generation.requests
-    n_prompt_tokens = await model.n_tokens(sent.prompt, add_special=sent.add_special)
+    n_sent_tokens = await model.n_tokens(sent.prompt, add_special=sent.add_special)
     events: MessageStreamEvents | None = None
     async with aclosing(generation.parts(model)) as parts:
         async for answer, delta in parts:
             if events is None:  # only now the model is loaded and there may be warnings
                 events = MessageStreamEvents(MessageFormatter(sent.request_id, model.ref.id, planner_warnings(model)))
-                yield events.opening(n_prompt_tokens)
+                yield events.opening(n_sent_tokens)
             for event in events.of_delta(delta) if delta else ():
                 yield event
             for event in events.ending(answer) if answer.is_finished else ():

@@ -98,6 +98,15 @@ async def _named(context: Context, name: str) -> ServedModel:
     return _used(context, await context.state.models.answering(context.state.instances.get(name, name)))
 
 
+async def _at_path(context: Context, path: str) -> ServedModel:
+    """Return the model that a client loads by `path`. Raises NotFoundError, which lists what is here."""
+    try:
+        return await _named(context, path)
+    except UnknownModelError as error:
+        present = [ref.id for ref in await context.state.models.catalog.list_models()]
+        raise no_model_with_path(path, error, present) from error
+
+
 def _used(context: Context, model: ServedModel) -> ServedModel:
     """Return `model` for one call, in which it is not unloaded as idle."""
     context.record.until_end.enter_context(model.keep_alive.in_request())
@@ -148,11 +157,7 @@ async def _facts(context: Context, model: ServedModel) -> FileFacts:
 
 
 async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> None:
-    try:
-        model = await _named(context, body.modelKey)
-    except UnknownModelError as error:
-        present = [ref.id for ref in await context.state.models.catalog.list_models()]
-        raise no_model_with_path(body.modelKey, error, present) from error
+    model = await _at_path(context, body.modelKey)
     facts = await _facts(context, model)
     await channel.send({"type": "resolved", "info": model_info(model.ref, facts, cast("Domain", context.domain))})
     was_held = model.keep_alive.is_holding
@@ -166,11 +171,7 @@ async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> No
 
 
 async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel) -> None:
-    try:
-        model = await _named(context, body.identifier)
-    except UnknownModelError as error:
-        present = [ref.id for ref in await context.state.models.catalog.list_models()]
-        raise no_model_with_path(body.identifier, error, present) from error
+    model = await _at_path(context, body.identifier)
     facts = await _facts(context, model)
     if model.status.state == "ready":
         await channel.send({"type": "alreadyLoaded", "info": await described(context, model)})

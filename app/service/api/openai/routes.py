@@ -28,7 +28,7 @@ from app.service.api.openai.responses import (
 )
 from app.service.api.prompt_forms import with_token_ids
 from app.service.api.text_request import with_recipe_defaults
-from app.service.generation.chat import chat_generation, prompt_of
+from app.service.generation.chat import chat_generation, n_prompt_tokens
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
@@ -73,8 +73,7 @@ async def chat_input_tokens(request: Request, body: ChatCompletionBody) -> JsonR
     turn = body.turn()
 
     async def count() -> JsonResponse[ChatInputTokens]:
-        prompt = await prompt_of(model, turn)
-        n_tokens = await model.n_tokens(prompt.text, add_special=prompt.add_special)
+        n_tokens = await n_prompt_tokens(model, turn)
         return JsonResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
 
     return await while_connected(request, count())

@@ -16,7 +16,7 @@ from app.service.api.responses.requests import InputTokensBody, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind
 from app.service.api.text_request import with_recipe_defaults
-from app.service.generation.chat import prompt_of
+from app.service.generation.chat import n_prompt_tokens
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -80,8 +80,7 @@ async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[
     model = await model_of(request, body.model or "")
 
     async def count() -> JsonResponse[InputTokens]:
-        prompt = await prompt_of(model, turn)
-        n_tokens = await model.n_tokens(prompt.text, add_special=prompt.add_special)
+        n_tokens = await n_prompt_tokens(model, turn)
         return JsonResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
 
     return await while_connected(request, count())
