@@ -181,17 +181,14 @@ class KVCacheManager:
         """Return whether the first `n_tokens` of a sequence can be continued."""
         if n_tokens == self._tree.length(sequence_id):
             return True
-        n_window = self._facts.n_window
-        if not (self._facts.supports_truncation and n_window):
-            return self._facts.supports_truncation
-        return holds_window(self._backend.first_held(sequence_id), n_tokens, n_window)
+        first_held = self._backend.first_held(sequence_id)
+        return self._facts.supports_truncation and holds_window(first_held, n_tokens, self._facts.n_window)
 
     def _share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         """Replace cells of a sequence by those of another with the same tokens, where that leaves no gap."""
-        if not self._facts.supports_truncation:
-            return
         first_held = self._backend.first_held
-        if not self._facts.n_window or (first_held(source_id) <= begin and first_held(target_id) <= end):
+        has_no_gap = first_held(source_id) <= begin and first_held(target_id) <= end
+        if self._facts.supports_truncation and has_no_gap:
             self._backend.share_cells(source_id, target_id, begin, end)
 
     def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
