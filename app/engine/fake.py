@@ -29,6 +29,7 @@ from app.engine.loop.sampling import check_biases
 from app.engine.protocol.messages import BackendFacts, Load, UnfitPolicy
 from app.engine.request import Adapter, AdapterSet, SamplingParams
 from app.engine.speculative.step_cost import StepCost
+from app.engine.truncation import Truncation
 from quantizer.errors import EngineError, UnfitError
 
 __all__ = ["END", "FakeBackend", "FakeEmbedder", "fake_loader"]
@@ -80,9 +81,8 @@ class FakeBackend:
             n_cells=n_cells,
             n_sequences=n_sequences,
             n_seq_max=n_seq_max,
-            supports_truncation=supports_truncation,
+            truncation=Truncation(has_states=not supports_truncation, n_window=n_window),
             n_batch=n_batch,
-            n_window=n_window,
             supports_shift=supports_truncation and not n_window,
             n_parameters=0,
             model_bytes=0,

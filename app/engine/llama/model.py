@@ -26,6 +26,7 @@ from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.draft_model import Vocabulary
+from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.kv_cache import DRAFT_CELLS, n_seq_max, parse_kv_types
 from offload.footprint.profile import RunConfig
@@ -181,8 +182,7 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         n_cells=max(n_ctx, config.n_cells),
         n_sequences=config.n_sequences,
         n_seq_max=n_seq_max(config.n_sequences, supports_truncation=_supports_truncation(model)),
-        supports_truncation=_supports_truncation(model),
-        n_window=n_window,
+        truncation=Truncation(has_states=not _supports_truncation(model), n_window=n_window),
         # A batch of several ubatches would make room for the later ones in what a rejected draft needs.
         n_batch=min(n_batch, setting.n_ubatch) if n_window else n_batch,
         n_parameters=lib.llama_model_n_params(model),

@@ -15,6 +15,7 @@ from typing import Any
 
 from app.engine.loop.counters import Counters
 from app.engine.request import Adapter, FinishReason, Request, Timings, TokenLogprob, Usage
+from app.engine.truncation import Truncation
 from app.protocol import codec
 from app.protocol.plan import Plan
 from app.protocol.status import Occupancy
@@ -160,13 +161,10 @@ class Planned:
 class BackendFacts:
     """Facts about a loaded model. `n_ctx` is the longest sequence in tokens; all sequences share `n_cells`.
 
-    `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. With `supports_truncation` a
-    sequence can be truncated and copied at any position; without (recurrent, hybrid) only as a whole. Where some layers
-    attend only to the last `n_window` tokens, they may have lost what lies further back, and a sequence can be
-    truncated and copied only where the window before the position is still held.
-    With `supports_shift` its tokens can move to other positions. Saved states are valid for the same `layout` only. A
-    cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Without `can_generate` the
-    model (an encoder) only embeds or ranks whole texts.
+    `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. `truncation` says where they can
+    be truncated. With `supports_shift` tokens can move to other positions. Saved states are valid for the same `layout`
+    only. A cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Without
+    `can_generate` the model (an encoder) only embeds or ranks whole texts.
     """
 
     description: str
@@ -176,16 +174,24 @@ class BackendFacts:
     n_cells: int
     n_sequences: int
     n_seq_max: int
-    supports_truncation: bool
+    truncation: Truncation
     n_batch: int
     n_parameters: int
     model_bytes: int
     layout: str = ""
     supports_shift: bool = False
-    n_window: int = 0
     is_on_host: bool = True
     can_generate: bool = True
     adapters: tuple[Adapter, ...] = ()
+
+    @property
+    def n_window(self) -> int:
+        return self.truncation.n_window
+
+    @property
+    def supports_truncation(self) -> bool:
+        """Whether a part of a sequence can be shared and kept: not of a model with states."""
+        return not self.truncation.has_states
 
 
 @dataclass(frozen=True, slots=True)

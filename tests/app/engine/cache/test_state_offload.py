@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def offloader_with(store: StateStore, *, supports_truncation: bool = True, **sequences: list[int]) -> StateOffloader:
-    backend, tree = FakeBackend(), PrefixTree()
-    backend.facts = replace(backend.facts, supports_truncation=supports_truncation)
+    backend, tree = FakeBackend(supports_truncation=supports_truncation), PrefixTree()
     for sequence_id, tokens in enumerate(sequences.values()):
         backend.decode([Chunk(sequence_id, 0, tokens, 1)])
         tree.insert(sequence_id, tokens)

@@ -23,6 +23,7 @@ from app.engine.offline.eval_statistics import log_softmax
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.step_cost import StepCost
+from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode
 from offload.placement.load_parameters import ON_HOST
@@ -119,7 +120,7 @@ def main() -> None:
     facts = backend.facts
     answers = {}
     for name, case in json.load(sys.stdin).items():
-        backend.facts = replace(facts, supports_truncation=case.get("drafts", True))
+        backend.facts = replace(facts, truncation=Truncation(has_states=not case.get("drafts", True)))
         answers[name] = answer(backend, case)
         if case.get("echo"):
             answers[name]["likelihoods"] = likelihoods(backend, case["prompt"])

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def test_a_model_whose_cache_cannot_be_truncated_takes_no_draft_model(tiny_model
 
 def load(target: Path, draft: Path, *, supports_truncation: bool = True) -> None:
     config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1, draft_path=str(draft))
-    facts = replace(FakeBackend().facts, supports_truncation=supports_truncation)
+    facts = FakeBackend(supports_truncation=supports_truncation).facts
     with ExitStack() as owned:
         model = LlamaModel(target, ON_HOST, False, lambda _fraction: True)
         owned.callback(model.close)

@@ -11,6 +11,7 @@ from app.client.fake import PLAN
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol import messages
 from app.engine.request import Adapter, FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
+from app.engine.truncation import Truncation
 from app.protocol.codec import decode as decode_value
 from app.protocol.codec import encode as encode_value
 from app.protocol.plan import Plan
@@ -45,7 +46,9 @@ SAMPLES = [
     messages.Embed("c", ("é", (1, 2))),
     messages.Rerank("c", "query", ("a", "b")),
     messages.LoadProgress(0.5),
-    messages.Ready(messages.BackendFacts("llama", 1, 2, 3, 4, 5, 6, True, 7, 8, 9, adapters=(Adapter("style", "k"),))),
+    messages.Ready(
+        messages.BackendFacts("llama", 1, 2, 3, 4, 5, 6, Truncation(), 7, 8, 9, adapters=(Adapter("style", "k"),))
+    ),
     messages.Notice("careful"),
     messages.Planned(decode_value(Plan, encode_value(PLAN))),
     messages.Output("a", "text", 1),
