@@ -8,14 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.bench.layers import (
+    ATTENTION_INTERVAL,
+    Recurrence,
     Shape,
     Value,
     gemma3_layer,
+    gpt_oss_layer,
     lfm2_layer,
     llama_layer,
+    mamba2_layer,
     mamba_layer,
     qwen3_layer,
     qwen3moe_layer,
+    qwen35_layer,
 )
 
 __all__ = ["SHAPES"]
@@ -28,6 +33,28 @@ def _rope(base: float) -> tuple[str, Value]:
 def _mamba_metadata(n_embd: int) -> tuple[tuple[str, Value], ...]:
     figures = {"conv_kernel": 4, "inner_size": 2 * n_embd, "state_size": 16, "time_step_rank": -(-n_embd // 16)}
     return tuple((f"ssm.{name}", (value, "u32")) for name, value in figures.items())
+
+
+def _expert_metadata(n_experts: int, n_used: int, n_ff: int) -> tuple[tuple[str, Value], ...]:
+    figures = {"expert_count": n_experts, "expert_used_count": n_used, "expert_feed_forward_length": n_ff}
+    return tuple((name, (value, "u32")) for name, value in figures.items())
+
+
+def _gpt_oss_metadata(window: int) -> tuple[tuple[str, Value], ...]:
+    scaling: tuple[tuple[str, Value], ...] = (
+        ("rope.scaling.type", ("yarn", "str")),
+        ("rope.scaling.factor", (32.0, "f32")),
+        ("rope.scaling.original_context_length", (4096, "u32")),
+    )
+    return (_rope(150_000.0), ("attention.sliding_window", (window, "u32")), *scaling)
+
+
+def _qwen35_metadata(*sections: int) -> tuple[tuple[str, Value], ...]:
+    return (
+        _rope(10_000_000.0),
+        ("rope.dimension_sections", (list(sections), "i32[]")),
+        ("full_attention_interval", (ATTENTION_INTERVAL, "u32")),
+    )
 
 
 _LLAMA_1B = Shape(
@@ -72,12 +99,7 @@ _QWEN3_MOE_1B = Shape(
     n_experts=32,
     n_experts_used=4,
     pre_tokenizer="qwen2",
-    more=(
-        _rope(1_000_000.0),
-        ("expert_count", (32, "u32")),
-        ("expert_used_count", (4, "u32")),
-        ("expert_feed_forward_length", (512, "u32")),
-    ),
+    more=(_rope(1_000_000.0), *_expert_metadata(32, 4, 512)),
 )
 _LFM2_350M = Shape(
     architecture="lfm2",
@@ -116,6 +138,51 @@ _GEMMA3_1B = Shape(
     head_dim=256,
     more=(_rope(1_000_000.0), ("attention.sliding_window", (512, "u32"))),
 )
+# The form of gpt-oss-20b with 8 layers of 24, 8 experts of 32 and a third of the vocabulary.
+_GPT_OSS_2B = Shape(
+    architecture="gpt-oss",
+    layer=gpt_oss_layer,
+    n_layers=8,
+    n_embd=2880,
+    n_vocab=65_536,
+    n_ctx=131_072,
+    n_ff=2880,
+    n_heads=64,
+    n_kv_heads=8,
+    head_dim=64,
+    n_experts=8,
+    n_experts_used=4,
+    has_output=True,
+    pre_tokenizer="gpt-4o",
+    more=(*_gpt_oss_metadata(128), *_expert_metadata(8, 4, 2880)),
+)
+_QWEN35_800M = Shape(
+    architecture="qwen35",
+    layer=qwen35_layer,
+    n_layers=25,
+    n_embd=1024,
+    n_vocab=248_320,
+    n_ctx=262_144,
+    n_ff=3584,
+    n_heads=8,
+    n_kv_heads=2,
+    head_dim=256,
+    n_rotated=64,
+    n_prediction_layers=1,
+    ssm=Recurrence(inner=2048, n_state=128, n_heads=16, n_groups=16),
+    pre_tokenizer="qwen35",
+    more=_qwen35_metadata(11, 11, 10, 0),
+)
+_MAMBA2_370M = Shape(
+    architecture="mamba2",
+    layer=mamba2_layer,
+    n_layers=48,
+    n_embd=1024,
+    n_vocab=50_288,
+    n_ctx=1_048_576,
+    ssm=Recurrence(inner=2048, n_state=128, n_heads=32, n_groups=1),
+    pre_tokenizer="gpt-2",
+)
 
 SHAPES: dict[str, Shape] = {
     "llama-3.2-1b": _LLAMA_1B,
@@ -124,6 +191,9 @@ SHAPES: dict[str, Shape] = {
     "lfm2-350m": _LFM2_350M,
     "mamba-130m": _MAMBA_130M,
     "gemma3-1b": _GEMMA3_1B,
+    "gpt-oss-2b": _GPT_OSS_2B,
+    "qwen3.5-0.8b": _QWEN35_800M,
+    "mamba2-370m": _MAMBA2_370M,
     # The same forms for correctness: loaded in a moment, with a sliding window that a short text leaves behind.
     "tiny-llama": replace(
         _LLAMA_1B, n_layers=2, n_embd=256, n_vocab=4096, n_ctx=4096, n_ff=512, n_heads=4, n_kv_heads=2
@@ -146,6 +216,39 @@ SHAPES: dict[str, Shape] = {
         attention_layers=(2,),
     ),
     "tiny-mamba": replace(_MAMBA_130M, n_layers=2, n_embd=256, n_vocab=4096, n_ctx=4096, more=_mamba_metadata(256)),
+    "tiny-mamba2": replace(
+        _MAMBA2_370M,
+        n_layers=2,
+        n_embd=256,
+        n_vocab=4096,
+        n_ctx=4096,
+        ssm=Recurrence(inner=512, n_state=64, n_heads=8, n_groups=1),
+    ),
+    "tiny-qwen35": replace(
+        _QWEN35_800M,
+        n_layers=5,
+        n_embd=256,
+        n_vocab=4096,
+        n_ctx=4096,
+        n_ff=512,
+        n_heads=4,
+        n_kv_heads=2,
+        head_dim=64,
+        n_rotated=16,
+        ssm=Recurrence(inner=256, n_state=64, n_heads=4, n_groups=4),
+        more=_qwen35_metadata(8, 0, 0, 0),
+    ),
+    "tiny-gpt-oss": replace(
+        _GPT_OSS_2B,
+        n_layers=4,
+        n_embd=256,
+        n_vocab=4096,
+        n_ctx=4096,
+        n_ff=256,
+        n_heads=4,
+        n_kv_heads=2,
+        more=(*_gpt_oss_metadata(64), *_expert_metadata(8, 4, 256)),
+    ),
     "tiny-gemma3": replace(
         _GEMMA3_1B,
         n_layers=6,
