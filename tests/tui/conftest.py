@@ -64,8 +64,15 @@ class User:
         await self.presses("enter")
 
     async def sees(self, *texts: str) -> None:
-        for text in texts:
-            await self.until(lambda text=text: text in self.screen_text, f"{text!r} was never on the screen")
+        """Wait until each text has been on the screen; a notice may be gone before the last of them comes."""
+        missing = set(texts)
+
+        def has_seen_all() -> bool:
+            screen_text = self.screen_text
+            missing.difference_update([text for text in missing if text in screen_text])
+            return not missing
+
+        await wait_until(self.pilot, has_seen_all, lambda: f"never on the screen: {missing}\n{self.screen_text}")
 
     async def no_longer_sees(self, text: str) -> None:
         await self.until(lambda: text not in self.screen_text, f"{text!r} stayed on the screen")
