@@ -53,8 +53,8 @@ _REMEDY = "Run it again: it resumes where it stopped."
 class JobRequest:
     """The request: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
 
-    `mix` has types by tensor name and overrides the other options. `shards` are files of a checkpoint that may still be
-    missing: a message {"arrived": NAME} reports each.
+    `mix` has types by tensor name and overrides the other options. `removed_layers` are left out. `shards` are files of
+    a checkpoint that may still be missing: a message {"arrived": NAME} reports each.
     """
 
     source: str
@@ -72,10 +72,12 @@ class JobRequest:
     mix: Mapping[str, str] = field(default_factory=dict)
     base: str = ""
     shards: tuple[PendingShard, ...] = ()
+    removed_layers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, message: Message) -> JobRequest:
-        return cls(**{**message, "shards": tuple(PendingShard(**shard) for shard in message["shards"])})
+        shards = tuple(PendingShard(**shard) for shard in message["shards"])
+        return cls(**{**message, "shards": shards, "removed_layers": tuple(message["removed_layers"])})
 
     def plan(self, arrivals: PendingShards | None = None) -> QuantizePlan:
         """Return the plan. Raises UserError as `quantize_plan.plan` does, UsageError for wrong options."""
@@ -95,7 +97,9 @@ class JobRequest:
         )
         imatrix, base = (Path(name) if name else None for name in (self.imatrix, self.base))
         pending = (arrivals or PendingShards()).files(Path(self.source), self.shards)
-        return PlanOptions(overrides, self.max_shard_bytes, self.keeps_split, imatrix, base, pending)
+        return PlanOptions(
+            overrides, self.max_shard_bytes, self.keeps_split, imatrix, base, pending, self.removed_layers
+        )
 
 
 def run_job(request: JobRequest) -> Iterator[Event]:

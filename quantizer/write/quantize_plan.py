@@ -15,6 +15,7 @@ from pathlib import Path
 
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import PICKLES
+from quantizer.convert.layer_removal import matrix_without_layers, without_layers
 from quantizer.convert.peft_source import is_adapter, open_adapter
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.errors import CheckpointError, UsageError
@@ -48,7 +49,8 @@ class PlanOptions:
     """Options beside the type; files of at most `max_shard_bytes`, 0 for one file.
 
     `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for. `pending`
-    are files of a checkpoint, by name, that may still be missing.
+    are files of a checkpoint, by name, that may still be missing. `removed_layers` are left out; `overrides` then match
+    the new numbers of the others.
     """
 
     overrides: Overrides = field(default_factory=Overrides)
@@ -57,6 +59,7 @@ class PlanOptions:
     imatrix: Path | None = None
     base: Path | None = None
     pending: Mapping[str, PendingFile] = field(default_factory=dict)
+    removed_layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,8 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
     Raises UserError naming what cannot be read, converted or quantized.
     """
     if is_adapter(source):
+        if options.removed_layers:
+            raise UsageError(f"{source.name} is an adapter: it has no layers of its own.", "Leave --prune-layers out.")
         return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
     if options.base:
         raise UsageError(f"{source.name} is not an adapter: --base is for adapters only.", "Leave --base out.")
@@ -122,9 +127,12 @@ def plan_model(
 ) -> QuantizePlan:
     """Decide what `output` will hold of an open model.
 
-    Raises UsageError for too many files, ModelFileError for what is no importance matrix.
+    Raises UsageError for too many files and for layers that must stay, ModelFileError for what is no importance matrix.
     """
     matrix = read_imatrix(options.imatrix) if options.imatrix else None
+    if options.removed_layers:
+        model = without_layers(model, options.removed_layers)
+        matrix = matrix and matrix_without_layers(matrix, options.removed_layers)
     mix = [_in_the_mix(model, tensor) for tensor in model.tensors]
     verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
     tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from app.cli.options import BYTE_SIZE, option, options, setting_options
 from app.cli.output.format import format_bytes, print_json, print_table
 from app.cli.quantization.calibration import AUTO, RUNNABLE, Runnable, cached_imatrix
 from app.cli.quantization.mix import MixTarget, find_mix, mix_json, print_mix
+from app.cli.quantization.pruning import print_layers, prune_layers, pruning_json
 from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
 from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
@@ -67,6 +69,7 @@ _SHARD_HELP = "Split into files of at most this size, such as 500M or 2GB."
 _IMATRIX_HELP = "Importance matrix of `localllm imatrix`; auto computes it first."
 _SIZE_HELP = "Find the mix of types with the least loss in this total size, such as 4.2GB."
 _KLD_HELP = "Find the smallest mix of types within this KL divergence (nats a token), such as 0.02."
+_PRUNE_HELP = "Leave out the N layers that change their input least; `localllm eval` shows the loss."
 _BASE_HELP = "Base model of an adapter, its folder or GGUF.  [default: the one it names]"
 _KEPT_IN_NAMES = "-_.+"
 
@@ -82,6 +85,7 @@ _KEPT_IN_NAMES = "-_.+"
 @click.option("--output-type", metavar="TYPE", default="", help="Type of the output tensor.")
 @click.option("--embedding-type", metavar="TYPE", default="", help="Type of the token embedding.")
 @click.option("--imatrix", metavar="FILE|auto", default="", help=_IMATRIX_HELP)
+@click.option("--prune-layers", "n_removed", metavar="N", type=click.IntRange(min=1), help=_PRUNE_HELP)
 @click.option("--base", metavar="MODEL", default="", help=_BASE_HELP)
 @click.option("--max-shard-size", "max_shard_bytes", type=BYTE_SIZE, default=0, help=_SHARD_HELP)
 @click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
@@ -97,6 +101,7 @@ def quantize(
     target_bytes: int,
     target_kld: float | None,
     imatrix: str,
+    n_removed: int | None,
     is_dry_run: bool,
     wants_json: bool,
     threads: int | None,
@@ -105,34 +110,60 @@ def quantize(
     """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE, Q4_K_M by default.
 
     --size and --kld replace TYPE: the sensitivity of each tensor is measured, once per model, and each tensor gets the
-    type that serves the target best; an importance matrix is computed first. A killed run resumes when it is called
-    again; Ctrl-C removes its output. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or F32.
+    type that serves the target best; an importance matrix is computed first. --prune-layers leaves out the layers whose
+    output is most like their input on the calibration text, measured once per model. A killed run resumes when it is
+    called again; Ctrl-C removes its output. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or
+    F32.
     """
     from quantizer.write.job import JobRequest
 
     path = _source_path(source)
     n_threads = threads or os.cpu_count() or 1
     target = _target(file_type, target_bytes, target_kld, wants_list=wants_list)
+    if n_removed and (target or wants_list):
+        raise UsageError(
+            "--prune-layers goes with a TYPE only.", "Prune to F16 first, and list or search the result's types then."
+        )
     if wants_list:
         _list_types(path, n_threads, wants_json=wants_json)
         return
     chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
-    named = output or Path.cwd() / f"{_model_name(source, path)}-{target.label if target else chosen.name}.gguf"
-    matrix = imatrix if target else _imatrix(imatrix, path, threads or 0, is_computing=not is_dry_run)
-    request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=matrix, **options)
-    mix: dict[str, object] = {}
+    ending = target.label if target else f"pruned{n_removed}-{chosen.name}" if n_removed else chosen.name
+    named = output or Path.cwd() / f"{_model_name(source, path)}-{ending}.gguf"
+    request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=imatrix, **options)
+    found: dict[str, object] = {}
     if target:
-        found = find_mix(request, target, threads or 0)
-        request, mix = found.request, {"type": "mix"}
-        if wants_json:
-            mix["mix"] = mix_json(found)
-        else:
-            print_mix(found)
-    result = {**(_planned(request) if is_dry_run else _written(request)), **mix}
+        request, found = _mixed(request, target, threads or 0, wants_json=wants_json)
+    else:
+        if n_removed:
+            request, found = _pruned(request, n_removed, threads or 0, wants_json=wants_json)
+        matrix = _imatrix(imatrix, path, threads or 0, is_computing=not is_dry_run)
+        request = replace(request, imatrix=matrix)
+    result = {**(_planned(request) if is_dry_run else _written(request)), **found}
     if wants_json:
         print_json(result)
     else:
         click.echo(_summary(result))
+
+
+def _mixed(
+    request: JobRequest, target: MixTarget, n_threads: int, *, wants_json: bool
+) -> tuple[JobRequest, dict[str, object]]:
+    """Return the request of the mix that meets `target`, and its figures; print them unless `wants_json`."""
+    found = find_mix(request, target, n_threads)
+    if not wants_json:
+        print_mix(found)
+    return found.request, {"type": "mix", "mix": mix_json(found)}
+
+
+def _pruned(
+    request: JobRequest, n_removed: int, n_threads: int, *, wants_json: bool
+) -> tuple[JobRequest, dict[str, object]]:
+    """Return the request without `n_removed` layers, and their figures; print them unless `wants_json`."""
+    found = prune_layers(request, n_removed, n_threads)
+    if not wants_json:
+        print_layers(found)
+    return found.request, {"pruned": pruning_json(found)}
 
 
 def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool) -> MixTarget | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
-from app.engine.llama.eval_callback import ActivationRecorder, WritableWeights
+from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecorder, WritableWeights
 from app.engine.llama.model import LlamaModel, dry_compute_bytes
 from app.engine.llama.mtp import MtpBackend
 from app.engine.llama.native import EvalObserver, native_log
@@ -16,6 +16,7 @@ from app.engine.llama.native import EvalObserver, native_log
 __all__ = [
     "ActivationRecorder",
     "EvalObserver",
+    "HiddenStateRecorder",
     "LlamaBackend",
     "LlamaModel",
     "MtpBackend",

@@ -1,4 +1,5 @@
-"""Callbacks for the nodes of llama.cpp's graphs: recording the inputs of weights, and overwriting weights in place.
+"""Callbacks for the nodes of llama.cpp's graphs: recording the inputs of weights and the hidden states between layers,
+and overwriting weights in place.
 
 Owns the callbacks and the part of ggml's tensor that they read. Independent of what the activations and weights are
 used for.
@@ -7,7 +8,8 @@ used for.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
 from ctypes import c_size_t, c_void_p
 from typing import Any
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from app.engine.llama.native import ggml_function, lib
 from quantizer.mix.imatrix import ImatrixCollector
 
-__all__ = ["N_SOURCES", "ActivationRecorder", "Tensor", "WritableWeights"]
+__all__ = ["N_SOURCES", "ActivationRecorder", "HiddenStateRecorder", "Tensor", "WritableWeights"]
 
 N_SOURCES = 10
 _N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
@@ -46,17 +48,15 @@ Tensor._fields_ = (
 )
 
 
-class ActivationRecorder:
-    """Recorder of the inputs of every product with a layer's weight, in the contexts created with it.
+class _Recorder(ABC):
+    """A recorder of some nodes of the graphs that are computed in the contexts created with it.
 
     An exception in the callback ends the computation; `check` raises it. Must exist as long as those contexts.
     """
 
-    def __init__(self, collector: ImatrixCollector) -> None:
+    def __init__(self) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
-        self._collector = collector
         self._failure: Exception | None = None
-        self._ops = _ops()
         self._read = ggml_function("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
         self._n_bytes = ggml_function("ggml_nbytes", c_size_t, c_void_p)
 
@@ -66,16 +66,40 @@ class ActivationRecorder:
             raise self._failure
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
-        """Return whether a node is wanted, or record its input; returning False then ends the computation."""
+        """Return whether a node is wanted, or record it; returning False then ends the computation."""
         try:
-            node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
+            pointer = ctypes.cast(address, ctypes.POINTER(Tensor))
             if is_asking:
-                return self._matters(node)
-            self._take(node)
+                return self._matters(pointer.contents)
+            self._take(pointer)
         except Exception as failure:  # must not cross native code
             self._failure = failure
             return False
         return True
+
+    @abstractmethod
+    def _matters(self, node: Tensor) -> bool:
+        """Return whether `node` is to be recorded once it is computed."""
+
+    @abstractmethod
+    def _take(self, pointer: Any) -> None:
+        """Record the node at `pointer`, which was computed."""
+
+    def _array(self, pointer: Any, kind: np.dtype[Any]) -> NDArray[Any]:
+        """Return a copy of a tensor of any device, with numpy's order of dimensions (slowest first)."""
+        tensor = pointer.contents
+        buffer = np.empty(self._n_bytes(pointer), np.uint8)
+        self._read(pointer, buffer.ctypes.data, 0, buffer.nbytes)
+        return np.ndarray(tuple(tensor.ne)[::-1], kind, buffer, strides=tuple(tensor.nb)[::-1])
+
+
+class ActivationRecorder(_Recorder):
+    """Recorder of the inputs of every product with a layer's weight."""
+
+    def __init__(self, collector: ImatrixCollector) -> None:
+        super().__init__()
+        self._collector = collector
+        self._ops = _ops()
 
     def _matters(self, node: Tensor) -> bool:
         op = self._ops.get(node.op)
@@ -84,7 +108,8 @@ class ActivationRecorder:
         rows = node.src[1].contents
         return rows.type == _F32 and (op == "MUL_MAT_ID" or rows.ne[1] >= _MIN_ROWS)
 
-    def _take(self, node: Tensor) -> None:
+    def _take(self, pointer: Any) -> None:
+        node = pointer.contents
         weight, name = node.src[0].contents, _weight_name(node)
         rows = self._array(node.src[1], np.dtype(np.float32))
         if self._ops[node.op] == "MUL_MAT_ID":
@@ -97,12 +122,41 @@ class ActivationRecorder:
         grouped = rows.reshape(n3 // w3, w3, n2 // w2, w2, n_rows, n_columns).transpose(1, 3, 0, 2, 4, 5)
         self._collector.add(name, grouped.reshape(w3 * w2, -1, n_columns))
 
-    def _array(self, pointer: Any, kind: np.dtype[Any]) -> NDArray[Any]:
-        """Return a copy of a tensor of any device, with numpy's order of dimensions (slowest first)."""
-        tensor = pointer.contents
-        buffer = np.empty(self._n_bytes(pointer), np.uint8)
-        self._read(pointer, buffer.ctypes.data, 0, buffer.nbytes)
-        return np.ndarray(tuple(tensor.ne)[::-1], kind, buffer, strides=tuple(tensor.nb)[::-1])
+
+# Of the first layer's input, in llama.cpp: the latest of them that is computed before the first layer's output.
+_INPUT_NAMES = frozenset([b"embd", b"inpL", b"inp_norm", b"inp_scaled"])
+_OUTPUT_NAME = b"l_out-"
+
+
+class HiddenStateRecorder(_Recorder):
+    """Recorder of the hidden states around each layer: `add` gets the layer's number, its input and its output.
+
+    Both have shape (n_tokens, n_embd). The last of `n_layers` computes tokens with logits only: request them for each.
+    """
+
+    def __init__(self, n_layers: int, add: Callable[[int, NDArray[np.float32], NDArray[np.float32]], None]) -> None:
+        super().__init__()
+        self._n_layers = n_layers
+        self._add = add
+        self._hidden: NDArray[np.float32] | None = None
+
+    def _matters(self, node: Tensor) -> bool:
+        name: bytes = node.name
+        return node.type == _F32 and (name in _INPUT_NAMES or self._layer(name) is not None)
+
+    def _take(self, pointer: Any) -> None:
+        rows = self._array(pointer, np.dtype(np.float32))
+        rows = rows.reshape(-1, rows.shape[-1])
+        layer = self._layer(pointer.contents.name)
+        if layer is not None and self._hidden is not None:
+            self._add(layer, self._hidden, rows)
+        self._hidden = rows
+
+    def _layer(self, name: bytes) -> int | None:
+        """Return the number of the layer whose output is called `name`."""
+        number = name.removeprefix(_OUTPUT_NAME)
+        is_output = number != name and number.isdigit() and int(number) < self._n_layers
+        return int(number) if is_output else None
 
 
 def _weight_name(node: Tensor) -> str:

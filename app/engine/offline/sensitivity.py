@@ -7,7 +7,6 @@ with its quantized values and lets the model read a text. Independent of what th
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,11 +17,10 @@ from typing import TYPE_CHECKING
 from app.engine.backend import Backend
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.eval_statistics import EvalAccumulator
+from app.engine.offline.result_cache import cached_results
 from app.engine.offline.scoring_model import ScoringModel, Window, load_scoring_model, predictions, windows
-from app.protocol import codec
 from offload.devices.cpu import default_threads
 from quantizer.convert.source_model import SourceTensor, open_gguf
-from quantizer.files import write_atomically
 from quantizer.gguf.header_encoder import OutputTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, read_imatrix
@@ -65,14 +63,8 @@ def measure_sensitivities(
 
 def cached_sensitivities(path: Path, measure: Callable[[], dict[str, Sensitivity]]) -> dict[str, Sensitivity]:
     """Return the content of the file at `path`; if it cannot be read, `measure` and write it."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        return {entry["name"]: codec.decode(Sensitivity, entry) for entry in entries}
-    except (OSError, ValueError, TypeError, KeyError):
-        measured = measure()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(codec.encode(list(measured.values()))), sync=False)
-    return measured
+    results = cached_results(path, Sensitivity, lambda: list(measure().values()))
+    return {result.name: result for result in results}
 
 
 def measure(request: SensitivityRequest) -> Iterator[TaskProgress | Sensitivity]:
