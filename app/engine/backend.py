@@ -99,7 +99,15 @@ class Backend(Protocol):
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         """Share the cells of `source_id` at positions `begin` to `end` with `target_id`, replacing its own there.
 
-        Without `facts.supports_truncation` only whole sequences can be shared. Begins at what the source still holds.
+        Where `facts.truncation` has states only whole sequences can be shared. Begins at what the source still holds.
+        """
+        ...
+
+    def hold(self, sequence_id: int) -> None:
+        """Let `truncate` return to the end that the sequence has now, until it is held again or loses it.
+
+        Costs next to nothing, and has no effect unless `facts.truncation` has states. Of more than its `n_holds`
+        sequences the one held first is held no longer.
         """
         ...
 
@@ -117,8 +125,8 @@ class Backend(Protocol):
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         """Remove the sequence's tokens from position `n_tokens` on and return how many remain.
 
-        Without `facts.supports_truncation`, and where the window before the position is no longer held, the whole
-        sequence is removed and 0 returned.
+        Where `facts.truncation` does not allow that position, more is removed: all tokens since the sequence was held,
+        or the whole sequence.
         """
         ...
 

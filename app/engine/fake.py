@@ -71,6 +71,7 @@ class FakeBackend:
         supports_truncation: bool = True,
         adapters: Sequence[Adapter] = (),
         n_window: int = 0,
+        n_rollback: int = 0,
     ) -> None:
         n_seq_max = 2 * n_sequences
         self.facts = BackendFacts(
@@ -81,7 +82,12 @@ class FakeBackend:
             n_cells=n_cells,
             n_sequences=n_sequences,
             n_seq_max=n_seq_max,
-            truncation=Truncation(has_states=not supports_truncation, n_window=n_window),
+            truncation=Truncation(
+                has_states=not supports_truncation,
+                n_window=n_window,
+                n_rollback=n_rollback,
+                n_holds=0 if supports_truncation else n_sequences,
+            ),
             n_batch=n_batch,
             supports_shift=supports_truncation and not n_window,
             n_parameters=0,
@@ -92,6 +98,8 @@ class FakeBackend:
         self._cells: list[list[_Cell]] = [[] for _ in range(n_seq_max)]
         self._first_held = [0] * n_seq_max
         self._n_overlaid = [0] * n_seq_max
+        self._held: dict[int, list[_Cell]] = {}  # the least recently held first
+        self._n_removable: dict[int, int] = {}  # by sequence: last tokens whose states are still there
         self._rows: dict[int, list[int]] = {}
         self._step_s = step_s
         self._end_every = end_every
@@ -133,7 +141,9 @@ class FakeBackend:
         self._forget_all_outside_windows()
         self._rows = {}
         row = 0
+        n_free = self.facts.truncation.n_rejected_freely([len(chunk.tokens) for chunk in chunks])
         for chunk in chunks:
+            self._n_removable[chunk.sequence_id] = min(n_free, len(chunk.tokens) - 1)
             cells = self._cells[chunk.sequence_id]
             assert chunk.position == len(cells), "a sequence is computed without gaps"
             first_held = self._first_held[chunk.sequence_id]
@@ -155,6 +165,9 @@ class FakeBackend:
         assert self.facts.supports_truncation or (begin == 0 and end == len(source)), (
             "this model shares only whole sequences"
         )
+        if not self.facts.supports_truncation:
+            self._forget_states(target_id)
+            self._n_removable.pop(source_id, None)
         is_new, first_held = not target, max(begin, self._first_held[source_id])
         assert begin == 0 or first_held == begin, "shared cells are held"
         assert is_new or self._first_held[target_id] <= end, "a sequence is held without gaps"
@@ -186,13 +199,44 @@ class FakeBackend:
         cells = self._cells[sequence_id]
         if n_tokens == 0:
             self._n_overlaid[sequence_id] = 0
-        is_possible = self.facts.supports_truncation or n_tokens >= len(cells)
+        if not self.facts.supports_truncation:
+            return self._truncate_states(sequence_id, n_tokens)
         is_held = holds_window(self._first_held[sequence_id], n_tokens, self.facts.n_window)
-        n_left = n_tokens if is_possible and is_held else 0
+        n_left = n_tokens if is_held else 0
         del cells[n_left:]
         if not cells:
             self._first_held[sequence_id] = 0
         return len(cells)
+
+    def hold(self, sequence_id: int) -> None:
+        if self.facts.supports_truncation:
+            return
+        self._n_removable.pop(sequence_id, None)
+        self._held.pop(sequence_id, None)
+        if len(self._held) == self.facts.truncation.n_holds:
+            del self._held[next(iter(self._held))]
+        self._held[sequence_id] = list(self._cells[sequence_id])
+
+    def _truncate_states(self, sequence_id: int, n_tokens: int) -> int:
+        """Remove tokens as far as states can go back."""
+        cells, held = self._cells[sequence_id], self._held.get(sequence_id)
+        n_removed = len(cells) - n_tokens
+        if n_removed <= 0:
+            return len(cells)
+        if n_tokens and n_removed <= self._n_removable.pop(sequence_id, 0):
+            del cells[n_tokens:]
+            if held is not None and len(held) > n_tokens:
+                del self._held[sequence_id]
+            return n_tokens
+        is_held = held is not None and 0 < len(held) <= n_tokens
+        self._cells[sequence_id] = list(held) if held is not None and is_held else []
+        if not is_held:
+            self._forget_states(sequence_id)
+        return len(self._cells[sequence_id])
+
+    def _forget_states(self, sequence_id: int) -> None:
+        self._held.pop(sequence_id, None)
+        self._n_removable.pop(sequence_id, None)
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
         cells = self._cells[sequence_id]
@@ -210,6 +254,7 @@ class FakeBackend:
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
         assert not self._cells[sequence_id], "a state is restored into an empty sequence"
+        self._forget_states(sequence_id)
         first_held, *tokens = json.loads(state)
         if self.n_cells_used + len(tokens) > self.facts.n_cells:
             return False

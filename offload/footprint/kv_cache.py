@@ -15,7 +15,8 @@ from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 __all__ = [
     *("DRAFT_CELLS", "KV_TYPES", "CacheCells", "KvTypes", "bytes_per_cell", "cache_layers"),
-    *("cells_for", "check_kv_types", "n_seq_max", "parse_kv_types", "prediction_cache_bytes"),
+    *("cells_for", "check_kv_types", "n_holds", "n_rollback", "n_seq_max", "parse_kv_types"),
+    *("n_states", "prediction_cache_bytes"),
     *("supports_kv_types", "supports_truncation"),
 ]
 
@@ -103,6 +104,32 @@ def n_seq_max(n_sequences: int, *, supports_truncation: bool) -> int:
     A state takes its memory whether or not it is in use, so without truncation only as many are cached as are served.
     """
     return min(n_sequences + (_N_CACHED_SEQUENCES if supports_truncation else n_sequences), _MAX_SEQUENCES)
+
+
+def n_holds(n_sequences: int, *, supports_truncation: bool) -> int:
+    """Return how many copies of states the engine keeps beside the cached sequences, to return to after a draft."""
+    if supports_truncation:
+        return 0
+    return min(n_sequences, _MAX_SEQUENCES - n_seq_max(n_sequences, supports_truncation=False))
+
+
+_ROLLBACK_TOKENS = 15  # with the token before them a whole block of llama.cpp's kernels
+# llama.cpp can keep the states of the last tokens of a batch, each as large as the sequence's own: some kilobytes where
+# states are short convolutions. Those of qwen35 or nemotron_h have 19 MB and more, so those return to a held copy.
+_WITH_SHORT_STATES = frozenset(["lfm2", "lfm2moe"])
+
+
+def n_rollback(architecture: str, n_ubatch: int) -> int:
+    """Return how many of the last tokens of a batch the engine can remove from a state; llama.cpp demands more in an
+    ubatch."""
+    return max(0, min(_ROLLBACK_TOKENS, n_ubatch - 2)) if architecture in _WITH_SHORT_STATES else 0
+
+
+def n_states(n_sequences: int, *, supports_truncation: bool, architecture: str, n_ubatch: int) -> int:
+    """Return how many states each layer with a state has: of each sequence, of each copy, and their earlier ones."""
+    n_slots = n_seq_max(n_sequences, supports_truncation=supports_truncation)
+    n_copies = n_holds(n_sequences, supports_truncation=supports_truncation)
+    return (n_slots + n_copies) * (1 + n_rollback(architecture, n_ubatch))
 
 
 _CELL_BLOCK = 256

@@ -20,6 +20,7 @@ from offload.footprint.kv_cache import (
     cells_for,
     check_kv_types,
     n_seq_max,
+    n_states,
     prediction_cache_bytes,
     supports_truncation,
 )
@@ -111,8 +112,16 @@ def profile_of(
     """
     check_kv_types(run_config.kv_types, kv_shape_of(header))
     caches, shape = layer_caches_of(header), graph_shape_of(header)
-    places = n_seq_max(run_config.n_sequences, supports_truncation=supports_truncation(caches))
-    cells = cells_for(caches, run_config.n_cells, n_sequences=places, n_ubatch=run_config.n_ubatch)
+    can_truncate, n_ubatch = supports_truncation(caches), run_config.n_ubatch
+    places = n_seq_max(run_config.n_sequences, supports_truncation=can_truncate)
+    cells = cells_for(caches, run_config.n_cells, n_sequences=places, n_ubatch=n_ubatch)
+    rows = n_states(
+        run_config.n_sequences,
+        supports_truncation=can_truncate,
+        architecture=header.architecture,
+        n_ubatch=n_ubatch,
+    )
+    cells = replace(cells, n_sequences=rows)
     kept = cache_layers(caches, run_config.kv_types, cells, is_fused=run_config.is_fused)
     if has_mtp_layer:
         head_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS

@@ -106,6 +106,10 @@ class KVCacheManager:
         if shared.sequence_id is not None:
             self._share(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
 
+    def hold(self, sequence_id: int) -> None:
+        """Let `truncate` return to where the sequence is now, before tokens are computed that it may lose."""
+        self._backend.hold(sequence_id)
+
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         """Remove tokens from position `n_tokens` on, recorded or not; return how many remain."""
         n_left = self._backend.truncate(sequence_id, n_tokens)

@@ -23,6 +23,7 @@ from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LlamaSampler
+from app.engine.llama.states import StateMemory
 from app.engine.loop.sampling import check_biases
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
@@ -42,7 +43,9 @@ class LlamaBackend:
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
         self._memory = lib.llama_get_memory(context)
-        is_plain = facts.supports_truncation and not facts.n_window and bool(self._memory)
+        has_states = facts.truncation.has_states
+        self._states = StateMemory(context, facts.truncation, facts.n_seq_max) if has_states else None
+        is_plain = facts.truncation.is_unlimited and bool(self._memory)
         supports_shift = is_plain and lib.llama_memory_can_shift(self._memory)
         self.facts = replace(facts, supports_shift=supports_shift)
         self._batch = Batch(facts.n_batch)
@@ -105,6 +108,8 @@ class LlamaBackend:
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         status = lib.llama_decode(self._context, self._batch.fill(chunks))
         self._interrupt.clear()
+        if self._states and status != DecodeStatus.NO_SLOT.value:
+            self._states.after_batch(chunks, is_done=status == DecodeStatus.DONE.value)
         if status in (0, 1, 2):
             return DecodeStatus(status)
         raise EngineError(
@@ -113,18 +118,27 @@ class LlamaBackend:
         )
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        if not self.facts.supports_truncation:
-            begin, end = -1, -1
+        if self._states:
+            self._states.share(source_id, target_id)
+            return
         lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, begin, end)
 
+    def hold(self, sequence_id: int) -> None:
+        if self._states:
+            self._states.hold(sequence_id)
+
     def first_held(self, sequence_id: int) -> int:
-        return int(lib.llama_memory_seq_pos_min(self._memory, sequence_id)) if self.facts.n_window else 0
+        if self._states or not self.facts.n_window:
+            return 0
+        return int(lib.llama_memory_seq_pos_min(self._memory, sequence_id))
 
     def overlay(self, source_id: int, target_id: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        if self._states:
+            return self._states.truncate(sequence_id, n_tokens)
         is_possible = holds_window(self.first_held(sequence_id), n_tokens, self.facts.n_window)
         if is_possible and lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
             return n_tokens
@@ -146,6 +160,8 @@ class LlamaBackend:
         return state
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        if self._states:
+            self._states.forget(sequence_id)
         data = bytes(state)  # no copy of bytes
         buffer = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
         if lib.llama_state_seq_set_data(self._context, buffer, len(data), sequence_id):

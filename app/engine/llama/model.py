@@ -28,7 +28,7 @@ from app.engine.request import Adapter
 from app.engine.speculative.draft_model import Vocabulary
 from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
-from offload.footprint.kv_cache import DRAFT_CELLS, n_seq_max, parse_kv_types
+from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_max, parse_kv_types
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import LoadMode, LoadParameters
 from quantizer.errors import EngineError
@@ -154,11 +154,12 @@ class LlamaModel:
 
     def _context_params(self, facts: BackendFacts, setting: RuntimeSettings) -> lib.llama_context_params:
         params = lib.llama_context_default_params()
+        n_sequences = facts.n_seq_max + facts.truncation.n_holds
         params.n_ctx = facts.n_cells
-        params.n_batch = max(facts.n_batch, facts.n_seq_max)  # llama.cpp needs a row of logits for each, or aborts
+        params.n_batch = max(facts.n_batch, n_sequences)  # llama.cpp needs a row of logits for each, or aborts
         params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
         params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
-        params.n_seq_max = facts.n_seq_max
+        params.n_seq_max, params.n_rs_seq = n_sequences, facts.truncation.n_rollback
         params.n_threads = params.n_threads_batch = setting.n_threads
         params.kv_unified = True  # any sequence may use any cell, and prefixes can be shared
         params.no_perf = True
@@ -172,6 +173,13 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
     n_ctx = config.n_ctx or n_ctx_train
     n_window = max(0, lib.llama_model_n_swa(model))
     n_batch = config.n_batch or N_BATCH
+    has_states = not _supports_truncation(model)
+    truncation = Truncation(
+        has_states=has_states,
+        n_window=n_window,
+        n_rollback=n_rollback(_architecture(model), min(n_batch, setting.n_ubatch)),
+        n_holds=n_holds(config.n_sequences, supports_truncation=not has_states),
+    )
     description = ctypes.create_string_buffer(128)
     lib.llama_model_desc(model, description, len(description))
     return BackendFacts(
@@ -181,8 +189,8 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         n_ctx_train=n_ctx_train,
         n_cells=max(n_ctx, config.n_cells),
         n_sequences=config.n_sequences,
-        n_seq_max=n_seq_max(config.n_sequences, supports_truncation=_supports_truncation(model)),
-        truncation=Truncation(has_states=not _supports_truncation(model), n_window=n_window),
+        n_seq_max=n_seq_max(config.n_sequences, supports_truncation=not has_states),
+        truncation=truncation,
         # A batch of several ubatches would make room for the later ones in what a rejected draft needs.
         n_batch=min(n_batch, setting.n_ubatch) if n_window else n_batch,
         n_parameters=lib.llama_model_n_params(model),
@@ -224,7 +232,10 @@ def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters
     """Return the parameters of the requested context over a loaded `model`."""
     params = lib.llama_context_default_params()
     params.n_ctx = config.n_cells
-    params.n_seq_max = n_seq_max(config.n_sequences, supports_truncation=_supports_truncation(model))
+    supports_truncation = _supports_truncation(model)
+    params.n_seq_max = n_seq_max(config.n_sequences, supports_truncation=supports_truncation)
+    params.n_seq_max += n_holds(config.n_sequences, supports_truncation=supports_truncation)
+    params.n_rs_seq = n_rollback(_architecture(model), config.n_ubatch)
     params.n_batch = params.n_ubatch = config.n_ubatch
     params.type_k, params.type_v = config.kv_types.ids
     params.kv_unified = True
@@ -243,6 +254,12 @@ def _flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
 def _supports_truncation(model: int) -> bool:
     """Return whether a loaded model's cache can be truncated; `offload.footprint.kv_cache` decides it from a header."""
     return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
+
+
+def _architecture(model: int) -> str:
+    buffer = ctypes.create_string_buffer(64)
+    lib.llama_model_meta_val_str(model, b"general.architecture", buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
 
 
 class _Override(ctypes.Structure):

@@ -59,7 +59,7 @@ class Engine:
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
         self._cache = KVCacheManager(backend, store)
         self._step_cost = step_cost or StepCost()
-        self._drafter = Drafter(self._step_cost, draft_sources, clock)
+        self._drafter = Drafter(self._step_cost, draft_sources, clock, self._facts.truncation)
         self._adapter_scheduler = AdapterScheduler(clock)
         self._slots = SlotManager(self._facts, self._cache, clock)
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
@@ -116,8 +116,7 @@ class Engine:
         self._slots.start_waiting()
         self._shift_full()
         runnable = self._adapter_scheduler.next(self._slots.running)
-        if self._facts.supports_truncation:  # rejected draft tokens must be removable
-            self._drafter.assign(runnable, self._budget)
+        self._drafter.assign(runnable, self._budget)
         shares = schedule([sequence.demand for sequence in runnable], self._budget)
         self._defer_last_prompt_tokens(shares)
         self._slots.free_cells_for(shares)
@@ -187,14 +186,17 @@ class Engine:
         if self._facts.supports_truncation:
             return
         for sequence in self._slots.running:
-            if sequence.n_pending > 1 and shares.get(sequence.arrival) == sequence.n_pending:
+            is_last = not sequence.n_output and shares.get(sequence.arrival) == sequence.n_pending
+            if is_last and sequence.n_pending > 1:
                 shares[sequence.arrival] -= 1
 
     def _n_more_steps(self) -> int:
         """Return how many steps may follow this one without scheduling."""
-        if self._drafter.is_draft_worthwhile or self._slots.n_waiting or not self._facts.supports_truncation:
+        if self._drafter.is_draft_worthwhile or self._slots.n_waiting:
             return 0
         if self._facts.n_window:  # each step may overwrite what truncating the steps before it needs
+            return 0
+        if not self._facts.truncation.allows_rejection(1):
             return 0
         return n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1
 
@@ -204,8 +206,10 @@ class Engine:
             in_flight = {sequence.request.request_id for sequence, _ in batch}
             if in_flight <= self._aborted:  # since this step began
                 return
-            self._in_flight = in_flight
+            # What an interrupted batch of several states leaves of other sequences' states is unknown.
+            self._in_flight = in_flight if len(batch) == 1 or self._facts.supports_truncation else set()
         try:
+            self._hold(batch, n_more_steps)
             status = self._backend.decode([sequence.chunk(n_tokens) for sequence, n_tokens in batch])
         except EngineError as error:
             self._fail_batch(batch, error)
@@ -219,13 +223,22 @@ class Engine:
             duration_s = self._clock() - started_s
             self.counters.n_steps += n_steps
             self.counters.busy_s += duration_s
-            if are_answers:
+            if are_answers and (self._facts.supports_truncation or len({n_tokens for _, n_tokens in batch}) == 1):
                 self._step_cost.observe(sum(n_tokens for _, n_tokens in batch), duration_s / n_steps)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)
         elif not (self._cache.evict_one() or self._slots.preempt_without_cells()):
             self._fail_batch(batch, EngineError("The KV cache has no free cells for a batch.", "Use a smaller --ctx."))
+
+    def _hold(self, batch: Batch, n_more_steps: int) -> None:
+        """Hold the sequences that may lose more of this batch than their states allow."""
+        if self._facts.supports_truncation:
+            return
+        n_free = self._facts.truncation.n_rejected_freely([n_tokens for _, n_tokens in batch])
+        for sequence, n_tokens in batch:
+            if n_more_steps or n_tokens - sequence.n_pending > n_free:
+                self._cache.hold(sequence.slot_id)
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
         for sequence, _ in batch:
@@ -241,6 +254,7 @@ class Engine:
             if not sequence.is_decoding:
                 self.counters.n_prefill_tokens += n_known
             sequence.n_computed += n_known
+            sequence.n_repeated = max(0, sequence.n_repeated - n_known)
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])
             self._emit_prompt(sequence, row, begin, n_known)
             if sequence.n_pending == 1 and not sequence.n_output and not self._facts.supports_truncation:
@@ -284,6 +298,7 @@ class Engine:
     def _commit(self, sequence: Sequence, n_accepted: int) -> None:
         """Record the accepted tokens as computed and truncate the cache after them."""
         begin, end = sequence.n_computed, sequence.n_computed + n_accepted
-        sequence.n_computed = self._cache.truncate(sequence.slot_id, end)
-        if sequence.n_computed == end:
+        n_left = self._cache.truncate(sequence.slot_id, end)
+        sequence.n_computed, sequence.n_repeated = n_left, end - n_left if n_left else 0
+        if n_left == end:
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin:end])

@@ -19,7 +19,8 @@ BLOCK_TOKENS = 16  # computed at once by CPU kernels; a remainder costs up to 1.
 class TokenDemand(NamedTuple):
     """The `n_pending` tokens to compute of a sequence, of which the last `n_draft` are drafts.
 
-    A sequence `is_decoding` once its answer has begun. The smallest `rank` is served first. Each token of a prompt that
+    A sequence `is_decoding` once its answer has begun; it then has one known token, or a few that a rejected draft took
+    with it. The smallest `rank` is served first. Each token of a prompt that
     `is_scored` gets logits.
     """
 
@@ -46,18 +47,23 @@ class StepBudget:
 def schedule(demands: Sequence[TokenDemand], budget: StepBudget) -> dict[int, int]:
     """Return key → number of tokens to compute in this step, in batch order; every count is at least 1.
 
-    Each decoding sequence gets its next token before any gets its draft, and drafts come before prompts. A prompt that
-    continues in the next step gets whole blocks only.
+    Each decoding sequence gets its known tokens before any gets its draft, and drafts come before prompts. A prompt
+    that continues in the next step gets whole blocks only.
     """
     ordered = sorted(demands, key=lambda demand: demand.rank)
-    answering = [demand for demand in ordered if demand.is_decoding][: budget.n_tokens]
+    answering = [demand for demand in ordered if demand.is_decoding]
     prompts = [demand for demand in ordered if not demand.is_decoding]
-    share = {demand.key: demand.n_pending - demand.n_draft for demand in answering}
-    n_left = budget.n_tokens - sum(share.values())
+    share: dict[int, int] = {}
+    n_left = budget.n_tokens
     for demand in answering:
-        n_draft = min(demand.n_draft, n_left)
-        share[demand.key] += n_draft
-        n_left -= n_draft
+        if n_known := min(demand.n_pending - demand.n_draft, n_left):
+            share[demand.key] = n_known
+            n_left -= n_known
+    for demand in answering:
+        n_draft = min(demand.n_draft, n_left)  # nothing is left if some known tokens found no place
+        if n_draft:
+            share[demand.key] += n_draft
+            n_left -= n_draft
     n_scored_left = budget.n_scored_tokens
     if answering:
         n_left = min(n_left, budget.n_prefill_tokens)

@@ -52,6 +52,7 @@ class Sequence:
     probes: tuple[Draft, ...] = ()
     sequence_id: int | None = None
     n_computed: int = 0
+    n_repeated: int = 0  # accepted tokens that were removed with a rejected draft and are computed again
     n_cached: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
@@ -92,8 +93,11 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only the newest token is left to compute; a preempted answer is computed again like a prompt."""
-        return self.n_pending == 1 and self.n_output > 0
+        """Whether only the newest token is left to compute, and what a rejected draft took with it.
+
+        A preempted answer is computed again like a prompt.
+        """
+        return self.n_pending == 1 + self.n_repeated and self.n_output > 0
 
     @property
     def is_scoring(self) -> bool:

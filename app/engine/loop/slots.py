@@ -119,7 +119,7 @@ class SlotManager:
         if sequence.sequence_id is not None:
             self._cache.release(sequence.sequence_id)
             sequence.sequence_id = None
-            sequence.n_computed = 0
+            sequence.n_computed = sequence.n_repeated = 0
             sequence.draft = NO_DRAFT
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
-from operator import mul, truediv
+from operator import add, mul, truediv
 from typing import NamedTuple
 
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
@@ -18,6 +18,7 @@ from app.engine.speculative.suffix_index import Draft
 __all__ = [
     "ACCEPTANCES",
     "CONFIDENCE",
+    "FREE_REJECTION",
     "LENGTHS",
     "MATCH_LENGTH",
     "NO_ESTIMATE",
@@ -26,6 +27,7 @@ __all__ = [
     "DraftGain",
     "DraftLength",
     "Evidence",
+    "Rejection",
     "best_draft_length",
     "draft_gains",
 ]
@@ -131,6 +133,22 @@ class Acceptance:
         return twin
 
 
+class Rejection(NamedTuple):
+    """What the rejection of a draft costs in an answer that has `n_known` tokens in the step.
+
+    The last `n_free` tokens can be removed at once. Of a draft that loses more, the known and the accepted tokens are
+    computed again in the next step. With `is_split` a batch is computed in parts, each of sequences with equally many
+    tokens (states), so the tokens of other answers cost a part of their own.
+    """
+
+    n_free: int = MAX_DRAFT_TOKENS
+    n_known: int = 1
+    is_split: bool = False
+
+
+FREE_REJECTION = Rejection()
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLength:
     """The number of draft tokens to verify, and their gain: how many times as many tokens a second as without."""
@@ -140,7 +158,12 @@ class DraftLength:
 
 
 def best_draft_length(
-    chances: Iterable[float], cost: StepCost, n_step: int, n_answers: int, draft_cost: float = 0.0
+    chances: Iterable[float],
+    cost: StepCost,
+    n_step: int,
+    n_answers: int,
+    draft_cost: float = 0.0,
+    rejection: Rejection = FREE_REJECTION,
 ) -> DraftLength:
     """Return the length with the most expected tokens for its cost, 0 if no draft is better.
 
@@ -148,19 +171,41 @@ def best_draft_length(
     `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token, in units
     of a step of one token.
     """
-    costs = cost.ratios_from(n_step)
-    without = n_answers / next(costs)
-    best_length, best_speed = 0, without
-    n_expected, chance_so_far = float(n_answers), 1.0
+    costs = _verify_costs(cost, n_step, rejection)
+    speed_without = n_answers / next(costs)
+    best_length, best_speed = 0, speed_without
+    n_expected, chance_so_far, expected_repeat = float(n_answers), 1.0, 0.0
+    repeats = _repeat_costs(cost, n_step, rejection)
+    ends: list[float] = []  # the chance that a draft ends before its i-th token
     for n_tokens, (chance, ratio) in enumerate(zip(chances, costs, strict=False), start=1):
+        ends.append(chance_so_far * (1.0 - chance))
         chance_so_far *= chance
         if chance_so_far < _NEGLIGIBLE_CHANCE:
             break
         n_expected += chance_so_far
-        speed = n_expected / (ratio + draft_cost * n_tokens)
+        if (n_kept := n_tokens - 1 - rejection.n_free) >= 0:
+            expected_repeat += ends[n_kept] * next(repeats)
+        speed = n_expected / (ratio + draft_cost * n_tokens + expected_repeat)
         if speed > best_speed:
             best_length, best_speed = n_tokens, speed
-    return DraftLength(best_length, best_speed / without)
+    return DraftLength(best_length, best_speed / speed_without)
+
+
+def _verify_costs(cost: StepCost, n_step: int, rejection: Rejection) -> Iterator[float]:
+    """Return the costs of a step of `n_step` tokens and of those with 1 … MAX_DRAFT_TOKENS more for one answer."""
+    n_beside = n_step - rejection.n_known
+    if not rejection.is_split or n_beside <= 0:
+        return cost.ratios_from(n_step)
+    own = islice(cost.ratios_from(rejection.n_known), 1, None)
+    return chain((cost.ratio(n_step),), map(add, own, repeat(cost.ratio(n_beside))))
+
+
+def _repeat_costs(cost: StepCost, n_step: int, rejection: Rejection) -> Iterator[float]:
+    """Yield what the next step costs more after a draft of which 0, 1 … tokens were accepted and all were removed."""
+    _, *costs = cost.ratios_from(n_step)
+    plain = cost.ratio(n_step - rejection.n_known + 1)
+    for ratio in costs:
+        yield max(0.0, ratio - plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,10 @@ class DraftModel:
         for answer in self._answers.values():
             n_known = min(answer.n_computed, len(answer.tokens) - 1)
             if answer.sequence_id is not None and (answer.drafted or n_known < answer.n_computed):
-                n_accepted = answer.n_accepted()
-                answer.n_computed = self._cache.truncate(answer.sequence_id, n_known + n_accepted)
-                if answer.n_computed:  # else a window has lost what it needs, and all is computed again
-                    self._cache.record_computed(answer.sequence_id, answer.drafted[:n_accepted])
-                answer.drafted = []
+                # Where a state or a window went back further, the rest is computed again.
+                n_left = self._cache.truncate(answer.sequence_id, n_known + answer.n_accepted())
+                self._cache.record_computed(answer.sequence_id, answer.drafted[: max(0, n_left - n_known)])
+                answer.n_computed, answer.drafted = n_left, []
 
     def _with_room(self, jobs: Many[_Job]) -> list[_Job]:
         """Return the jobs with enough cells, context and vocabulary, those with least to catch up first."""
@@ -204,6 +203,8 @@ class DraftModel:
         chunks = []
         for job in jobs:
             answer = job.answer
+            if not answer.drafted:
+                self._cache.hold(answer.slot_id)
             chunks.append(Chunk(answer.slot_id, answer.n_computed + len(answer.drafted), job.tokens[-1:], 1))
             answer.drafted.append(job.tokens[-1])
         return self._compute(chunks, jobs)
@@ -328,7 +329,10 @@ class DraftHead:
 
 
 def _next_chunk(draft: GreedyDraft) -> Chunk:
-    """Return the last token so far as a chunk: the newest token of the answer is not computed yet."""
+    """Return the last token so far as a chunk: the newest token of the answer is not computed yet.
+
+    The model may have to repeat tokens before it, which the layer has kept.
+    """
     sequence = draft.request.sequence
     token = draft.tokens[-1] if draft.tokens else sequence.tokens[-1]
-    return Chunk(sequence.slot_id, sequence.n_computed + len(draft.tokens), [token], 1)
+    return Chunk(sequence.slot_id, len(sequence.tokens) - 1 + len(draft.tokens), [token], 1)

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import Acceptance, best_draft_length
+from app.engine.speculative.acceptance import FREE_REJECTION, Acceptance, Rejection, best_draft_length
 from app.engine.speculative.draft_source import DraftRequest, DraftSource
 from app.engine.speculative.prompt_lookup import CrossRequestLookup, EditLookup, PromptLookup
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
+from app.engine.truncation import Truncation
 
 __all__ = ["Drafter"]
+
+UNLIMITED = Truncation()
 
 
 @dataclass(slots=True)
@@ -37,8 +40,15 @@ class Drafter:
     Sources are used in order, those without cost first; a later one only if it may beat the best draft so far.
     """
 
-    def __init__(self, cost: StepCost, more_sources: Many[DraftSource], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        cost: StepCost,
+        more_sources: Many[DraftSource],
+        clock: Callable[[], float],
+        truncation: Truncation = UNLIMITED,
+    ) -> None:
         self._cost = cost
+        self._truncation = truncation
         self._clock = clock
         self._sources: tuple[DraftSource, ...] = (PromptLookup(), EditLookup(), CrossRequestLookup(), *more_sources)
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
@@ -60,9 +70,11 @@ class Drafter:
         decoding = [sequence for sequence in running if sequence.is_decoding]
         self._n_step = self._n_plain = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
         candidates = []
-        for sequence in decoding:
+        for sequence in running:
             sequence.draft, sequence.probes = NO_DRAFT, ()
-            n_max = min(MAX_DRAFT_TOKENS // len(decoding), sequence.limit - len(sequence.tokens) - 1)
+        for sequence in decoding if self._truncation.allows_rejection(len(decoding)) else ():
+            n_room = sequence.limit - len(sequence.tokens) - 1
+            n_max = min(MAX_DRAFT_TOKENS // len(decoding) - sequence.n_repeated, n_room)
             if n_max > 0:
                 candidates.append(_Candidate(sequence, n_max))
         for source in self._sources:
@@ -78,7 +90,7 @@ class Drafter:
         """Count a draft of which `n_verified` tokens were verified and `n_accepted` accepted, and remove it."""
         sequence.n_drafted += n_verified
         sequence.n_accepted += n_accepted
-        sequence.saved_s += self._cost.saved_s(self._n_plain, n_verified, n_accepted)
+        sequence.saved_s += self._cost.saved_s(self._n_plain, n_verified, n_accepted, sequence.n_repeated)
         self._count(sequence, sequence.draft, n_verified, n_accepted)
         sequence.draft = NO_DRAFT
 
@@ -108,20 +120,29 @@ class Drafter:
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers):
             return source.n_probe_tokens(candidate.sequence)
         self.is_draft_worthwhile = True
-        best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, estimate.draft_cost)
+        rejection = self._rejection(candidate.sequence, n_step)
+        best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, estimate.draft_cost, rejection)
         return best.n_tokens if best.gain > candidate.gain else source.n_probe_tokens(candidate.sequence)
 
     def _consider(self, candidate: _Candidate, draft: Draft, n_answers: int) -> None:
         """Use as much of `draft` as pays if it beats the candidate; of the draft that is not used, keep a probe."""
         n_step = self._n_step - len(candidate.draft.tokens)
         sequence = candidate.sequence
-        best = best_draft_length(sequence.acceptance[draft.source].chances(draft), self._cost, n_step, n_answers)
+        chances, rejection = sequence.acceptance[draft.source].chances(draft), self._rejection(sequence, n_step)
+        best = best_draft_length(chances, self._cost, n_step, n_answers, rejection=rejection)
         if best.gain > candidate.gain:
             self._n_step = n_step + best.n_tokens
             sequence.draft = draft.truncated(best.n_tokens)
             candidate.draft, candidate.gain, draft = sequence.draft, best.gain, candidate.draft
         if draft.tokens:
             sequence.probes += (draft.truncated(1),)
+
+    def _rejection(self, sequence: Sequence, n_step: int) -> Rejection:
+        """Return what a rejection would cost in a step of `n_step` tokens without a draft of `sequence`."""
+        if not self._truncation.has_states:
+            return FREE_REJECTION
+        n_free = self._truncation.n_rollback if n_step == sequence.n_pending else 0
+        return Rejection(n_free, sequence.n_pending, is_split=True)
 
     def _count(self, sequence: Sequence, draft: Draft, n_drafted: int, n_accepted: int) -> None:
         for acceptance in (sequence.acceptance[draft.source], self._acceptance[draft.source]):

@@ -85,16 +85,17 @@ class StepCost:
             chance = self._cached_chances[n_step, n_answers] = min(added)
         return chance
 
-    def saved_s(self, n_step: int, n_drafted: int, n_accepted: int) -> float:
+    def saved_s(self, n_step: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
         """Return the seconds that a draft saved in a step of `n_step` tokens without it, negative if it cost time.
 
         Each accepted token saves a step without drafts; the draft made its own step as long as steps of that size were
-        measured to be. 0 before the first step of one token.
+        measured to be, and the next one longer by `n_repeated` tokens. 0 before the first step of one token.
         """
         if self.single_s is None:
             return 0.0
         plain = self.ratio(n_step)
-        return self.single_s * (n_accepted * plain - (self.ratio(n_step + n_drafted) - plain))
+        added = self.ratio(n_step + n_drafted) + self.ratio(n_step + n_repeated) - 2 * plain
+        return self.single_s * (n_accepted * plain - added)
 
 
 def _at(points: Mapping[int, float], sizes: Many[int]) -> list[float]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from offload.footprint.kv_cache import n_seq_max, supports_truncation
+from offload.footprint.kv_cache import n_holds, n_rollback, n_seq_max, n_states, supports_truncation
 from quantizer.gguf.layer_caches import layer_caches_of
 from tests.offload.model_outlines import header_of
 
@@ -25,3 +25,17 @@ def test_sequences_are_cached_for_their_prefixes_and_as_many_states_as_are_serve
     assert n_seq_max(8, supports_truncation=True) == 40
     assert n_seq_max(8, supports_truncation=False) == 16
     assert n_seq_max(250, supports_truncation=True) == n_seq_max(250, supports_truncation=False) == 256
+
+
+def test_as_many_sequences_can_be_held_as_answer_while_llama_cpp_has_places() -> None:
+    assert n_holds(8, supports_truncation=False) == 8
+    assert n_holds(100, supports_truncation=False) == 56
+    assert n_holds(200, supports_truncation=False) == n_holds(8, supports_truncation=True) == 0
+
+
+def test_earlier_states_are_kept_only_where_states_are_small() -> None:
+    assert n_rollback("lfm2", 512) == 15
+    assert n_rollback("lfm2", 8) == 6
+    assert n_rollback("qwen35", 512) == n_rollback("mamba2", 512) == 0
+    assert n_states(4, supports_truncation=False, architecture="lfm2", n_ubatch=512) == 12 * 16
+    assert n_states(4, supports_truncation=False, architecture="mamba2", n_ubatch=512) == 12

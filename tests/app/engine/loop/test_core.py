@@ -365,7 +365,40 @@ def test_a_model_without_truncation_reuses_only_whole_sequences() -> None:
     run(engine)
     assert record.finished["b"].usage.n_cached_tokens == 53
     assert record.finished["c"].usage.n_cached_tokens == 49  # from the checkpoint before the last prompt token
-    assert record.finished["a"].usage.n_drafted_tokens == 0
+
+
+@pytest.mark.parametrize("n_rollback", [0, 3, 15])
+def test_a_model_with_states_drafts_and_returns_to_an_earlier_state_when_a_draft_is_rejected(n_rollback: int) -> None:
+    record = Record()
+    backend = FakeBackend(supports_truncation=False, n_rollback=n_rollback)
+    engine = Engine(backend, record, step_cost=free_steps())
+    wanted = [request(name, prompt=name * 9, n_tokens=200, ignore_eos=True) for name in ("a", "b")]
+    for item in wanted:
+        engine.submit(item)
+    run(engine)
+    for item in wanted:
+        usage = record.finished[item.request_id].usage
+        assert 0 < usage.n_accepted_tokens < usage.n_drafted_tokens
+        assert usage.n_passes < 200
+        assert record.text[item.request_id] == answer_alone(item)[0]
+    engine.submit(request("c", prompt="a" * 9 + record.text["a"] + "!", n_tokens=1))
+    run(engine)
+    assert record.finished["c"].usage.n_cached_tokens > 150
+
+
+def test_an_answer_that_stops_within_a_run_of_steps_leaves_what_was_computed_before_the_run() -> None:
+    record = Record()
+    backend = FakeBackend(supports_truncation=False)
+    cost = StepCost({n_tokens: float(n_tokens) for n_tokens in (1, 64)}, single_s=0.001)
+    engine = Engine(backend, record, step_cost=cost)
+    whole = answer_alone(request("a", n_tokens=60, ignore_eos=True))[0]
+    engine.submit(request("a", n_tokens=60, ignore_eos=True, stop=(whole[40:46],)))
+    run(engine)
+    assert engine.counters.n_steps > record.finished["a"].usage.n_passes / 2
+    n_known = len("a prompt") + len(record.text["a"])
+    engine.submit(request("b", prompt="a prompt" + whole[:55], n_tokens=1))
+    run(engine)
+    assert n_known - 8 <= record.finished["b"].usage.n_cached_tokens <= n_known + 6
 
 
 def test_a_model_with_a_window_drafts_and_continues_where_the_window_is_still_held() -> None:
@@ -560,6 +593,8 @@ def test_an_earlier_answer_is_drafted_for_one_that_begins_like_it() -> None:
     assert record.text["b"] == answer_alone(request(prompt="two", n_tokens=150, ignore_eos=True))[0]
 
 
+STATES: list[dict[str, Any]] = [{"supports_truncation": False, "n_rollback": n_tokens} for n_tokens in (0, 2, 15)]
+
 arrivals = st.lists(
     st.tuples(
         st.integers(0, 12),  # steps before it arrives
@@ -579,7 +614,7 @@ arrivals = st.lists(
     st.integers(1, 4),
     st.integers(1, 40),
     st.integers(100, 200),
-    st.sampled_from([{}, {"supports_truncation": False}, {"n_window": 3}, {"n_window": 20}]),
+    st.sampled_from([{}, *STATES, {"n_window": 3}, {"n_window": 20}]),
     st.sampled_from([None, 2, 10**9]),  # how often a draft model is wrong
     st.sampled_from([None, 2, 10**9]),  # and an MTP head
 )
@@ -605,7 +640,7 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
         n_cells=n_cells,
         n_sequences=n_sequences,
         n_batch=max(n_batch, n_sequences),
-        n_window=truncation.get("n_window", 0),
+        **truncation,
     )
     drafting.wrong_every = wrong_every or 1
     drafts = DraftModel(drafting, backend.facts, StepCost(), clock=lambda: 0.0)

@@ -34,6 +34,12 @@ def test_drafts_yield_to_the_next_token_of_every_answer() -> None:
     assert schedule([answer(1, n_draft=8), answer(2)], StepBudget(4, 4)) == {1: 3, 2: 1}
 
 
+def test_tokens_that_a_rejected_draft_took_with_it_are_computed_before_any_draft() -> None:
+    again = TokenDemand(1, 5 + 3, 3, is_decoding=True, rank=(0, 1))
+    assert schedule([again, answer(2, n_draft=2)], StepBudget(8, 4)) == {1: 7, 2: 1}
+    assert schedule([again, answer(2)], StepBudget(4, 4)) == {1: 4}
+
+
 def test_a_higher_priority_prompt_is_computed_first() -> None:
     assert schedule([prompt(1, 400), prompt(2, 400, priority=1)], BUDGET) == {2: 400, 1: 112}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.speculative.acceptance import Acceptance, best_draft_length
+from app.engine.speculative.acceptance import Acceptance, Rejection, best_draft_length
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.suffix_index import Draft
 
@@ -66,6 +66,24 @@ def test_a_draft_ends_before_an_unlikely_token() -> None:
 def test_a_whole_block_is_verified_rather_than_part_of_one() -> None:
     for n_draft, n_tried in ((14, 11), (15, 15), (30, 15), (31, 31)):
         assert best_draft_length([0.98] * n_draft, StepCost(), n_step=1, n_answers=1).n_tokens == n_tried
+
+
+def test_a_draft_that_costs_repeated_tokens_when_it_is_rejected_must_be_likelier() -> None:
+    def length(chance: float, rejection: Rejection) -> int:
+        return best_draft_length([chance] * 15, StepCost(), 1, 1, rejection=rejection).n_tokens
+
+    assert length(0.65, Rejection()) > 0
+    assert length(0.65, Rejection(n_free=0)) == 0
+    assert length(0.98, Rejection(n_free=0)) > 0
+    assert length(0.65, Rejection(n_free=15)) == length(0.65, Rejection())
+
+
+def test_a_draft_that_splits_the_batch_pays_for_both_parts() -> None:
+    cost = StepCost({1: 1.0, 4: 1.2, 8: 1.4, 16: 2.0, 64: 8.0})
+    apart = Rejection(n_known=1, is_split=True)
+    assert best_draft_length([0.9] * 3, cost, 4, 4).n_tokens == 3
+    assert best_draft_length([0.9] * 3, cost, 4, 4, rejection=apart).n_tokens == 0
+    assert best_draft_length([0.9] * 3, cost, 1, 1, rejection=apart).n_tokens == 3
 
 
 def test_a_copy_of_the_acceptance_is_independent() -> None:

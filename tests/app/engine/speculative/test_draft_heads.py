@@ -115,6 +115,8 @@ def test_a_head_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
         if drafts.n_probe_tokens(sequence):
             n_probes += 1
             propose(drafts, sequence, n_tokens=1)
+        backend.decode([Chunk(0, sequence.n_computed, sequence.tokens[-1:], 1)])
+        sequence.n_computed += 1
         sequence.tokens.append(ord("!"))
     assert 2 <= n_probes <= 4
 

@@ -52,4 +52,5 @@ def test_a_draft_saves_a_step_for_each_accepted_token_less_the_cost_of_its_verif
     cost = StepCost({1: 1.0, 5: 2.0}, single_s=0.1)
     assert cost.saved_s(1, 4, 4) == pytest.approx(0.1 * (4 - 1))
     assert cost.saved_s(1, 4, 0) == pytest.approx(-0.1)
+    assert cost.saved_s(1, 4, 0, n_repeated=4) == pytest.approx(-0.2)
     assert StepCost().saved_s(1, 4, 4) == 0.0
