@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import socket
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.bench.served import free_port
 from tests.tui.killed_app import KilledApp, Trial
 
 _VICTIMS = ("worker", "service", "app")
@@ -34,7 +34,7 @@ def main() -> None:
     chance = random.Random(options.seed)
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory() as folder:
-        killed = KilledApp(Path(folder), _free_port(), chance)
+        killed = KilledApp(Path(folder), free_port(), chance)
         try:
             killed.start()
             for number in range(options.kills):
@@ -65,11 +65,6 @@ def _print_table(trials: Sequence[Trial]) -> None:
         counts = f"{len(of_it):>7}{len(of_it) - n_by_key:>11}{n_by_key:>10}{n_faulty:>8}{n_lost:>6}"
         print(f"{victim:<10}{counts}{statistics.median(trial.ready_s for trial in of_it):>18.2f}")
     print(f"oldest text lost of a running answer: {max((trial.lost_s for trial in trials), default=0.0):.2f} s")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

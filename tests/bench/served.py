@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ import psutil
 from app.bench.workloads import RandomText
 from quantizer.process import python_command
 
-__all__ = ["Footprint", "Served", "footprint", "n_answered_in_all_cells", "serve", "wait_ready"]
+__all__ = ["Footprint", "Served", "footprint", "free_port", "n_answered_in_all_cells", "serve", "wait_ready"]
 
 _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
@@ -67,6 +68,12 @@ class Served:
         return psutil.Process(self.model()["worker_pid"])
 
 
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def footprint(process: psutil.Process) -> Footprint:
     """Return what `process` holds now."""
     n_handles = process.num_handles() if sys.platform == "win32" else process.num_fds()
@@ -91,21 +98,23 @@ def _is_answered(served: Served, prompt: list[int]) -> bool:
 
 @contextmanager
 def serve(model: Path, port: int, *flags: str, **settings: str) -> Iterator[Served]:
-    """Serve `model` with folders of its own, which go with it, `flags` of `localllm serve`, and `settings`."""
+    """Serve `model` with `flags` of `localllm serve` and `settings`; folders that these do not name go with it."""
     with tempfile.TemporaryDirectory() as folder:
         names = ("DATA_DIR", "CACHE_DIR", "CONFIG")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LOCALLLM_")}
         own = {f"LOCALLLM_{name}": str(Path(folder, name.lower())) for name in names}
-        told = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
+        told = own | {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
         command = python_command("app.cli.main", "serve", "--owned", "--model", str(model), "--port", str(port), *flags)
         with (
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean | own | told) as process,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean | told) as process,
             httpx.Client(trust_env=False, timeout=_READY_TIMEOUT_S) as http,
         ):
             assert process.stdin is not None
             assert process.stdout is not None
             http.base_url = httpx.URL(json.loads(process.stdout.readline())["url"])
-            served = Served(http.base_url.port or 0, http, psutil.Process(process.pid), Path(own["LOCALLLM_CACHE_DIR"]))
+            served = Served(
+                http.base_url.port or 0, http, psutil.Process(process.pid), Path(told["LOCALLLM_CACHE_DIR"])
+            )
             wait_ready(served)
             yield served
             process.stdin.close()

@@ -1,0 +1,52 @@
+"""llama-server as a benchmark holds it: the flags that are worth comparing, started, and ended.
+
+Owns the process and its flags. Knows nothing of what it is asked.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.bench.served import free_port
+
+__all__ = ["ATTENTION", "DEFAULT", "PEER_FLAGS", "SLOTS", "SPECULATION", "serve_peer"]
+
+DEFAULT = "default"
+_END_TIMEOUT_S = 30.0
+# Its lookups in the text so far; the lengths of their drafts are its defaults.
+_SPEC_TYPES = ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
+
+# By name; what is not said is llama-server's own choice: flash attention on a CPU too, four slots that share the cells.
+PEER_FLAGS: dict[str, tuple[str, ...]] = {
+    DEFAULT: (),
+    "-fa off": ("-fa", "off"),
+    "-np 8": ("-np", "8"),
+    "-fa off -np 8": ("-fa", "off", "-np", "8"),
+    **{f"-fa off {name}": ("-fa", "off", "--spec-type", name) for name in _SPEC_TYPES},
+    **{name: ("--spec-type", name) for name in _SPEC_TYPES},
+}
+ATTENTION = (DEFAULT, "-fa off")
+SLOTS = (*ATTENTION, "-np 8", "-fa off -np 8")
+SPECULATION = (DEFAULT, *(f"-fa off {name}" for name in _SPEC_TYPES))
+
+
+@contextmanager
+def serve_peer(binary: Path, model: Path, folder: Path, flags: tuple[str, ...], n_ctx: int) -> Iterator[str]:
+    """Serve `model` with `flags` and yield the address, which may not answer yet; its log lies in `folder`."""
+    port = free_port()
+    command = (str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "-c", str(n_ctx), *flags)
+    with (
+        (folder / "llama-server.log").open("ab") as log,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,300 @@
+"""Print what localllm and llama-server take for the same work, in turns, model by model.
+
+Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json OUT]`, on a
+quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends them;
+medians of the rounds count. Shapes that are not in `--folder` are made there, and tuned by `localllm tune` once. The
+ratios say how many times better ours is than llama-server by default, and than its best flags for that case; `own` is
+an edit's rate over ours at `decode, depth 512`. Exits with 1 where a line of `AIMS` is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+from rich.table import Table
+
+from app.bench.client import BenchClient
+from app.bench.measurement import Figure, Measurement, Results, Unmeasured, line
+from app.bench.workloads import WORKLOADS, Bench, RandomText, Workload, decode_case, measured_text, run_workloads
+from quantizer.errors import UserError
+from quantizer.gguf.file_types import file_type_named
+from quantizer.process import python_command
+from quantizer.write.quantize import execute
+from tests.bench.make_model import plan_random_model
+from tests.bench.peer import ATTENTION, DEFAULT, PEER_FLAGS, SLOTS, SPECULATION, serve_peer
+from tests.bench.report import show
+from tests.bench.restart import restart_workloads
+from tests.bench.served import serve
+from tests.bench.shapes import SHAPES
+
+__all__ = ["AIMS", "WORKS", "Aim", "Side", "SideBySide", "missed", "rows"]
+
+OURS = "localllm"
+_SHAPES = ("llama-3.2-1b", "gemma3-1b", "gpt-oss-2b", "lfm2-350m", "qwen3.5-0.8b", "mamba2-370m")
+_TYPE = "Q4_K_M"
+_READY_TIMEOUT_S = 180.0
+_TUNED_FILES = ("selftest.json", "tune.json")
+_RESTART = "restart"  # of the server, between the two halves of this work
+
+# Each work, and the flags of llama-server that may win it.
+WORKS: dict[str, tuple[str, ...]] = {
+    "decode": ATTENTION,
+    "prefill": ATTENTION,
+    "turns": ATTENTION,
+    _RESTART: ATTENTION,
+    "clients": SLOTS,
+    "edit": SPECULATION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a case must reach: times better than the best of llama-server, and than our own plain decode."""
+
+    over_best: float = 1.0
+    over_own: float = 0.0
+
+
+_DEFAULT_AIM = Aim()
+AIMS: dict[tuple[str, str], Aim] = {
+    ("edit", "rename"): Aim(over_own=1.5),
+    ("edit", "copy"): Aim(over_own=2.2),
+    ("edit", "novel"): Aim(over_own=0.98),
+    ("first token", "back after 3 chats"): Aim(over_best=1 / 0.3),
+    (_RESTART, "next turn"): Aim(over_best=1 / 0.3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A server under comparison; `start` yields its address, with the folder that its restart finds again."""
+
+    name: str
+    start: partial[AbstractContextManager[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """What all sides took for one model; `ours` and each of `peers` has the samples of all rounds."""
+
+    ours: Results
+    peers: tuple[Results, ...]
+    load: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case: ours, llama-server by default, and its best; None where a side has no figure."""
+
+    ours: Measurement
+    default: Measurement | None
+    best: tuple[str, Measurement] | None
+    own: float | None
+
+    @property
+    def aim(self) -> Aim:
+        return AIMS.get((self.ours.work, self.ours.case), _DEFAULT_AIM)
+
+    def misses(self) -> Iterator[str]:
+        """Yield what falls short of the aim."""
+        aim, name = self.aim, f"{self.ours.work} {self.ours.case}"
+        if self.best and (gain := self.ours.gain_over(self.best[1])) < aim.over_best:
+            yield f"{name}: {gain:.2f} × llama-server's best ({self.best[0]}), not {aim.over_best:.2f}"
+        if aim.over_own and self.own is not None and self.own < aim.over_own:
+            yield f"{name}: {self.own:.2f} × its own plain decode, not {aim.over_own:g}"
+
+
+def rows(measured: SideBySide) -> list[Row]:
+    """Return a row for each case that ours has."""
+    by_side = {peer.label: {item.key: item for item in peer.measurements} for peer in measured.peers}
+    plain = next((item for item in measured.ours.measurements if item.case == decode_case(512)), None)
+    found = []
+    for item in measured.ours.measurements:
+        others = [(name, figures[item.key]) for name, figures in by_side.items() if item.key in figures]
+        best = max(others, key=lambda other: other[1].gain_over(item), default=None)
+        own = item.gain_over(plain) if plain and item.work == "edit" else None
+        found.append(Row(item, by_side.get(DEFAULT, {}).get(item.key), best, own))
+    return found
+
+
+def missed(measured: SideBySide) -> list[str]:
+    """Return a line for each aim that is missed."""
+    return [text for row in rows(measured) for text in row.misses()]
+
+
+def compared(measured: SideBySide) -> Table:
+    """Return the rows as a table."""
+    low, high = measured.load
+    made = Table(
+        title=f"{measured.ours.model}, load {low:.1f}–{high:.1f}", box=None, pad_edge=False, title_justify="left"
+    )
+    for name in ("work", "case"):
+        made.add_column(name)
+    for name in (OURS, "own", DEFAULT, "×", "best", "×"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("flags")
+    made.add_column("")
+    for row in rows(measured):
+        made.add_row(*_cells(row))
+    return made
+
+
+def _cells(row: Row) -> Iterator[str]:
+    yield row.ours.work
+    yield row.ours.case
+    yield f"{row.ours.value:.4g} {row.ours.unit}"
+    yield "" if row.own is None else f"{row.own:.2f}"
+    for other in (row.default, row.best[1] if row.best else None):
+        yield f"{other.value:.4g}" if other else ""
+        yield f"{row.ours.gain_over(other):.2f}" if other else ""
+    yield row.best[0] if row.best else ""
+    yield "missed" if any(row.misses()) else ""
+
+
+@contextmanager
+def _start_ours(model: Path, tuned: Path, folder: Path) -> Iterator[str]:
+    for name in _TUNED_FILES:
+        if (tuned / name).is_file():
+            shutil.copy(tuned / name, folder)
+    with serve(model, 0, cache_dir=str(folder)) as served:
+        yield f"http://127.0.0.1:{served.port}"
+
+
+def _sides(binary: Path, model: Path, tuned: Path, peers: Sequence[str], n_ctx: int) -> list[Side]:
+    ours = Side(OURS, partial(_start_ours, model, tuned))
+    return [
+        ours,
+        *(Side(name, partial(_start_peer, binary, model, PEER_FLAGS[name], n_ctx)) for name in peers),
+    ]
+
+
+def _start_peer(
+    binary: Path, model: Path, flags: tuple[str, ...], n_ctx: int, folder: Path
+) -> AbstractContextManager[str]:
+    return serve_peer(binary, model, folder, flags, n_ctx)
+
+
+async def _figures(side: Side, folder: Path, works: dict[str, Workload], name: str, seed: int) -> list[Figure]:
+    """Start `side`, let it do `name` once, and end it. A server that fails is unmeasured."""
+    try:
+        with side.start(folder) as url:
+            async with BenchClient(url) as client:
+                await client.wait_ready(_READY_TIMEOUT_S)
+                text = await measured_text(client, seed)
+                # What follows is the same for all, however many requests went before.
+                prose = RandomText(seed + 1)
+                prose.tokens_per_word = text.tokens_per_word
+                return await run_workloads(
+                    works, [name], Bench(client, prose, 1), lambda figure: _say(side.name, figure)
+                )
+    except UserError as error:
+        return [Unmeasured(name, side.name, str(error))]
+
+
+def _say(name: str, figure: Figure) -> None:
+    print(f"{name}: {line(figure)}", file=sys.stderr, flush=True)
+
+
+async def _one_round(side: Side, work: str, seed: int) -> list[Figure]:
+    with tempfile.TemporaryDirectory(prefix="side-by-side-", ignore_cleanup_errors=True) as folder:
+        works = WORKLOADS | restart_workloads(Path(folder, "conversation.json"))
+        parts = ("leave", "back") if work == _RESTART else (work,)
+        return [figure for part in parts for figure in await _figures(side, Path(folder), works, part, seed)]
+
+
+def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
+    """Return one measurement of each case with the samples of all rounds."""
+    found: dict[tuple[str, str, str], Measurement] = {}
+    for item in figures:
+        if isinstance(item, Measurement):
+            before = found.get(item.key)
+            found[item.key] = replace(item, samples=before.samples + item.samples) if before else item
+    return Results.of(label, model, [*found.values(), *(item for item in figures if isinstance(item, Unmeasured))])
+
+
+def _measure(options: argparse.Namespace, name: str) -> SideBySide:
+    model, tuned = _prepared(options.folder, name)
+    figures: dict[str, list[Figure]] = {OURS: []}
+    loads: list[float] = []
+    for work in options.only:
+        peers = [peer for peer in WORKS[work] if not options.peers or peer in options.peers]
+        for number in range(options.rounds):
+            for side in _sides(options.llama_server, model, tuned, peers, options.ctx):
+                loads.append(psutil.getloadavg()[0])
+                done = asyncio.run(_one_round(side, work, options.seed + number))
+                figures.setdefault(side.name, []).extend(done)
+    ours, *others = (_merged(label, name, of_it) for label, of_it in figures.items())
+    return SideBySide(ours, tuple(others), (min(loads), max(loads)))
+
+
+def _prepared(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return the model called `name`, a shape or a file, and the folder of what was measured about it."""
+    model = Path(name) if name.endswith(".gguf") else folder / f"{name}.gguf"
+    tuned = folder / f"tuned-{model.stem}"
+    tuned.mkdir(parents=True, exist_ok=True)
+    if not model.is_file():
+        plan = plan_random_model(name, file_type_named(_TYPE), model)
+        execute(plan, os.cpu_count() or 1, is_overwriting=False, report=lambda _event: None)
+    if not (tuned / "tune.json").is_file():
+        environment = os.environ | {"LOCALLLM_CACHE_DIR": str(tuned)}
+        subprocess.run(python_command("app.cli.main", "tune", str(model)), env=environment, check=True)
+    return model, tuned
+
+
+def _names(known: Sequence[str], what: str, text: str) -> list[str]:
+    chosen = text.split(",")
+    if unknown := [name for name in chosen if name not in known and not name.endswith(".gguf")]:
+        raise argparse.ArgumentTypeError(f"no {what} {', '.join(unknown)}; there is {', '.join(known)}")
+    return chosen
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("llama_server", type=Path, metavar="LLAMA_SERVER", help="the program to compare with")
+    models, works = partial(_names, list(SHAPES), "shape"), partial(_names, list(WORKS), "work")
+    peers = partial(_names, list(PEER_FLAGS), "flags")
+    parser.add_argument("--models", type=models, default=list(_SHAPES), help=f"shapes or files ({','.join(_SHAPES)})")
+    parser.add_argument("--only", type=works, default=list(WORKS), metavar="WORK,...", help=", ".join(WORKS))
+    parser.add_argument("--peers", type=peers, default=[], metavar="FLAGS,...", help=", ".join(PEER_FLAGS))
+    parser.add_argument("--rounds", type=int, default=3, help="of each work, whose median counts (3)")
+    parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "localllm-shapes"))
+    parser.add_argument("--json", type=Path, metavar="FOLDER", help="keep all samples there, for report.py")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of all text; drawn when not given")
+    return parser.parse_args()
+
+
+def _save(folder: Path, measured: SideBySide) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for results in (measured.ours, *measured.peers):
+        results.save(folder / f"{Path(results.model).stem}-{results.label.replace(' ', '')}.json")
+
+
+def main() -> None:
+    options = _options()
+    short: list[str] = []
+    for name in options.models:
+        measured = _measure(options, name)
+        if options.json:
+            _save(options.json, measured)
+        show(compared(measured), measured.ours, *measured.peers)
+        short += [f"{name}: {text}" for text in missed(measured)]
+    print("\n".join(short))
+    sys.exit(bool(short))
+
+
+if __name__ == "__main__":
+    main()
