@@ -160,12 +160,18 @@ def _eagle3_weights() -> Weights:
 
 def _eagle3_small_vocabulary_weights() -> Weights:
     """The same with matrices of its own: an embedding, and an output of the tokens that it drafts."""
-    matrices = _circle()[0]
-    drafted = np.sort(np.random.default_rng(3).permutation(N_CIRCLE)[:N_DRAFT_VOCAB])
     return _eagle3_weights() | {
         "input_norm.weight": np.ones(3 * N_EMBD, np.float32),
-        "embed_tokens.weight": matrices["model.embed_tokens.weight"],
-        "lm_head.weight": matrices["lm_head.weight"][drafted],
+        "embed_tokens.weight": _circle()[0]["model.embed_tokens.weight"],
+        **_small_output(),
+    }
+
+
+def _small_output() -> Weights:
+    """An output of some of the tokens, in order, and how far each stands from its place in the model's vocabulary."""
+    drafted = np.sort(np.random.default_rng(3).permutation(N_CIRCLE)[:N_DRAFT_VOCAB])
+    return {
+        "lm_head.weight": _circle()[0]["lm_head.weight"][drafted],
         "d2t": drafted.astype(np.int64) - np.arange(N_DRAFT_VOCAB),
     }
 
@@ -209,6 +215,16 @@ def _dspark_weights() -> Weights:
         "markov_head.markov_w2.weight": 0.3 * matrices["lm_head.weight"][:, : 2 * N_WAVES],
         "confidence_head.proj.weight": 0.5 * _drawn(rng, 1, N_EMBD + 2 * N_WAVES),
         "confidence_head.proj.bias": np.ones(1, np.float32),
+    }
+
+
+def _dspark_small_vocabulary_weights() -> Weights:
+    """One whose first place drafts nothing, with a small vocabulary and without a figure of confidence."""
+    output = _small_output()
+    return _block_weights(n_ahead=0) | {
+        "markov_head.markov_w1.weight": _circle()[0]["model.embed_tokens.weight"][:, : 2 * N_WAVES],
+        "markov_head.markov_w2.weight": 0.3 * output["lm_head.weight"][:, : 2 * N_WAVES],
+        **output,
     }
 
 
@@ -299,6 +315,12 @@ def _describe_dspark(writer: gguf.GGUFWriter) -> None:
     writer.add_bool("dflash.has_confidence_head", True)
 
 
+def _describe_dspark_small_vocabulary(writer: gguf.GGUFWriter) -> None:
+    _describe_dflash(writer)
+    writer.add_bool("dflash.sample_from_anchor", False)
+    writer.add_bool("dflash.has_confidence_head", False)
+
+
 _CONFIG: dict[str, Any] = {
     "hidden_size": N_EMBD,
     "intermediate_size": N_FF,
@@ -353,5 +375,13 @@ HEADS = {
         _BLOCK | {"architectures": ["DSparkDraftModel"], "sample_from_anchor": True} | _FEATURES,
         _dspark_weights,
         _describe_dspark,
+    ),
+    "dspark-small-vocabulary": DraftHead(
+        "dflash",
+        _BLOCK
+        | {"architectures": ["DSparkDraftModel"], "sample_from_anchor": False, "draft_vocab_size": N_DRAFT_VOCAB}
+        | _FEATURES,
+        _dspark_small_vocabulary_weights,
+        _describe_dspark_small_vocabulary,
     ),
 }
