@@ -95,7 +95,7 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
 
     table = Table(title=printable(name), box=None, pad_edge=False, collapse_padding=True)
     depths = [depth for depth, _ in best.decode]
-    headings = ("attention", "repacked", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
+    headings = ("attention", "weights", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
     for heading in (*headings, f"{_VERIFIED} tokens"):
         table.add_column(heading, justify="right")
     for item in measured:
@@ -104,6 +104,7 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
         table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
     Console().print(table)
     click.echo("Tokens a second, decode by tokens in the cache; last, a step's time over that of one token.")
+    click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps.")
     click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer.")
 
 
@@ -117,7 +118,7 @@ def _row(item: SpeedMeasurement) -> tuple[str, ...]:
     verify = dict(item.step_ratios).get(_VERIFIED)
     return (
         "fused" if setting.flash_attention else "plain",
-        "yes" if setting.extra_buffers else "no",
+        setting.weights,
         str(setting.n_threads),
         str(setting.n_ubatch),
         setting.kv_type,

@@ -24,6 +24,7 @@ from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LlamaSampler
 from app.engine.llama.states import StateMemory
+from app.engine.llama.weight_layouts import StepWeights
 from app.engine.loop.sampling import check_biases
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
@@ -35,8 +36,16 @@ __all__ = ["Batch", "Interrupt", "LlamaBackend"]
 class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
-    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters) -> None:
+    def __init__(
+        self,
+        model: int,
+        context: int,
+        facts: BackendFacts,
+        adapters: LlamaAdapters,
+        weights: StepWeights | None = None,
+    ) -> None:
         self._llama_adapters = adapters
+        self._weights = weights
         self._adapters: AdapterSet | None = None  # None before the first call of `set_adapters`
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)
@@ -106,7 +115,10 @@ class LlamaBackend:
             self._adapters = adapters
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        status = lib.llama_decode(self._context, self._batch.fill(chunks))
+        batch = self._batch.fill(chunks)
+        if self._weights is not None:
+            self._weights.choose(batch.n_tokens)
+        status = lib.llama_decode(self._context, batch)
         self._interrupt.clear()
         if self._states and status != DecodeStatus.NO_SLOT.value:
             self._states.after_batch(chunks, is_done=status == DecodeStatus.DONE.value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from ctypes import c_size_t, c_void_p
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.engine.llama.native import ggml_function, lib
 from quantizer.mix.imatrix import ImatrixCollector
 
-__all__ = ["N_SOURCES", "ActivationRecorder", "HiddenStateRecorder", "Tensor", "WritableWeights"]
+__all__ = ["N_SOURCES", "ActivationRecorder", "HiddenStateRecorder", "Tensor", "WritableWeights", "operands"]
 
 N_SOURCES = 10
 _N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
@@ -29,7 +29,7 @@ _MAX_OPS = 64  # products come among the first
 
 
 class Tensor(ctypes.Structure):
-    """ggml_tensor up to its name. Source: ggml/include/ggml.h as vendored in llama-cpp-python 0.3.36."""
+    """ggml_tensor without its padding. Source: ggml/include/ggml.h as vendored in llama-cpp-python 0.3.36."""
 
 
 Tensor._fields_ = (
@@ -45,6 +45,7 @@ Tensor._fields_ = (
     ("view_offs", ctypes.c_size_t),
     ("data", ctypes.c_void_p),
     ("name", ctypes.c_char * _NAME_BYTES),
+    ("extra", ctypes.c_void_p),
 )
 
 
@@ -159,6 +160,17 @@ class HiddenStateRecorder(_Recorder):
         return int(number) if is_output else None
 
 
+def operands(node_address: int) -> Iterator[Tensor]:
+    """Yield the tensors that a graph's node computes with, for a view the tensor that it shows."""
+    for operand in ctypes.cast(node_address, ctypes.POINTER(Tensor)).contents.src:
+        if not operand:
+            break
+        tensor = operand.contents
+        while tensor.view_src:
+            tensor = tensor.view_src.contents
+        yield tensor
+
+
 def _weight_name(node: Tensor) -> str:
     """Return the name of the weight, without the decoration of a copy on another device: CUDA0#name#0."""
     name: str = node.src[0].contents.name.decode("utf-8", "replace")
@@ -202,15 +214,8 @@ class WritableWeights:
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
         """Search a node's operands; never request its result."""
         if is_asking and not self._is_complete:
-            for operand in ctypes.cast(address, ctypes.POINTER(Tensor)).contents.src:
-                if not operand:
-                    break
-                self._look_at(operand.contents)
+            for tensor in operands(address):
+                name = self._names.get(tensor.name)
+                if name is not None:
+                    self._places.setdefault(name, set()).add(ctypes.addressof(tensor))
         return not is_asking
-
-    def _look_at(self, tensor: Tensor) -> None:
-        while tensor.view_src:
-            tensor = tensor.view_src.contents
-        name = self._names.get(tensor.name)
-        if name is not None:
-            self._places.setdefault(name, set()).add(ctypes.addressof(tensor))

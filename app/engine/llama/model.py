@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.backend import Chunk
 from app.engine.embedding import Pooling
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
@@ -23,6 +24,7 @@ from app.engine.llama.devices import buffer_bytes_by_device, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
+from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.draft_model import Vocabulary
@@ -32,10 +34,12 @@ from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_m
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import LoadMode, LoadParameters
 from quantizer.errors import EngineError
+from quantizer.gguf.header import Header
 
 __all__ = ["LlamaModel", "PlacementParams", "dry_compute_bytes", "dry_context_params"]
 
 N_BATCH = 512
+_SHORTEST = 64  # tokens of a context that shows the model's weights
 _NOTHING = b"^$"  # matches the name of no tensor
 _LOAD_MODES = {
     LoadMode.AUTO: lib.LLAMA_LOAD_MODE_AUTO,
@@ -81,6 +85,7 @@ class LlamaModel:
             raise load_error(f"llama.cpp cannot load {path.name}", log.last_lines(), "See `localllm show`.")
         self._owned.callback(lib.llama_model_free, self._model)
         self._adapters: tuple[Adapter, ...] = ()
+        self._plain: PlainWeights | None = None
         self._llama_adapters = LlamaAdapters(self._model, {})
         if not lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)):
             self.close()
@@ -106,9 +111,10 @@ class LlamaModel:
             can_draft = self._has_mtp and facts.supports_truncation and not facts.n_window
             mtp = self._new_mtp(facts, setting, owned) if can_draft else None
             owned.pop_all()
+        weights = StepWeights(self._plain, setting.plain_from) if self._plain and setting.plain_from else None
         if mtp is None:
-            return LlamaBackend(self._model, context, facts, self._llama_adapters)
-        return MtpBackend(self._model, context, facts, self._llama_adapters, mtp)
+            return LlamaBackend(self._model, context, facts, self._llama_adapters, weights)
+        return MtpBackend(self._model, context, facts, self._llama_adapters, mtp, weights)
 
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without memory."""
@@ -122,6 +128,23 @@ class LlamaModel:
         paths = {adapter.key: path for adapter, path in adapters.items()}
         self._llama_adapters = LlamaAdapters(self._model, paths, control_vector)
         self._adapters = tuple(adapters)
+
+    def map_plain_weights(self, header: Header) -> int:
+        """Map the weights that were repacked at loading once more, as the file of `header` has them.
+
+        Contexts created from now on choose between both if their setting has `plain_from`. Return the mapped bytes, 0
+        where no weight is repacked.
+        """
+        found = RepackedTensors()
+        setting = RuntimeSettings(n_threads=1, flash_attention=False, extra_buffers=True)
+        with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
+            if not found.addresses:
+                backend.decode([Chunk(0, 0, [0], 1)])
+        if not found.addresses:
+            return 0
+        self._plain = PlainWeights(header, found.addresses)
+        self._owned.callback(self._plain.close)
+        return self._plain.n_bytes
 
     def vocabulary(self) -> Vocabulary:
         """Return the tokens' texts, and the tokens that begin and end a text."""

@@ -17,6 +17,7 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import Batch, LlamaBackend
 from app.engine.llama.native import hidden_states, lib
+from app.engine.llama.weight_layouts import StepWeights
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet
 
@@ -122,8 +123,16 @@ class MtpContext(LlamaBackend):
 class MtpBackend(LlamaBackend):
     """A backend with an MTP context, which it owns; every change of its cache is applied to both."""
 
-    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, mtp: MtpContext) -> None:
-        super().__init__(model, context, replace(facts, layout=f"{facts.layout}-mtp"), adapters)
+    def __init__(
+        self,
+        model: int,
+        context: int,
+        facts: BackendFacts,
+        adapters: LlamaAdapters,
+        mtp: MtpContext,
+        weights: StepWeights | None = None,
+    ) -> None:
+        super().__init__(model, context, replace(facts, layout=f"{facts.layout}-mtp"), adapters, weights)
         self.mtp = mtp
         self._owned.callback(mtp.close)
         self._n_embd = lib.llama_model_n_embd_out(model)

@@ -223,8 +223,12 @@ class Engine:
             duration_s = self._clock() - started_s
             self.counters.n_steps += n_steps
             self.counters.busy_s += duration_s
-            if are_answers and (self._facts.supports_truncation or len({n_tokens for _, n_tokens in batch}) == 1):
-                self._step_cost.observe(sum(n_tokens for _, n_tokens in batch), duration_s / n_steps)
+            if are_answers:
+                n_step_tokens = sum(n_tokens for _, n_tokens in batch)
+                self.counters.n_answer_steps += n_steps
+                self.counters.n_answer_step_tokens += n_steps * n_step_tokens
+                if self._facts.supports_truncation or len({n_tokens for _, n_tokens in batch}) == 1:
+                    self._step_cost.observe(n_step_tokens, duration_s / n_steps)
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)

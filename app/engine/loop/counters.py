@@ -73,7 +73,8 @@ class DraftCounts:
 class Counters:
     """Sums since the engine's start, and histograms of latencies.
 
-    `depth_sum` is the sum of the positions of decoded tokens. A prompt is counted at its first output token:
+    `depth_sum` is the sum of the positions of decoded tokens. `n_answer_steps` had no prompts; their
+    `n_answer_step_tokens` count drafts, rejected ones too. A prompt is counted at its first output token:
     `n_prompt_tokens`, of which `n_cached_tokens` were cached, the others computed in `prefill_s` seconds.
     `first_token_s` is the time to first token, queue included; `inter_token_s` that between two outputs of an answer,
     where an accepted draft is one output. `drafts` is by source.
@@ -87,6 +88,8 @@ class Counters:
     n_prefill_tokens: int = 0
     prefill_s: float = 0.0
     n_decode_tokens: int = 0
+    n_answer_steps: int = 0
+    n_answer_step_tokens: int = 0
     depth_sum: int = 0
     drafts: dict[str, DraftCounts] = field(default_factory=dict)
     first_token_s: Histogram = field(default_factory=Histogram)

@@ -5,10 +5,11 @@ Owns the choice of the fastest setting and `<cache>/tune.json`. Independent of h
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.protocol.codec import decode, encode
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_KV_TYPE",
     "DEFAULT_WORKLOAD",
+    "PLAIN_FROM",
     "RuntimeSettings",
     "SpeedMeasurement",
     "TuneFile",
     "TuneRequest",
     "Workload",
     "best_measurement",
+    "decode_speed",
     "default_setting",
     "fastest",
     "measured_step_cost",
@@ -34,18 +37,33 @@ __all__ = [
 ]
 
 DEFAULT_KV_TYPE = "f16"
+# Repacked kernels of x86 read weights for few tokens faster and compute many slower: llama 1.24B Q4_K_M on AVX-512,
+# plain over repacked: 0.5–1.0 for up to 8 tokens, 1.4 from 64 on.
+PLAIN_FROM = 64
+_X86 = ("x86_64", "amd64")
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """What decides speed: threads, fused (flash) attention, repacked weights (extra buffer types), tokens a ubatch, and
-    the types of the KV cache, which users choose and no measurement does."""
+    the types of the KV cache, which users choose and no measurement does.
+
+    With `plain_from` repacked weights are mapped as the file has them too, for steps of at least so many tokens.
+    """
 
     n_threads: int
     flash_attention: bool
     extra_buffers: bool
     n_ubatch: int = 512
     kv_type: str = DEFAULT_KV_TYPE
+    plain_from: int = 0
+
+    @property
+    def weights(self) -> Literal["plain", "repacked", "both"]:
+        """The layouts of the weights: as the file has them, repacked for the processor, or both."""
+        if not self.extra_buffers:
+            return "plain"
+        return "both" if self.plain_from else "repacked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +89,13 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tokens computed in prefill and in decode, and the mean depth of decode."""
+    """Tokens computed in prefill and in decode, the mean depth of decode, and the mean tokens of a decode step: answers
+    that run at once, with their drafts."""
 
     n_prefill: int
     n_decode: int
     depth: int
+    n_step: float = 1.0
 
 
 DEFAULT_WORKLOAD = Workload(n_prefill=512, n_decode=256, depth=768)
@@ -87,7 +107,10 @@ def default_setting(n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bo
     On a CPU fused attention halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores);
     on a GPU it is the faster way.
     """
-    return RuntimeSettings(n_threads, flash_attention=has_gpu, extra_buffers=extra_buffers_are_safe)
+    plain_from = PLAIN_FROM if extra_buffers_are_safe and not has_gpu and platform.machine().lower() in _X86 else 0
+    return RuntimeSettings(
+        n_threads, flash_attention=has_gpu, extra_buffers=extra_buffers_are_safe, plain_from=plain_from
+    )
 
 
 def with_kv_type(setting: RuntimeSettings, kv_type: str) -> RuntimeSettings:
@@ -97,8 +120,17 @@ def with_kv_type(setting: RuntimeSettings, kv_type: str) -> RuntimeSettings:
 
 
 def seconds(measured: SpeedMeasurement, work: Workload) -> float:
-    """Return how long `work` takes; decode speed is linear between measured depths and constant beyond them."""
-    return work.n_prefill / measured.prefill + work.n_decode / _at_depth(measured.decode, work.depth)
+    """Return how long `work` takes; decode speed is linear between measured depths and constant beyond them, and so is
+    the cost of a step between measured sizes."""
+    prefill_s = work.n_prefill / measured.prefill
+    n_steps = work.n_decode / work.n_step
+    step_ratio = _between([(1, 1.0), *measured.step_ratios], work.n_step)
+    return prefill_s + n_steps * step_ratio / _between(measured.decode, work.depth)
+
+
+def decode_speed(measured: SpeedMeasurement, work: Workload) -> float:
+    """Return the tokens a second of all answers of `work` together."""
+    return work.n_decode / (seconds(measured, work) - work.n_prefill / measured.prefill)
 
 
 def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasurement:
@@ -106,12 +138,13 @@ def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasur
     return min(measured, key=lambda candidate: seconds(candidate, work))
 
 
-def _at_depth(decode: Sequence[tuple[int, float]], depth: int) -> float:
-    lower = max((point for point in decode if point[0] <= depth), default=decode[0])
-    upper = min((point for point in decode if point[0] >= depth), default=decode[-1])
+def _between(points: Sequence[tuple[int, float]], place: float) -> float:
+    """Return the value at `place`, linear between `points` and constant beyond them."""
+    lower = max((point for point in points if point[0] <= place), default=points[0])
+    upper = min((point for point in points if point[0] >= place), default=points[-1])
     if lower[0] >= upper[0]:
         return lower[1]
-    share = (depth - lower[0]) / (upper[0] - lower[0])
+    share = (place - lower[0]) / (upper[0] - lower[0])
     return lower[1] + share * (upper[1] - lower[1])
 
 

@@ -30,6 +30,7 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
+    PLAIN_FROM,
     RuntimeSettings,
     SpeedMeasurement,
     TuneFile,
@@ -73,13 +74,17 @@ _CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
 
 
 def first_settings(n_threads: int, *, extra_buffers_are_safe: bool) -> list[RuntimeSettings]:
-    """Return every combination of attention and repacking, those that share loaded weights one after the other.
+    """Return every combination of attention and weight layouts, those that share loaded weights one after the other.
 
     All combinations of everything would take hours, and most differ in one thing only: `refinements` follow from the
     best of these.
     """
-    repacking = [False, True] if extra_buffers_are_safe else [False]
-    return [RuntimeSettings(n_threads, flash, repacked) for repacked in repacking for flash in (False, True)]
+    layouts = [(False, 0), (True, 0), (True, PLAIN_FROM)] if extra_buffers_are_safe else [(False, 0)]
+    return [
+        RuntimeSettings(n_threads, flash, repacked, plain_from=plain_from)
+        for repacked, plain_from in layouts
+        for flash in (False, True)
+    ]
 
 
 def refinements(best: RuntimeSettings, n_processors: int) -> list[RuntimeSettings]:
@@ -186,6 +191,8 @@ def _measured(path: Path, candidates: Iterable[RuntimeSettings], effort: TuningE
         first = next(group)
         parameters = devices.parameters(path, _CONFIG, first)
         with closing(LlamaModel(path, parameters, extra_buffers, on_progress=lambda _fraction: True)) as model:
+            if extra_buffers:
+                model.map_plain_weights(read_header(path))
             for setting in chain([first], group):
                 with closing(model.context(_CONFIG, setting)) as backend:
                     yield measure(backend, setting, effort)
