@@ -26,6 +26,7 @@ from app.engine.loop.core import Engine, Event
 from app.engine.protocol import messages
 from app.engine.protocol.messages import WorkerMessage
 from app.engine.request import Request
+from app.engine.tuning.setting_choice import describe_drafts
 from app.engine.tuning.tune_results import Workload
 from app.settings.settings import load_settings
 from quantizer.errors import ErrorInfo, RequestError, UserError
@@ -113,7 +114,8 @@ class Worker:
             )
             embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
             loaded.owned.callback(embeddings.close)
-            self.send(messages.Ready(loaded.backend.facts))
+            drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
+            self.send(messages.Ready(loaded.backend.facts, (*loaded.settings, drafts)))
             while self._handle_inbox(self._engine, embeddings, loaded.backend):
                 self._engine.step()
                 self._flush_events()
@@ -123,7 +125,12 @@ class Worker:
             self._speed_sampler.flush()
             counters = self._engine.counters
             if n_decode := counters.n_decode_tokens:
-                workload = Workload(counters.n_prefill_tokens, n_decode, counters.depth_sum // n_decode)
+                workload = Workload(
+                    counters.n_prefill_tokens,
+                    counters.n_answer_step_tokens or n_decode,
+                    counters.depth_sum // n_decode,
+                    counters.n_answer_step_tokens / max(1, counters.n_answer_steps) or 1.0,
+                )
                 loaded.record_use(workload, loaded.step_cost.ratios)
             self._save_all(self._engine)
 

@@ -12,7 +12,7 @@ from app.protocol.library import ModelState
 from app.protocol.plan import Plan
 from quantizer.errors import ErrorInfo
 
-__all__ = ["EngineCounters", "LatencySummary", "ModelStatus", "Occupancy", "ServiceStatus"]
+__all__ = ["EngineCounters", "LatencySummary", "LoadedSetting", "ModelStatus", "Occupancy", "ServiceStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,33 @@ class Occupancy:
     n_cells: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedSetting:
+    """A setting that a loaded model runs with. `source` says who chose it, `reason` why, with the measured figures.
+
+    "option" is the user's choice, "measured" that of `localllm tune` or of idle moments, "default" the one before any
+    measurement, "model" what the model or its file decides.
+    """
+
+    name: str
+    value: str
+    source: Literal["option", "measured", "default", "model"]
+    reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """The setting with its source and reason in a line."""
+        return f"{self.name} {self.value} ({self.source}{f': {self.reason}' if self.reason else ''})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
     """One model of the service. `progress` runs from 0 to 1 while it loads; `error` is set when it failed.
 
     `warnings` are the planner's, where only a part of the model fits. `occupancy` and `counters` are None while its
     engine cannot report them, `plan` until loading has one. `n_bytes` is the memory of its worker, 0 where unknown.
-    `shares_with` are other names of its file that use the same engine: its figures are theirs too.
+    `shares_with` are other names of its file that use the same engine: its figures are theirs too. `settings` are what
+    a loaded model runs with, empty for any other.
     """
 
     id: str
@@ -81,6 +101,7 @@ class ModelStatus:
     worker_pid: int | None = None
     n_bytes: int = 0
     shares_with: tuple[str, ...] = ()
+    settings: tuple[LoadedSetting, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

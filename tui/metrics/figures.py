@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from offload.format import format_memory, format_speed
@@ -168,7 +169,16 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
             f"{name:<{_NAME_COLUMNS}}{value:<{_VALUE_COLUMNS}}{sparkline(line, room, most)}"
             for name, value, line, most in rows
         ),
+        *_settings_lines(model, n_columns),
     ]
+
+
+def _settings_lines(model: ModelStatus, n_columns: int) -> list[str]:
+    """Return what a model runs with, and why; nothing for a model of another program's service."""
+    if not model.settings:
+        return []
+    text = " · ".join(setting.words for setting in model.settings)
+    return wrap(f"{'runs with':<{_NAME_COLUMNS}}{text}", n_columns, subsequent_indent=" " * _NAME_COLUMNS)
 
 
 def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.options import options
 from app.cli.output.format import format_bytes, print_json
-from app.settings.settings import load_settings
+from app.cli.running_service import ask_service
 from app.terminal import printable, printable_line
 from quantizer.errors import UserError
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["jobs"]
 
 _job_id = click.argument("job_id", metavar="ID")
-
-_Answer = TypeVar("_Answer")
 
 
 @click.group(epilog="Example: localllm jobs watch")
@@ -38,7 +34,7 @@ def jobs() -> None:
 @options("wants_json")
 def list_jobs(wants_json: bool) -> None:
     """List the jobs that wait, run or have ended, oldest first."""
-    found = _request(lambda client: client.jobs())
+    found = ask_service(lambda client: client.jobs())
     if wants_json:
         print_json(found)
         return
@@ -63,7 +59,7 @@ def watch(job_id: str | None, wants_json: bool) -> None:
             _print(job, wants_json=wants_json)
         return job
 
-    last = _request(follow)
+    last = ask_service(follow)
     if last is not None and last.state != "done":
         raise last.error.error() if last.error else UserError(f"The job {last.id} was {last.state}.")
 
@@ -73,7 +69,7 @@ def watch(job_id: str | None, wants_json: bool) -> None:
 @options("wants_json")
 def cancel(job_id: str, wants_json: bool) -> None:
     """Cancel job ID; a partial download is kept."""
-    _print(_request(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
+    _print(ask_service(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
 
 
 @jobs.command()
@@ -81,28 +77,14 @@ def cancel(job_id: str, wants_json: bool) -> None:
 @options("wants_json")
 def retry(job_id: str, wants_json: bool) -> None:
     """Queue the ended job ID again. A download resumes."""
-    _print(_request(lambda client: client.retry_job(job_id)), wants_json=wants_json)
+    _print(ask_service(lambda client: client.retry_job(job_id)), wants_json=wants_json)
 
 
 @jobs.command()
 @_job_id
 def log(job_id: str) -> None:
     """Print the log of job ID."""
-    click.echo(printable(_request(lambda client: client.job_log(job_id))), nl=False)
-
-
-def _request(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
-    """Return the answer of the running service. Raises UserError, ServiceError where none runs."""
-    from app.client.service_client import ServiceClient
-    from app.keys import own_key
-
-    settings = load_settings()
-
-    async def answer() -> _Answer:
-        async with ServiceClient(settings.url, own_key(settings)) as client:
-            return await call(client)
-
-    return asyncio.run(answer())
+    click.echo(printable(ask_service(lambda client: client.job_log(job_id))), nl=False)
 
 
 def _print(job: Job, *, wants_json: bool) -> None:

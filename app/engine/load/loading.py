@@ -32,16 +32,14 @@ from app.engine.request import Adapter
 from app.engine.speculative.draft_model import DraftHead, DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
+from app.engine.tuning.setting_choice import choose_setting, describe_settings
 from app.engine.tuning.tune_results import (
     RuntimeSettings,
     TuneFile,
     Workload,
-    default_setting,
-    fastest,
-    with_kv_type,
 )
 from app.protocol.plan import Plan, describe_plan
-from offload.devices.cpu import default_threads
+from app.protocol.status import LoadedSetting
 from offload.devices.host_memory import host_memory
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel
 
 
+_SPARE_SHARE = 2
 MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that left the KV cache
 _NO_TRUNCATION = "cache cannot drop rejected draft tokens"
 _REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
@@ -66,8 +65,8 @@ _REMEDY = "Choose a smaller model of the same family for --draft, or leave it ou
 class LoadedEngine:
     """A backend with its step cost, its draft sources and its stores.
 
-    `owned` frees all of it. `record_use` and `record_speed` store what the next load uses. Whoever makes an embedder
-    closes it.
+    `settings` are what it runs with, and why. `owned` frees all of it. `record_use` and `record_speed` store what the
+    next load uses. Whoever makes an embedder closes it.
     """
 
     backend: Backend
@@ -77,6 +76,7 @@ class LoadedEngine:
     record_use: Callable[[Workload, Mapping[int, float]], None]
     owned: ExitStack
     draft_sources: tuple[DraftSource, ...] = ()
+    settings: tuple[LoadedSetting, ...] = ()
     record_speed: Callable[[SpeedSample], None] = lambda _sample: None
 
 
@@ -95,10 +95,11 @@ class LoadListener:
 
 @dataclass(frozen=True, slots=True)
 class _NativeModel:
-    """Native objects, their bytes by device, and the owner that frees them."""
+    """Native objects with their setting, their bytes by device, and the owner that frees them."""
 
     model: LlamaModel
     backend: LlamaBackend
+    setting: RuntimeSettings
     usage: Mapping[str, DeviceUsage]
     owned: ExitStack
 
@@ -119,19 +120,21 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         listener.on_notice(sentence)
     key = model_key(path)
     tuned = TuneFile(cache_dir)
-    setting, measured_ratios = _setting(tuned, key, config, has_gpu=devices.has_gpu, is_safe=tested.is_safe)
+    choice = choose_setting(
+        tuned.measured(key), tuned.work(key), config, has_gpu=devices.has_gpu, is_safe=tested.is_safe
+    )
     adapters = [Path(file) for file, _ in config.lora]
     auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
     planner = devices.planner(path, header, key, auxiliary)
-    attempt = planner.attempt(config, setting)
+    attempt = planner.attempt(config, choice.setting)
     listener.on_plan(describe_plan(attempt.plan))
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
-    load = partial(_open, path, listener, with_mtp=mtp_layer_bytes(header) is not None)
+    load = partial(_open, header, listener, with_mtp=mtp_layer_bytes(header) is not None)
     native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
     with native.owned as owned:
         devices.check_load(attempt, native.usage, key)
-        step_cost = StepCost.from_measured(tuned.step_ratios(key) or measured_ratios)
+        step_cost = StepCost.from_measured(tuned.step_ratios(key) or choice.step_ratios)
         draft_sources = _draft_sources(native, attempt, header, devices, step_cost, listener)
         loaded = LoadedEngine(
             native.backend,
@@ -140,6 +143,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             _store(native.backend, key, config, cache_dir, owned),
             partial(tuned.record_use, key),
             draft_sources=draft_sources,
+            settings=describe_settings(choice, native.setting, requested, native.backend.facts),
             owned=owned.pop_all(),
         )
         if config.lora or draft_sources:  # they take time of each step
@@ -147,21 +151,38 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         return replace(loaded, record_speed=_recorder(attempt, planner.model, key, cache_dir).record)
 
 
-def _open(path: Path, listener: LoadListener, attempt: LoadAttempt, *, with_mtp: bool) -> _NativeModel:
-    """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small."""
+def _open(header: Header, listener: LoadListener, attempt: LoadAttempt, *, with_mtp: bool) -> _NativeModel:
+    """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small.
+
+    Repacked weights are mapped as the file has them, too, where memory is left for the file's pages.
+    """
     from app.engine import llama
 
     log = llama.native_log()
     log.take_buffers()
+    path, setting = header.path, attempt.setting
     with ExitStack() as owned:
         model = llama.LlamaModel(
             path, attempt.parameters, attempt.setting.extra_buffers, listener.on_progress, with_mtp=with_mtp
         )
         owned.callback(model.close)
         model.load_adapters(_adapters(attempt.config), _control_vector(attempt.config, path))
-        backend = model.context(attempt.config, attempt.setting)
+        buffers = log.take_buffers()
+        if setting.plain_from and not (_has_room_for_pages(header) and model.map_plain_weights(header)):
+            setting = replace(setting, plain_from=0)
+        log.take_buffers()  # of the context that found the weights
+        backend = model.context(attempt.config, setting)
         owned.callback(backend.close)
-        return _NativeModel(model, backend, llama.buffer_bytes_by_device(log.take_buffers()), owned.pop_all())
+        usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
+        return _NativeModel(model, backend, setting, usage, owned.pop_all())
+
+
+def _has_room_for_pages(header: Header) -> bool:
+    """Return whether the file's pages can stay in memory beside the repacked weights, with as much to spare.
+
+    They are no part of the plan, for the system may drop them at any time.
+    """
+    return host_memory().free_bytes > _SPARE_SHARE * sum(tensor.n_bytes for tensor in header.tensors)
 
 
 def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:
@@ -262,25 +283,6 @@ def _recorder(attempt: LoadAttempt, model: PlannedModel, key: str, cache_dir: Pa
         devices=found.machine,
         placement=found.placement or ALL_ON_HOST,
     )
-
-
-def _setting(
-    tuned: TuneFile, key: str, config: EngineConfig, *, has_gpu: bool, is_safe: bool
-) -> tuple[RuntimeSettings, dict[int, float]]:
-    """Return the setting to load with and its measured step ratios, empty before the first measurement."""
-    n_threads = config.n_threads or default_threads()
-    known = [
-        item
-        for item in tuned.measured(key)
-        if item.setting.kv_type == config.kv_type and (is_safe or not item.setting.extra_buffers)
-    ]
-    setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
-    setting = with_kv_type(setting, config.kv_type)
-    if not any(replace(item.setting, n_threads=n_threads) == setting for item in known):
-        return setting, {}  # nothing was measured, or not yet the default that others have to beat
-    best = fastest(known, tuned.work(key))
-    setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
-    return setting, dict(best.step_ratios)
 
 
 def _adapters(config: EngineConfig) -> dict[Adapter, Path]:

@@ -18,7 +18,7 @@ from app.engine.request import Adapter, FinishReason, Request, Timings, TokenLog
 from app.engine.truncation import Truncation
 from app.protocol import codec
 from app.protocol.plan import Plan
-from app.protocol.status import Occupancy
+from app.protocol.status import LoadedSetting, Occupancy
 from quantizer.errors import ErrorInfo
 
 __all__ = [
@@ -196,9 +196,10 @@ class BackendFacts:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The model is loaded."""
+    """The model is loaded; `settings` are what it runs with, and why."""
 
     facts: BackendFacts
+    settings: tuple[LoadedSetting, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -430,7 +430,8 @@ class EngineClient:
             case Planned():
                 self.status = replace(self.status, plan=message.plan)
             case Ready():
-                self.status = replace(self.status, state="ready", progress=1.0, facts=message.facts)
+                facts, settings = message.facts, message.settings
+                self.status = replace(self.status, state="ready", progress=1.0, facts=facts, settings=settings)
                 self.ready_since_s = time.monotonic()
                 self.settled.set()
                 self._log(f"is loaded, with {message.facts.n_ctx} tokens of context")

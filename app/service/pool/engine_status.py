@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from app.engine.protocol.messages import BackendFacts
 from app.protocol.library import ModelState
 from app.protocol.plan import Plan
+from app.protocol.status import LoadedSetting
 from quantizer.errors import EngineError, UserError
 
 __all__ = ["CrashLimit", "EngineStatus"]
@@ -21,8 +22,8 @@ _UNFIT = ("partial", "wont_run")  # verdicts of a plan
 class EngineStatus:
     """The state of an engine. `plan` is what loading follows.
 
-    `facts` are those of the loaded model; `error` is set when `state` is "failed". An "unloaded" engine loads its model
-    with the next use.
+    `facts` and `settings` are those of the loaded model; `error` is set when `state` is "failed". An "unloaded" engine
+    loads its model with the next use.
     """
 
     state: ModelState = "loading"
@@ -30,6 +31,7 @@ class EngineStatus:
     notices: tuple[str, ...] = ()
     plan: Plan | None = None
     facts: BackendFacts | None = None
+    settings: tuple[LoadedSetting, ...] = ()
     error: UserError | None = None
 
     @property

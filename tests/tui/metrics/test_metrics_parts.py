@@ -10,7 +10,7 @@ import pytest
 from app.client.fake import READY
 from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
-from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, Occupancy, ServiceStatus
+from app.protocol.status import EngineCounters, LatencySummary, LoadedSetting, ModelStatus, Occupancy, ServiceStatus
 from quantizer.errors import ErrorInfo
 from tests.tui.plans import split_plan
 from tui.metrics.figures import (
@@ -124,6 +124,19 @@ def test_a_loading_model_is_one_line_and_a_split_one_shows_it() -> None:
 def test_names_of_one_engine_say_so_of_each_other() -> None:
     model: ModelStatus = status(None, shares_with=("mario", "luigi")).models[0]
     assert model_lines(model, (), 80) == ["guide · ready · shares an engine with mario, luigi"]
+
+
+@pytest.mark.parametrize("n_columns", [57, 117])
+def test_a_model_says_what_it_runs_with_and_why(n_columns: int) -> None:
+    settings = (
+        LoadedSetting("attention", "plain", "measured", "180 + 34 tok/s, fused 180 + 12 tok/s"),
+        LoadedSetting("threads", "2", "option"),
+    )
+    _, *lines = model_lines(status(counters(1), settings=settings).models[0], (), n_columns)[5:]
+    assert " ".join(line.strip() for line in lines) == (
+        "runs with    attention plain (measured: 180 + 34 tok/s, fused 180 + 12 tok/s) · threads 2 (option)"
+    )
+    assert max(map(len, lines)) <= n_columns
 
 
 def test_history_counts_answers_since_a_date() -> None:

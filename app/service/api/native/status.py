@@ -152,6 +152,7 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         worker_pid=pid,
         n_bytes=resident_bytes(pid),
         shares_with=tuple(shared),
+        settings=engine.settings,
         occupancy=metrics.occupancy if metrics else None,
         counters=summarize(metrics.counters) if metrics else None,
     )

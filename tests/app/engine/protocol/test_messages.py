@@ -15,7 +15,7 @@ from app.engine.truncation import Truncation
 from app.protocol.codec import decode as decode_value
 from app.protocol.codec import encode as encode_value
 from app.protocol.plan import Plan
-from app.protocol.status import Occupancy
+from app.protocol.status import LoadedSetting, Occupancy
 from quantizer.errors import ErrorInfo
 
 RUNNING = messages.AnswerProgress(
@@ -47,7 +47,8 @@ SAMPLES = [
     messages.Rerank("c", "query", ("a", "b")),
     messages.LoadProgress(0.5),
     messages.Ready(
-        messages.BackendFacts("llama", 1, 2, 3, 4, 5, 6, Truncation(), 7, 8, 9, adapters=(Adapter("style", "k"),))
+        messages.BackendFacts("llama", 1, 2, 3, 4, 5, 6, Truncation(), 7, 8, 9, adapters=(Adapter("style", "k"),)),
+        (LoadedSetting("attention", "plain", "measured", "180 + 34 tok/s"),),
     ),
     messages.Notice("careful"),
     messages.Planned(decode_value(Plan, encode_value(PLAN))),
