@@ -115,6 +115,13 @@ class Backend(Protocol):
         """Return the first position that all layers still hold: later than 0 only with `facts.n_window`."""
         ...
 
+    def forget_outside_window(self, sequence_id: int) -> bool:
+        """Let layers with a window forget what the next token does not attend to, which attention would pass over.
+
+        Return False, with the sequence empty, if there are no cells for what it keeps. Requires `facts.n_window`.
+        """
+        ...
+
     def overlay(self, source_id: int, target_id: int) -> None:
         """Make `target_id` attend to the cells of `source_id` in addition to its own at the same positions.
 

@@ -90,6 +90,7 @@ class FakeBackend:
             ),
             n_batch=n_batch,
             supports_shift=supports_truncation and not n_window,
+            passes_over_cells=True,
             n_parameters=0,
             model_bytes=0,
             adapters=tuple(adapters),
@@ -176,6 +177,11 @@ class FakeBackend:
 
     def first_held(self, sequence_id: int) -> int:
         return self._first_held[sequence_id]
+
+    def forget_outside_window(self, sequence_id: int) -> bool:
+        n_tokens, n_window = len(self._cells[sequence_id]), self.facts.n_window
+        self._first_held[sequence_id] = max(self._first_held[sequence_id], n_tokens - n_window)
+        return True
 
     def _forget_all_outside_windows(self) -> None:
         """Forget what llama.cpp may overwrite: cells that no later token of their only sequence attends to."""

@@ -22,7 +22,8 @@ _MIB = 1 << 20
 class ContextRequest:
     """The facts known before a context is made. `n_ctx` 0 leaves it open; `n_ctx_train` 0 is unknown.
 
-    `free_bytes` is the memory for cache and weights; None where it is unknown.
+    `bytes_per_cell` is of all layers; `windowed_bytes_per_cell` of those with a window, which have at most
+    `n_windowed_cells`. `free_bytes` is the memory for cache and weights; None where it is unknown.
     """
 
     n_ctx: int
@@ -31,6 +32,13 @@ class ContextRequest:
     bytes_per_cell: int
     weight_bytes: int
     free_bytes: int | None
+    windowed_bytes_per_cell: int = 0
+    n_windowed_cells: int = 0
+
+    def cache_bytes(self, n_cells: int) -> int:
+        """Return the bytes of a cache of `n_cells`."""
+        n_saved = max(0, n_cells - self.n_windowed_cells)
+        return n_cells * self.bytes_per_cell - n_saved * self.windowed_bytes_per_cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +81,18 @@ def _left_by_weights(request: ContextRequest) -> int | None:
 
 def _n_fitting(request: ContextRequest, n_bytes: int | None) -> int | None:
     """Return how many cells `n_bytes` hold, None where there is no limit."""
-    return n_bytes // request.bytes_per_cell if n_bytes is not None and request.bytes_per_cell else None
+    if n_bytes is None or not request.bytes_per_cell:
+        return None
+    n_cells = n_bytes // request.bytes_per_cell
+    full_bytes = request.bytes_per_cell - request.windowed_bytes_per_cell
+    if n_cells <= request.n_windowed_cells or not request.windowed_bytes_per_cell:
+        return n_cells
+    return (n_bytes - request.n_windowed_cells * request.windowed_bytes_per_cell) // full_bytes if full_bytes else None
 
 
 def _too_large(request: ContextRequest, n_ctx: int, n_fitting: int) -> EngineError:
     assert request.free_bytes is not None
-    needed, free = (n_bytes // _MIB for n_bytes in (n_ctx * request.bytes_per_cell, request.free_bytes))
+    needed, free = (n_bytes // _MIB for n_bytes in (request.cache_bytes(n_ctx), request.free_bytes))
     return EngineError(
         f"A context of {n_ctx:,} tokens needs {needed:,} MiB of KV cache and {free:,} MiB of memory are free.",
         f"Use a --ctx of at most {n_fitting:,}, or a smaller --kv-type such as q8_0.",

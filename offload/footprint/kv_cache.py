@@ -15,9 +15,8 @@ from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 __all__ = [
     *("DRAFT_CELLS", "KV_TYPES", "CacheCells", "KvTypes", "bytes_per_cell", "cache_layers"),
-    *("cells_for", "check_kv_types", "n_holds", "n_rollback", "n_seq_max", "parse_kv_types"),
-    *("n_states", "prediction_cache_bytes"),
-    *("supports_kv_types", "supports_truncation"),
+    *("cells_for", "check_kv_types", "n_cached_sequences", "n_holds", "n_rollback", "n_seq_max", "n_states"),
+    *("n_window_cells", "parse_kv_types", "prediction_cache_bytes", "supports_kv_types", "supports_truncation"),
 ]
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # from most to fewest bits
@@ -89,6 +88,7 @@ def _type(name: str) -> TensorType:
 
 
 _N_CACHED_SEQUENCES = 32  # sequences cached beside those being served; each costs only its cells
+_N_CACHED_WINDOWS = 4  # each costs the cells of a window, whether or not it is in use
 DRAFT_CELLS = 32  # per sequence, beside the cells of the model; drafts end where they do not suffice
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
 
@@ -98,12 +98,20 @@ def supports_truncation(caches: LayerCaches) -> bool:
     return not any(layer.state_elements for layer in caches.layers)
 
 
-def n_seq_max(n_sequences: int, *, supports_truncation: bool) -> int:
+def n_seq_max(n_sequences: int, *, supports_truncation: bool, has_windows: bool = False) -> int:
     """Return how many sequences the engine caches when it serves `n_sequences` at once.
 
-    A state takes its memory whether or not it is in use, so without truncation only as many are cached as are served.
+    A state takes its memory whether or not it is in use, so without truncation only as many are cached as are served;
+    windows take some too.
     """
-    return min(n_sequences + (_N_CACHED_SEQUENCES if supports_truncation else n_sequences), _MAX_SEQUENCES)
+    n_cached = _N_CACHED_WINDOWS if has_windows else _N_CACHED_SEQUENCES
+    return min(n_sequences + (n_cached if supports_truncation else n_sequences), _MAX_SEQUENCES)
+
+
+def n_cached_sequences(caches: LayerCaches, n_sequences: int) -> int:
+    """Return how many sequences of such a model are cached when `n_sequences` are served at once."""
+    has_windows = bool(caches.n_window)
+    return n_seq_max(n_sequences, supports_truncation=supports_truncation(caches), has_windows=has_windows)
 
 
 def n_holds(n_sequences: int, *, supports_truncation: bool) -> int:
@@ -145,16 +153,19 @@ class CacheCells:
     n_sequences: int
 
 
-def cells_for(
-    caches: LayerCaches, n_ctx: int, *, n_sequences: int = 1, n_ubatch: int = 512, keeps_all: bool = True
-) -> CacheCells:
+def cells_for(caches: LayerCaches, n_ctx: int, *, n_sequences: int = 1, n_ubatch: int = 512) -> CacheCells:
     """Return the cells of a cache of `n_ctx` tokens that all sequences share.
 
-    Where it `keeps_all`, as in the engine, layers with a window hold every token too.
+    Layers with a window have cells for that of each sequence and for a batch, if those are fewer.
     """
     n_full = _padded(n_ctx)
-    n_seen = min(n_full, caches.n_window * n_sequences + n_ubatch)
-    return CacheCells(n_full, n_full if keeps_all else _padded(n_seen), n_sequences)
+    n_windowed = n_window_cells(caches, n_sequences, n_ubatch) if caches.n_window else n_full
+    return CacheCells(n_full, min(n_full, n_windowed), n_sequences)
+
+
+def n_window_cells(caches: LayerCaches, n_sequences: int, n_ubatch: int = 512) -> int:
+    """Return the most cells of layers with a window: those of each sequence's window and of a batch."""
+    return _padded(caches.n_window * n_sequences + n_ubatch)
 
 
 def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_fused: bool = True) -> tuple[int, ...]:

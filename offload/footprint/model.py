@@ -13,8 +13,17 @@ from functools import cached_property
 from pathlib import Path
 
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels, AuxiliaryUsage
-from offload.footprint.kv_cache import KV_TYPES, KvTypes, cache_layers, cells_for, supports_kv_types
-from offload.footprint.profile import ENGINE_BYTES, ModelProfile, RunConfig, profile_of
+from offload.footprint.kv_cache import (
+    KV_TYPES,
+    KvTypes,
+    cache_layers,
+    cells_for,
+    n_cached_sequences,
+    n_states,
+    supports_kv_types,
+    supports_truncation,
+)
+from offload.footprint.profile import DEFAULT_N_UBATCH, ENGINE_BYTES, ModelProfile, RunConfig, profile_of
 from offload.footprint.weights import WeightTable, weights_of
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.file_types import FileType
@@ -122,9 +131,16 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
     """Return a row for every doubling of the context, up to that of training; only types that the model can have."""
     caches, shape = layer_caches_of(model.header), model.kv_shape
     types = [kv_types for name in KV_TYPES if supports_kv_types(kv_types := KvTypes(name, name), shape)]
+    places = n_cached_sequences(caches, n_sequences)
+    rows_of_states = n_states(
+        n_sequences,
+        supports_truncation=supports_truncation(caches),
+        architecture=model.header.architecture,
+        n_ubatch=DEFAULT_N_UBATCH,
+    )
     rows = []
     for n_ctx in _contexts(model.n_ctx_train):
-        cells = cells_for(caches, n_ctx, n_sequences=n_sequences)
+        cells = replace(cells_for(caches, n_ctx, n_sequences=places), n_sequences=rows_of_states)
         rows.append(KvRow(n_ctx, {str(kv_types): sum(cache_layers(caches, kv_types, cells)) for kv_types in types}))
     return tuple(rows)
 

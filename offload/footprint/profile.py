@@ -19,7 +19,8 @@ from offload.footprint.kv_cache import (
     cache_layers,
     cells_for,
     check_kv_types,
-    n_seq_max,
+    n_cached_sequences,
+    n_holds,
     n_states,
     prediction_cache_bytes,
     supports_truncation,
@@ -113,8 +114,9 @@ def profile_of(
     check_kv_types(run_config.kv_types, kv_shape_of(header))
     caches, shape = layer_caches_of(header), graph_shape_of(header)
     can_truncate, n_ubatch = supports_truncation(caches), run_config.n_ubatch
-    places = n_seq_max(run_config.n_sequences, supports_truncation=can_truncate)
-    cells = cells_for(caches, run_config.n_cells, n_sequences=places, n_ubatch=n_ubatch)
+    places = n_cached_sequences(caches, run_config.n_sequences)
+    n_native = places + n_holds(run_config.n_sequences, supports_truncation=can_truncate)
+    cells = cells_for(caches, run_config.n_cells, n_sequences=n_native, n_ubatch=n_ubatch)
     rows = n_states(
         run_config.n_sequences,
         supports_truncation=can_truncate,

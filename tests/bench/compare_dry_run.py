@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.engine.llama.native import lib
 from app.engine.load.dry_run import DryRunRequest, compute_by_device
-from offload.footprint.kv_cache import KvTypes, n_seq_max, supports_truncation
+from offload.footprint.kv_cache import KvTypes, n_cached_sequences
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from quantizer.gguf.layer_caches import layer_caches_of
@@ -68,7 +68,7 @@ def points(name: str, log: EngineLog, folder: Path) -> Iterator[Point]:
     OUTLINES[part.stem] = cut(OUTLINES[name])
     write_outline(part.stem, part)
     header = header_of(part.stem)
-    places = n_seq_max(N_SEQUENCES, supports_truncation=supports_truncation(layer_caches_of(header)))
+    places = n_cached_sequences(layer_caches_of(header), N_SEQUENCES)
     model = load(part, log)
     try:
         weights_mib = log.buffers_of("model")
@@ -106,7 +106,7 @@ def make_context(model: int, log: EngineLog, setting: RunConfig, places: int) ->
     params.n_ctx, params.n_seq_max = setting.n_cells, places
     params.n_batch = params.n_ubatch = setting.n_ubatch
     params.type_k, params.type_v = setting.kv_types.ids
-    params.kv_unified, params.swa_full = True, True
+    params.kv_unified, params.swa_full = True, False
     fused, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.flash_attn_type = fused if setting.is_fused else plain
     log.text = ""

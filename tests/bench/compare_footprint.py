@@ -40,7 +40,7 @@ def measure(name: str, log: EngineLog, folder: Path) -> Figures:
     write_outline(name, path)
     model = load(path, log, is_dry=True)
     try:
-        figures = Figures(lib.llama_model_size(model), 0.0, tuple(runs(name, model, log)))
+        figures = Figures(lib.llama_model_size(model), 0.0, tuple(runs(model, log)))
     finally:
         lib.llama_model_free(model)
     if path.stat().st_size <= MAX_MAPPED_BYTES:
@@ -61,18 +61,17 @@ def load(path: Path, log: EngineLog, *, is_dry: bool) -> int:
     return model
 
 
-def runs(name: str, model: int, log: EngineLog) -> Iterator[Run]:
+def runs(model: int, log: EngineLog) -> Iterator[Run]:
     for n_ctx in CONTEXTS:
         for kv_type in KV_TYPES:
             for is_fused in (True, False) if kv_type == "f16" else (True,):
-                for keeps_windows in (True, False) if OUTLINES[name].more.get("attention.sliding_window") else (True,):
-                    yield run(model, log, n_ctx, kv_type, is_fused=is_fused, keeps_all=keeps_windows)
+                yield run(model, log, n_ctx, kv_type, is_fused=is_fused)
 
 
-def run(model: int, log: EngineLog, n_ctx: int, kv_type: str, *, is_fused: bool, keeps_all: bool) -> Run:
+def run(model: int, log: EngineLog, n_ctx: int, kv_type: str, *, is_fused: bool) -> Run:
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = n_ctx, N_UBATCH, N_UBATCH, N_SEQUENCES
-    params.kv_unified, params.swa_full = True, keeps_all
+    params.kv_unified, params.swa_full = True, False
     params.type_k, params.type_v = parse_kv_types(kv_type).ids
     params.flash_attn_type = int(is_fused)
     log.text = ""
@@ -84,7 +83,6 @@ def run(model: int, log: EngineLog, n_ctx: int, kv_type: str, *, is_fused: bool,
         n_ctx,
         kv_type,
         is_fused,
-        keeps_all,
         *(cache_mib(log, kinds) for kinds in ("KV", "RS")),
         log.buffers_of("compute"),
     )

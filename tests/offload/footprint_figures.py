@@ -24,7 +24,6 @@ class Run:
     n_ctx: int
     kv_type: str
     is_fused: bool
-    keeps_all: bool
     kv_mib: float
     state_mib: float
     compute_mib: float
@@ -58,9 +57,9 @@ def predicted(header: Header, logged: Figures) -> Figures:
 
 def _run(header: Header, run: Run) -> Run:
     caches = layer_caches_of(header)
-    cells = cells_for(caches, run.n_ctx, n_sequences=N_SEQUENCES, keeps_all=run.keeps_all)
+    cells = cells_for(caches, run.n_ctx, n_sequences=N_SEQUENCES)
     n_bytes = sum(cache_layers(caches, parse_kv_types(run.kv_type), cells, is_fused=run.is_fused))
     state_bytes = sum(layer.state_elements for layer in caches.main_layers) * 4 * N_SEQUENCES
     compute = compute_bytes(graph_shape_of(header), cells.n_full, is_fused=run.is_fused)
     kv_mib, state_mib, compute_mib = ((n_bytes - state_bytes) / _MIB, state_bytes / _MIB, compute / _MIB)
-    return Run(run.n_ctx, run.kv_type, run.is_fused, run.keeps_all, kv_mib, state_mib, compute_mib)
+    return Run(run.n_ctx, run.kv_type, run.is_fused, kv_mib, state_mib, compute_mib)

@@ -21,6 +21,7 @@ __all__ = ["KVCacheManager", "Slot", "StateOffloader"]
 MIN_CHECKPOINT_TOKENS = 32
 MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all
 MAX_IDLE_SHARE = 8
+MIN_FORGOTTEN_CELLS = 256  # attention reads cells by this many
 MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
 MAX_RESTORED_SHARE = 32  # a state is restored for a prefix of at least 1/32 of it
 
@@ -116,6 +117,19 @@ class KVCacheManager:
         if n_left < self._tree.length(sequence_id):
             self._tree.truncate(sequence_id, n_left)
         return n_left
+
+    def narrow(self, sequence_id: int) -> int:
+        """Let layers with a window forget what is before it, where that saves time; return how many tokens remain.
+
+        What is forgotten cannot be returned to, so as much as a window is kept behind it.
+        """
+        n_tokens, n_window = self._tree.length(sequence_id), self._facts.n_window
+        if not n_window or not self._facts.passes_over_cells or not self._facts.supports_truncation:
+            return n_tokens
+        n_outside = n_tokens - n_window - self._backend.first_held(sequence_id)
+        if n_outside >= max(n_window, MIN_FORGOTTEN_CELLS) and not self._backend.forget_outside_window(sequence_id):
+            self._tree.truncate(sequence_id, 0)
+        return self._tree.length(sequence_id)
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> int:
         """Remove `n_discard` tokens after the first `n_keep` and move the rest up; return how many remain.

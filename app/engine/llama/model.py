@@ -185,6 +185,7 @@ class LlamaModel:
         params.n_seq_max, params.n_rs_seq = n_sequences, facts.truncation.n_rollback
         params.n_threads = params.n_threads_batch = setting.n_threads
         params.kv_unified = True  # any sequence may use any cell, and prefixes can be shared
+        params.swa_full = False
         params.no_perf = True
         params.offload_kqv = self._parameters.offload_kqv
         params.flash_attn_type = _flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
@@ -212,10 +213,11 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         n_ctx_train=n_ctx_train,
         n_cells=max(n_ctx, config.n_cells),
         n_sequences=config.n_sequences,
-        n_seq_max=n_seq_max(config.n_sequences, supports_truncation=not has_states),
+        n_seq_max=_n_seq_max(model, config.n_sequences),
         truncation=truncation,
         # A batch of several ubatches would make room for the later ones in what a rejected draft needs.
         n_batch=min(n_batch, setting.n_ubatch) if n_window else n_batch,
+        passes_over_cells=not setting.flash_attention,
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
         # values are transposed without fused attention
@@ -256,9 +258,10 @@ def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters
     params = lib.llama_context_default_params()
     params.n_ctx = config.n_cells
     supports_truncation = _supports_truncation(model)
-    params.n_seq_max = n_seq_max(config.n_sequences, supports_truncation=supports_truncation)
+    params.n_seq_max = _n_seq_max(model, config.n_sequences)
     params.n_seq_max += n_holds(config.n_sequences, supports_truncation=supports_truncation)
     params.n_rs_seq = n_rollback(_architecture(model), config.n_ubatch)
+    params.swa_full = False
     params.n_batch = params.n_ubatch = config.n_ubatch
     params.type_k, params.type_v = config.kv_types.ids
     params.kv_unified = True
@@ -283,6 +286,11 @@ def _architecture(model: int) -> str:
     buffer = ctypes.create_string_buffer(64)
     lib.llama_model_meta_val_str(model, b"general.architecture", buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")
+
+
+def _n_seq_max(model: int, n_sequences: int) -> int:
+    has_windows = lib.llama_model_n_swa(model) > 0
+    return n_seq_max(n_sequences, supports_truncation=_supports_truncation(model), has_windows=has_windows)
 
 
 class _Override(ctypes.Structure):

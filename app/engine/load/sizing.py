@@ -14,14 +14,20 @@ from app.settings.settings import Settings
 from offload.advice.remedies import Remedy
 from offload.devices.machine import Machine
 from offload.footprint.context import ContextRequest, plan_context
-from offload.footprint.kv_cache import bytes_per_cell, check_kv_types, parse_kv_types
+from offload.footprint.kv_cache import (
+    bytes_per_cell,
+    check_kv_types,
+    n_cached_sequences,
+    n_window_cells,
+    parse_kv_types,
+)
 from offload.footprint.profile import RunConfig
 from offload.format import format_speed
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan
 from quantizer.errors import EngineError, UnfitError
 from quantizer.gguf.header import Header
-from quantizer.gguf.layer_caches import kv_shape_of
+from quantizer.gguf.layer_caches import kv_shape_of, layer_caches_of
 from quantizer.gguf.validation import shard_paths
 
 __all__ = ["check_fit", "requested_config", "requested_run", "size_context"]
@@ -35,8 +41,9 @@ def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> t
     The memory for the cache is only known when it `is_on_host`. Raises UsageError for cache types that this model
     cannot have, EngineError for a context that does not fit.
     """
-    types, shape = parse_kv_types(config.kv_type), kv_shape_of(header)
+    types, shape, caches = parse_kv_types(config.kv_type), kv_shape_of(header), layer_caches_of(header)
     check_kv_types(types, shape)
+    windowed = [layer for layer in caches.layers if layer.is_windowed]
     plan = plan_context(
         ContextRequest(
             n_ctx=config.n_ctx,
@@ -45,6 +52,10 @@ def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> t
             bytes_per_cell=bytes_per_cell(types, shape),
             weight_bytes=sum(path.stat().st_size for path in shard_paths(header)),
             free_bytes=psutil.virtual_memory().available if is_on_host else None,
+            windowed_bytes_per_cell=types.n_bytes(
+                sum(layer.k_elements for layer in windowed), sum(layer.v_elements for layer in windowed)
+            ),
+            n_windowed_cells=n_window_cells(caches, n_cached_sequences(caches, config.n_sequences)),
         )
     )
     return replace(config, n_ctx=plan.n_ctx, n_cells=plan.n_cells, kv_type=str(types)), plan.notice

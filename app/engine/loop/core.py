@@ -116,6 +116,8 @@ class Engine:
         self._slots.start_waiting()
         self._shift_full()
         runnable = self._adapter_scheduler.next(self._slots.running)
+        for sequence in runnable:
+            sequence.n_computed = min(sequence.n_computed, self._cache.narrow(sequence.slot_id))
         self._drafter.assign(runnable, self._budget)
         shares = schedule([sequence.demand for sequence in runnable], self._budget)
         self._defer_last_prompt_tokens(shares)

@@ -163,8 +163,9 @@ class BackendFacts:
 
     `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. `truncation` says where they can
     be truncated. With `supports_shift` tokens can move to other positions. Saved states are valid for the same `layout`
-    only. A cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Without
-    `can_generate` the model (an encoder) only embeds or ranks whole texts.
+    only. A cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Attention that
+    `passes_over_cells` takes time for those that a window has left. Without `can_generate` the model (an encoder) only
+    embeds or ranks whole texts.
     """
 
     description: str
@@ -181,6 +182,7 @@ class BackendFacts:
     layout: str = ""
     supports_shift: bool = False
     is_on_host: bool = True
+    passes_over_cells: bool = False
     can_generate: bool = True
     adapters: tuple[Adapter, ...] = ()
 

@@ -51,7 +51,7 @@ __all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measu
 _UBATCHES = (128, 256)  # beside the default: smaller ones take less memory, and on some machines no more time
 _KV_TYPES = ("q8_0", "q4_0")  # measured to show their cost; users choose them
 _RATIO_DEPTH = 512  # where the costs of steps are compared, if it is one of the depths
-_SEED_TOKENS = 64  # one sequence of these, restored again and again, fills the cache
+_SEED_TOKENS = 64  # one sequence of at least these, restored again and again, fills the cache
 _IDLE_NICE = 19
 _SPARE_SHARE = 3  # memory for weights twice, once repacked, and for all else
 
@@ -125,7 +125,8 @@ class _Bench:
         self._sampler = backend.new_sampler(SamplingParams(temperature=0.0), ignore_eos=False)
         self._tokens = [1 + index % max(1, backend.facts.n_vocab - 1) for index in range(backend.facts.n_batch)]
         self._n_max = min(len(self._tokens), backend.facts.n_ctx - 1)  # tokens of a batch
-        self._n_seed = min(_SEED_TOKENS, self._n_max)
+        n_each = -(-max(effort.depths) // max(1, backend.facts.n_seq_max - 1))
+        self._n_seed = min(max(_SEED_TOKENS, n_each), self._n_max)
         self._compute(0, self._n_seed)  # this batch also reads the weights from disk, before any measurement
         self._seed = backend.save_state(0)
         backend.truncate(0, 0)

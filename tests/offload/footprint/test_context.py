@@ -58,6 +58,22 @@ def test_unknown_memory_limits_nothing() -> None:
     assert plan_context(replace(LLAMA_1B, free_bytes=None, n_ctx=10**6)).n_ctx == 10**6
 
 
+def test_layers_with_a_window_leave_memory_for_a_longer_context() -> None:
+    windowed = replace(LLAMA_1B, windowed_bytes_per_cell=24_576, n_windowed_cells=4096, n_ctx_train=0)
+    assert windowed.cache_bytes(4096) == 4096 * 32_768
+    assert windowed.cache_bytes(65_536) == 4096 * 32_768 + 61_440 * 8192
+    assert plan_context(replace(windowed, n_ctx=1_000_000)).n_ctx == 1_000_000
+    with pytest.raises(EngineError, match=r"needs 16,096 MiB .* and 1,024 MiB") as refused:
+        plan_context(replace(windowed, n_ctx=2_048_000, free_bytes=GIB))
+    n_fitting = int(refused.value.remedy.split("at most ")[1].split(", or")[0].replace(",", ""))
+    assert windowed.cache_bytes(n_fitting) <= GIB < windowed.cache_bytes(n_fitting + 1)
+
+
+def test_a_model_whose_layers_all_have_a_window_fits_at_any_context() -> None:
+    windowed = replace(LLAMA_1B, windowed_bytes_per_cell=32_768, n_windowed_cells=4096, n_ctx=10**8)
+    assert plan_context(windowed).n_ctx == 10**8
+
+
 @given(
     st.builds(
         ContextRequest,
@@ -74,4 +90,4 @@ def test_every_default_fits_and_the_cells_hold_one_whole_sequence(question: Cont
     assert 0 < plan.n_ctx <= plan.n_cells
     assert plan.n_ctx <= (question.n_ctx_train or DEFAULT_N_CTX)
     if question.free_bytes is not None:
-        assert plan.n_cells * question.bytes_per_cell <= question.free_bytes
+        assert question.cache_bytes(plan.n_cells) <= question.free_bytes

@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from offload.footprint.kv_cache import n_holds, n_rollback, n_seq_max, n_states, supports_truncation
+from offload.footprint.kv_cache import (
+    cells_for,
+    n_cached_sequences,
+    n_holds,
+    n_rollback,
+    n_seq_max,
+    n_states,
+    supports_truncation,
+)
 from quantizer.gguf.layer_caches import layer_caches_of
 from tests.offload.model_outlines import header_of
 
@@ -39,3 +47,16 @@ def test_earlier_states_are_kept_only_where_states_are_small() -> None:
     assert n_rollback("qwen35", 512) == n_rollback("mamba2", 512) == 0
     assert n_states(4, supports_truncation=False, architecture="lfm2", n_ubatch=512) == 12 * 16
     assert n_states(4, supports_truncation=False, architecture="mamba2", n_ubatch=512) == 12
+
+
+def test_few_sequences_are_cached_where_each_takes_the_cells_of_a_window() -> None:
+    assert n_seq_max(8, supports_truncation=True, has_windows=True) == 12
+    assert n_cached_sequences(layer_caches_of(header_of("gpt-oss-20b")), 8) == 12
+    assert n_cached_sequences(layer_caches_of(header_of("llama-3.1-8b")), 8) == 40
+
+
+def test_layers_with_a_window_have_cells_for_that_of_each_sequence_and_a_batch() -> None:
+    caches = layer_caches_of(header_of("gpt-oss-20b"))
+    cells = cells_for(caches, 16_384, n_sequences=12)
+    assert (cells.n_full, cells.n_windowed) == (16_384, 12 * 128 + 512)
+    assert cells_for(caches, 1024, n_sequences=12).n_windowed == 1024  # all, if those are fewer

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.engine.backend import Chunk
+from app.engine.cache.kv_cache import MIN_FORGOTTEN_CELLS, KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
@@ -39,3 +42,50 @@ def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(tmp_path: Pa
     engine.check_integrity()
     assert engine.occupancy.n_running == engine.occupancy.n_waiting == 0
     store.close()
+
+
+class HoldsAll(FakeBackend):
+    """Forgets nothing by itself, and everything where it has no cells for a window."""
+
+    has_cells = True
+
+    def _forget_all_outside_windows(self) -> None:
+        pass
+
+    def forget_outside_window(self, sequence_id: int) -> bool:
+        return self.has_cells and super().forget_outside_window(sequence_id)
+
+
+def computed(backend: FakeBackend, n_tokens: int) -> tuple[KVCacheManager, int]:
+    cache = KVCacheManager(backend)
+    sequence_id = cache.allocate([*range(n_tokens)]).sequence_id
+    tokens = [index % 7 for index in range(n_tokens)]
+    backend.decode([Chunk(sequence_id, 0, tokens, 1)])
+    cache.record_computed(sequence_id, tokens)
+    return cache, sequence_id
+
+
+@pytest.mark.parametrize("n_window", [20, 300])
+def test_what_a_window_left_is_forgotten_once_it_is_as_long_as_the_window(n_window: int) -> None:
+    n_most = n_window + max(n_window, MIN_FORGOTTEN_CELLS)
+    for n_tokens, first_held in ((n_most - 1, 0), (n_most, n_most - n_window)):
+        backend = HoldsAll(n_batch=1024, n_window=n_window)
+        cache, sequence_id = computed(backend, n_tokens)
+        assert cache.narrow(sequence_id) == n_tokens
+        assert backend.first_held(sequence_id) == first_held
+
+
+def test_nothing_is_forgotten_where_attention_skips_it() -> None:
+    backend = HoldsAll(n_batch=1024, n_window=20)
+    backend.facts = replace(backend.facts, passes_over_cells=False)
+    cache, sequence_id = computed(backend, 900)
+    assert cache.narrow(sequence_id) == 900
+    assert backend.first_held(sequence_id) == 0
+
+
+def test_a_sequence_without_cells_for_its_window_begins_anew() -> None:
+    backend = HoldsAll(n_batch=1024, n_window=20)
+    backend.has_cells = False
+    cache, sequence_id = computed(backend, 900)
+    assert cache.narrow(sequence_id) == 0
+    assert cache.n_cells_used == 0
