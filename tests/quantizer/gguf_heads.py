@@ -108,6 +108,8 @@ def predicting_weights(architecture: str = "glm4moe") -> dict[str, np.ndarray]:
     for index, shapes in enumerate(_LAYERS[architecture]):
         for name, shape in shapes.items():
             weights[f"blk.{index}.{name}"] = _drawn(rng, shape, _NOISE if name in _NOISY else 1.0)
+        if "ssm_a" in shapes:
+            weights[f"blk.{index}.ssm_a"] *= -1  # a state fades
     head = f"blk.{len(_LAYERS[architecture]) - 1}.nextn."
     weights[f"{head}eh_proj.weight"] = np.concatenate(
         [np.eye(N_EMBD), _NOISE * rng.standard_normal((N_EMBD, N_EMBD)) / np.sqrt(N_EMBD)], axis=1

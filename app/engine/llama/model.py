@@ -96,7 +96,7 @@ class LlamaModel:
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without memory for it.
 
-        It is an MtpBackend if the MTP layer was loaded and the cache can be truncated. `observer` gets all graph nodes.
+        It is an MtpBackend if the MTP layer was loaded and the model has no windows. `observer` gets all graph nodes.
         """
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
@@ -108,7 +108,7 @@ class LlamaModel:
             # A model without a cache (an encoder) computes whole texts and cannot continue one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-            can_draft = self._has_mtp and facts.supports_truncation and not facts.n_window
+            can_draft = self._has_mtp and not facts.n_window
             mtp = self._new_mtp(facts, setting, owned) if can_draft else None
             owned.pop_all()
         weights = StepWeights(self._plain, setting.plain_from) if self._plain and setting.plain_from else None
@@ -169,7 +169,8 @@ class LlamaModel:
         return context
 
     def _new_mtp(self, facts: BackendFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
-        facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS)
+        # The layer has attention and no state, also where the model has states.
+        facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS, truncation=Truncation())
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer would abort

@@ -34,8 +34,13 @@ class HiddenRows:
         self._rows: dict[int, tuple[int, Row]] = {}  # position of the first row, and the rows
 
     def set(self, sequence_id: int, position: int, rows: Row) -> None:
-        """Store a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, instead of earlier ones."""
-        self._rows[sequence_id] = position, rows.copy()
+        """Store a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, instead of earlier ones.
+
+        The row before them stays: a rejected draft may take the sequence back to its begin.
+        """
+        before = self.before(sequence_id, position)
+        rows = rows.copy() if before is None else np.concatenate((before[np.newaxis], rows))
+        self._rows[sequence_id] = position - (before is not None), rows
 
     def before(self, sequence_id: int, position: int) -> Row | None:
         """Return the row of the token before `position`, None if it is not stored."""
@@ -79,7 +84,8 @@ class MtpContext(LlamaBackend):
             begin, end = end, end + len(chunk.tokens)
             self._align(chunk, begin)
             self._batch.states[begin + 1 : end] = hidden[begin : end - 1]
-            n_rows = max(1, chunk.n_logits)  # the next token may follow any that was verified
+            # The next token may follow any that was verified, or the one before the batch.
+            n_rows = len(chunk.tokens) if chunk.n_logits > 1 else 1
             self._computed.set(chunk.sequence_id, chunk.position + end - begin - n_rows, hidden[end - n_rows : end])
         if self.decode([replace(chunk, n_logits=0) for chunk in chunks]) is not DecodeStatus.DONE:
             for chunk in chunks:
@@ -155,8 +161,10 @@ class MtpBackend(LlamaBackend):
         self.mtp.share_cells(source_id, target_id, begin, end)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        self.mtp.truncate(sequence_id, n_tokens)
-        return super().truncate(sequence_id, n_tokens)
+        n_left = super().truncate(sequence_id, n_tokens)
+        # Where a state went back further, the layer keeps what it has: drafts continue the accepted tokens.
+        self.mtp.truncate(sequence_id, n_tokens if n_left else 0)
+        return n_left
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
         super().shift(sequence_id, n_keep, n_discard)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
-from offload.footprint.kv_cache import supports_truncation
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import layer_caches_of
@@ -30,13 +29,11 @@ def read_auxiliary_models(
 
     Raises ModelFileError for a file of another kind, and for one that does not match the model.
     """
-    caches = layer_caches_of(header)
-    can_draft_itself = supports_truncation(caches) and not caches.n_window
     return AuxiliaryModels(
         draft=_draft(Path(draft_path)) if draft_path else None,
         adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
         projector=_projector(projector) if projector else None,
-        has_mtp_layer=can_draft_itself and mtp_layer_bytes(header) is not None,
+        has_mtp_layer=not layer_caches_of(header).n_window and mtp_layer_bytes(header) is not None,
     )
 
 
@@ -60,12 +57,15 @@ def _projector(path: Path) -> PlannedProjector:
 _NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
 _EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 _SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+_GATED_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_q_norm", "attn_k_norm", "post_attention_norm")
 _LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
-# Tensors of the layer by architecture. Left out: those whose cache cannot be truncated (recurrent, hybrid, window),
-# and those that llama.cpp loads and never runs.
+# Tensors of the layer by architecture. Left out: those with a window, and those that llama.cpp loads and never runs.
 _NEEDED: dict[str, tuple[str, ...]] = {
     "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
     "hy_v3": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, "attn_q_norm", "attn_k_norm", "ffn_norm"),
+    "qwen35": (*_NEXT, *_GATED_ATTENTION, *_FEED_FORWARD),
+    "qwen35moe": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
     "deepseek2": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, *_LATENT, "ffn_norm"),
 }
 _LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama.cpp reads without latent queries

@@ -227,7 +227,7 @@ def _mtp_notice(name: str, head: DraftHead | None, facts: BackendFacts) -> str:
     """Return the notice for a model that has MTP layers."""
     if head is not None:
         return f"{name} drafts with its own multi-token-prediction layer."
-    reason = "this engine cannot run them" if facts.supports_truncation else f"its {_NO_TRUNCATION}"
+    reason = "its layers have windows" if facts.n_window else "this engine cannot run them"
     return f"{name} has multi-token-prediction layers and answers without them: {reason}."
 
 
@@ -251,7 +251,7 @@ def load_draft_model(
     from app.engine import llama
 
     path = Path(config.draft_path)
-    if not facts.supports_truncation:
+    if not facts.truncation.allows_rejection(facts.n_sequences):
         raise _mismatch(path, f"this model's {_NO_TRUNCATION}")
     config = replace(config, n_ctx=facts.n_ctx)
     model = llama.LlamaModel(path, place(path, config), setting.extra_buffers, lambda _fraction: True)
@@ -260,7 +260,7 @@ def load_draft_model(
         raise _mismatch(path, difference)
     backend = model.context(config, setting)
     owned.callback(backend.close)
-    if not backend.facts.supports_truncation:
+    if not backend.facts.truncation.allows_rejection(facts.n_sequences):
         raise _mismatch(path, f"its {_NO_TRUNCATION}")
     return DraftModel(backend, facts, step_cost)
 

@@ -96,11 +96,11 @@ def beside_another(backend: MtpBackend) -> int:
 
 def with_a_refused_draft(backend: MtpBackend) -> int:
     compute(backend, 0, 0, 10)
+    backend.hold(0)
     for i in range(4):
         backend.mtp.predict([Chunk(0, 10 + i, [65 + i], 1)])
     backend.decode([Chunk(0, 10, [*TEXT[10:13], 7, 8, 9], 6)])
-    backend.truncate(0, 13)
-    compute(backend, 0, 13, len(TEXT) - 1)
+    compute(backend, 0, backend.truncate(0, 13), len(TEXT) - 1)
     return 0
 
 

@@ -34,10 +34,11 @@ def test_a_draft_model_is_read_with_its_tensors(tiny_model: Path) -> None:
     assert auxiliary.draft.tensors
 
 
-@pytest.mark.parametrize(("architecture", "expected"), [("glm4moe", True), ("qwen35", False)])
-def test_an_mtp_layer_counts_if_it_can_draft(tmp_path: Path, architecture: str, expected: bool) -> None:
-    header = validate_gguf(predicting_model(tmp_path / "m.gguf", architecture))
-    assert read_auxiliary_models(header).has_mtp_layer is expected
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35"])
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_an_mtp_layer_counts_if_it_can_draft(tmp_path: Path, architecture: str, n_layers: int) -> None:
+    path = predicting_model(tmp_path / "m.gguf", architecture, lambda w: w.add_nextn_predict_layers(n_layers))
+    assert read_auxiliary_models(validate_gguf(path)).has_mtp_layer is (n_layers == 1)
 
 
 def test_only_a_projector_is_one(tmp_path: Path, tiny_model: Path) -> None:

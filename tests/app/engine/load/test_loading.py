@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.engine.llama import LlamaModel
 from app.engine.load.loading import load_draft_model
 from app.engine.protocol.messages import EngineConfig
 from app.engine.speculative.step_cost import StepCost
+from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.errors import ModelFileError
@@ -22,6 +24,7 @@ from tests.quantizer.gguf_files import tiny_llama
 
 REAL_DRAFT = Path(__file__).with_name("real_draft.py")
 SETTING = RuntimeSettings(1, False, False)
+ANYWHERE = Truncation()
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +62,14 @@ def test_a_draft_model_with_another_vocabulary_is_an_error_with_its_name(tmp_pat
         load(tiny_model, other)
 
 
-def test_a_model_whose_cache_cannot_be_truncated_takes_no_draft_model(tiny_model: Path) -> None:
+def test_a_model_with_more_answers_than_can_be_held_takes_no_draft_model(tiny_model: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot drop rejected draft tokens"):
-        load(tiny_model, tiny_model, supports_truncation=False)
+        load(tiny_model, tiny_model, Truncation(has_states=True))
 
 
-def load(target: Path, draft: Path, *, supports_truncation: bool = True) -> None:
+def load(target: Path, draft: Path, truncation: Truncation = ANYWHERE) -> None:
     config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1, draft_path=str(draft))
-    facts = FakeBackend(supports_truncation=supports_truncation).facts
+    facts = replace(FakeBackend().facts, truncation=truncation)
     with ExitStack() as owned:
         model = LlamaModel(target, ON_HOST, False, lambda _fraction: True)
         owned.callback(model.close)
