@@ -5,8 +5,9 @@ Owns the answers, in tokens and in text. Independent of what they should be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from tests.bench.alone import GREEDY
 from tests.bench.random_workload import Arrival, Workload
@@ -50,8 +51,8 @@ class FreeDrafts(StepCost):
     def observe(self, n_tokens: int, duration_s: float) -> None:
         """Ignore the step."""
 
-    def ratio(self, n_tokens: int) -> float:
-        return 1.0
+    def ratios_from(self, n_step: int) -> Iterator[float]:  # noqa: ARG002
+        return repeat(1.0, MAX_DRAFT_TOKENS + 1)
 
 
 class Player:
