@@ -119,9 +119,10 @@ class Drafter:
         n_step = self._n_step - len(candidate.draft.tokens)
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers):
             return source.n_probe_tokens(candidate.sequence)
-        self.is_draft_worthwhile = True
         rejection = self._rejection(candidate.sequence, n_step)
         best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, estimate.draft_cost, rejection)
+        # what is looked up may match better after the next token; the rate of what is computed changes slowly
+        self.is_draft_worthwhile |= best.n_tokens > 0 or not estimate.draft_cost
         return best.n_tokens if best.gain > candidate.gain else source.n_probe_tokens(candidate.sequence)
 
     def _consider(self, candidate: _Candidate, draft: Draft, n_answers: int) -> None:

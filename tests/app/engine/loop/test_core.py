@@ -581,6 +581,22 @@ def test_a_source_that_is_always_wrong_is_hardly_used(new_source: Callable[..., 
     assert engine.counters.drafts[source.name].n_drafted < 60
 
 
+def test_a_source_that_costs_more_than_it_gains_does_not_keep_steps_from_running_at_once() -> None:
+    n_scheduled = []
+    for has_source in (False, True):
+        cost = StepCost({1: 1.0, 64: 32.5}, single_s=0.001)
+        backend = FakeBackend()
+        dear = DraftHead(FakeMtpHead(backend, 10**9, ignore_eos=True), 1.0, cost, clock=lambda: 0.0)
+        sources: list[DraftSource] = [dear] if has_source else []
+        engine = Engine(backend, Record(), step_cost=cost, draft_sources=sources, clock=lambda: 0.0)
+        engine.submit(request("a", n_tokens=40, ignore_eos=True))
+        n_scheduled.append(0)
+        while not engine.is_idle:
+            engine.step()
+            n_scheduled[-1] += 1
+    assert n_scheduled[0] == n_scheduled[1]
+
+
 def test_an_earlier_answer_is_drafted_for_one_that_begins_like_it() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
