@@ -51,7 +51,7 @@ class FreeDrafts(StepCost):
     def observe(self, n_tokens: int, duration_s: float) -> None:
         """Ignore the step."""
 
-    def ratios_from(self, n_step: int) -> Iterator[float]:  # noqa: ARG002
+    def ratios_from(self, n_step: int) -> Iterator[float]:
         return repeat(1.0, MAX_DRAFT_TOKENS + 1)
 
 
