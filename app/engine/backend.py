@@ -156,6 +156,21 @@ class Backend(Protocol):
         """Restore a state into an empty sequence. Return False, leaving it empty, if state or cells do not fit."""
         ...
 
+    def save_checkpoint(self, sequence_id: int) -> bytearray:
+        """Return the states of the sequence without the cells of its attention, for `restore_checkpoint`."""
+        ...
+
+    def restore_checkpoint(
+        self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: bytes | bytearray
+    ) -> bool:
+        """Make a sequence the first `n_tokens` of `source_id`, after which these tokens had the states of `checkpoint`.
+
+        The two may be one sequence; otherwise the target is empty and shares the source's cells. Without
+        `facts.has_attention` there are no cells, and the source is None. Return False, leaving the target empty, if the
+        checkpoint does not fit.
+        """
+        ...
+
     def interrupt(self) -> None:
         """Interrupt the running decode, from any thread. A late call may interrupt the next one, which is repeated."""
         ...

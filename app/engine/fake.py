@@ -72,6 +72,7 @@ class FakeBackend:
         adapters: Sequence[Adapter] = (),
         n_window: int = 0,
         n_rollback: int = 0,
+        has_attention: bool = True,
     ) -> None:
         n_seq_max = 2 * n_sequences
         self.facts = BackendFacts(
@@ -91,6 +92,7 @@ class FakeBackend:
             n_batch=n_batch,
             supports_shift=supports_truncation and not n_window,
             passes_over_cells=True,
+            has_attention=has_attention,
             n_parameters=0,
             model_bytes=0,
             adapters=tuple(adapters),
@@ -133,8 +135,7 @@ class FakeBackend:
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
         assert 0 < n_tokens <= self.facts.n_batch, "the batch fits n_batch"
-        n_held = sum(map(len, self._cells))  # shared cells count more than once, which takes long to find out
-        if n_held + n_tokens > self.facts.n_cells and self.n_cells_used + n_tokens > self.facts.n_cells:
+        if not self._has_room(n_tokens):
             return DecodeStatus.NO_SLOT
         if self._step_s and self._interrupted.wait(self._step_s):
             self._interrupted.clear()
@@ -157,6 +158,11 @@ class FakeBackend:
                     self._rows[row] = [cell.token for cell in cells]
                 row += 1
         return DecodeStatus.DONE
+
+    def _has_room(self, n_tokens: int) -> bool:
+        n_most = self.facts.n_cells - n_tokens
+        n_held = sum(map(len, self._cells))  # shared cells count more than once, which takes long to find out
+        return not self.facts.has_attention or n_held <= n_most or self.n_cells_used <= n_most
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         source, target = self._cells[source_id], self._cells[target_id]
@@ -255,17 +261,32 @@ class FakeBackend:
         return len(self.save_state(sequence_id))
 
     def save_state(self, sequence_id: int) -> bytearray:
-        tokens = [cell.token for cell in self._cells[sequence_id]]
+        tokens = self.tokens(sequence_id)
         return bytearray(json.dumps([self._first_held[sequence_id], *tokens]).encode())
 
     def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
         assert not self._cells[sequence_id], "a state is restored into an empty sequence"
         self._forget_states(sequence_id)
         first_held, *tokens = json.loads(state)
-        if self.n_cells_used + len(tokens) > self.facts.n_cells:
+        if not self._has_room(len(tokens)):
             return False
         self._cells[sequence_id] = [_Cell(token) for token in tokens]
         self._first_held[sequence_id] = first_held
+        return True
+
+    def save_checkpoint(self, sequence_id: int) -> bytearray:
+        return bytearray(json.dumps(self.tokens(sequence_id)).encode())
+
+    def restore_checkpoint(
+        self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: bytes | bytearray
+    ) -> bool:
+        tokens = json.loads(checkpoint)
+        assert (source_id is not None) == self.facts.has_attention, "cells come from a sequence that has some"
+        assert source_id == sequence_id or not self._cells[sequence_id], "a checkpoint is restored into an empty place"
+        cells = [_Cell(token) for token in tokens] if source_id is None else self._cells[source_id][:n_tokens]
+        assert [cell.token for cell in cells] == tokens, "cells and states are of the same tokens"
+        self._cells[sequence_id] = cells
+        self._forget_states(sequence_id)
         return True
 
     def logits(self, row: int) -> NDArray[np.float32]:

@@ -33,6 +33,7 @@ MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIASES = 1024
 MAX_LOGPROBS = 20
 MAX_INDENT = 1024
+MAX_BRANCHES = 8
 MAX_SCALE = 100.0  # of an adapter
 
 # (key, scale) of each active adapter, sorted by key; a scale of 0 is the same as absence.
@@ -83,7 +84,8 @@ class Request:
     is output first, with log probabilities where `n_logprobs` is set. `lora` sets the scales of adapters by number or
     name, 0 for those left out; None means all at 1. Special tokens are not output, except those spelled like one of
     `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
-    context is shifted.
+    context is shifted. Other prompts may leave this one at its `branches`, in characters or, where the prompt is token
+    ids, in those: a model whose sequences cannot be truncated saves its states there.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
     after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
@@ -113,8 +115,10 @@ class Request:
     lora: tuple[tuple[int | str, float], ...] | None = None
     visible_tags: tuple[str, ...] = ()
     min_room: int = 1
+    branches: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_prompt()
         if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:
             raise RequestError(f"max_tokens is {self.max_tokens}.", "Give a count from 0, or leave it out.")
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -125,13 +129,17 @@ class Request:
             raise RequestError(f"logprobs is {self.n_logprobs}.", f"Give a count from 0 to {MAX_LOGPROBS}.")
         if not -1 <= self.n_keep <= 2**31 - 1:
             raise RequestError(f"n_keep is {self.n_keep}.", "Give a count from 0, or -1 for the whole prompt.")
-        if not 1 <= self.min_room <= 2**31 - 1:
-            raise RequestError(f"min_room is {self.min_room}.", "Give a count from 1.")
         if not 0 <= self.n_indent <= MAX_INDENT:
             raise RequestError(f"n_indent is {self.n_indent}.", f"Give a count from 0 to {MAX_INDENT}.")
         for name, limit_s in (("max_time", self.max_time_s), ("t_max_predict_ms", self.max_predict_s)):
             if limit_s is not None and not 0 < limit_s < math.inf:
                 raise RequestError(f"{name} is not positive.", "Give a number above 0, or leave it out.")
+
+    def _check_prompt(self) -> None:
+        if len(self.branches) > MAX_BRANCHES or any(not 0 <= end <= len(self.prompt) for end in self.branches):
+            raise RequestError("The branches of the prompt are too many, or outside of it.", "Leave them out.")
+        if not 1 <= self.min_room <= 2**31 - 1:
+            raise RequestError(f"min_room is {self.min_room}.", "Give a count from 1.")
 
     def variants(self, n_answers: int) -> tuple[Request, ...]:
         """Return `n_answers` requests that differ only in id and seed; they share the prompt's cells."""

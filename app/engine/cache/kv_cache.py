@@ -6,39 +6,41 @@ cells are needed. Independent of requests.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from app.engine.backend import Backend, holds_window
 from app.engine.cache.prefix_tree import Match, PrefixTree
-from app.engine.cache.state_store import SavedMatch, StateStore
+from app.engine.cache.state_offload import MIN_SAVED_TOKENS, Restoration, StateOffloader
+from app.engine.cache.state_store import StateStore
 from app.engine.request import NO_ADAPTERS, AdapterSet
 
-__all__ = ["KVCacheManager", "Slot", "StateOffloader"]
+__all__ = ["KVCacheManager", "Slot", "plan_checkpoints"]
 
-MIN_CHECKPOINT_TOKENS = 32
+MIN_END_TOKENS = 128  # before the last token of a prompt, for a checkpoint there: it costs a step of its own
 MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all
 MAX_IDLE_SHARE = 8
 MIN_FORGOTTEN_CELLS = 256  # attention reads cells by this many
-MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
-MAX_RESTORED_SHARE = 32  # a state is restored for a prefix of at least 1/32 of it
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in the cache for a sequence whose first `n_cached` tokens are computed already."""
+    """A place in the cache for a sequence whose first `n_cached` tokens are computed already.
+
+    `checkpoints` are where its states should be saved while the others are computed.
+    """
 
     sequence_id: int
     n_cached: int
+    checkpoints: tuple[int, ...] = ()
 
 
 class KVCacheManager:
     """Manager of one backend's sequences. An allocated sequence is locked until `release`, then reusable or evictable.
 
-    With a `store`, evicted sequences are saved there and restored for prompts with the same prefix. Only sequences of
-    the same adapter set share cells, since computed tokens depend on it.
+    With a `store`, evicted sequences are saved there and restored for prompts with the same prefix, and so are
+    checkpoints of sequences that cannot be truncated. Only sequences of the same adapter set share cells, since
+    computed tokens depend on it.
     """
 
     def __init__(self, backend: Backend, store: StateStore | None = None) -> None:
@@ -66,8 +68,25 @@ class KVCacheManager:
         return saved.n_tokens if saved else n_cached
 
     def allocate(
-        self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS, *, wants_first_cells: bool = False
+        self,
+        tokens: Sequence[int],
+        adapters: AdapterSet = NO_ADAPTERS,
+        *,
+        wants_first_cells: bool = False,
+        branches: Sequence[int] = (),
     ) -> Slot:
+        """Return a locked slot as `_allocate`, and where to save checkpoints if the sequence cannot be truncated.
+
+        That is at the `branches`, where the prompts of others may leave this one, and where it leaves those before it.
+        """
+        if self._offloader is None or self._facts.supports_truncation:
+            return self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
+        n_known = self._offloader.n_known(tokens[:-1], adapters)  # before anything is evicted
+        slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
+        self._offloader.save_checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
+        return replace(slot, checkpoints=plan_checkpoints([*branches, n_known], slot.n_cached, len(tokens)))
+
+    def _allocate(self, tokens: Sequence[int], adapters: AdapterSet, *, wants_first_cells: bool) -> Slot:
         """Return a locked slot with the longest cached prefix of `tokens`; at least the last token is left to compute.
 
         A sequence that continues a finished one takes its slot; any other shares the cells it needs. A new one that
@@ -149,13 +168,9 @@ class KVCacheManager:
         return self._tree.length(sequence_id)
 
     def checkpoint(self, sequence_id: int) -> None:
-        """Cache a copy of the sequence as it is now, to return to if it cannot be truncated."""
-        n_tokens = self._tree.length(sequence_id)
-        if n_tokens < MIN_CHECKPOINT_TOKENS:
-            return
-        copy_id = self._new_id()
-        self._backend.share_cells(sequence_id, copy_id, 0, n_tokens)
-        self._tree.insert(copy_id, self._tree.tokens(sequence_id), self._tree.namespace(sequence_id))
+        """Save the states of the sequence as it is now, to return to if it cannot be truncated."""
+        if self._offloader is not None:
+            self._offloader.save_checkpoint(sequence_id)
 
     def release(self, sequence_id: int) -> None:
         """Unlock the sequence: it may be reused or evicted."""
@@ -174,7 +189,13 @@ class KVCacheManager:
 
     def save_idle_sequence(self) -> bool:
         """Save one finished sequence that is not saved yet. Return False if there is none, or no store."""
-        return any(self._save(sequence_id) for sequence_id in self._tree.unlocked())  # stops at the first saved
+        if self._offloader is None:
+            return False
+        idle = reversed(self._tree.unlocked())  # the last used first: it may be the longest of its chat
+        found = next((sequence_id for sequence_id in idle if self._offloader.is_worth_saving(sequence_id)), None)
+        if found is not None:
+            self._offloader.save(found)
+        return found is not None
 
     def evict_one(self) -> bool:
         """Evict one sequence, whatever is free. Return False if all are in use."""
@@ -209,8 +230,8 @@ class KVCacheManager:
         if self._facts.supports_truncation and has_no_gap:
             self._backend.share_cells(source_id, target_id, begin, end)
 
-    def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
-        return None if self._offloader is None else self._offloader.match(tokens[:-1], adapters, n_cached)
+    def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
+        return None if self._offloader is None else self._offloader.find(tokens[:-1], adapters, n_cached)
 
     def _offload_idle(self, match: Match) -> bool:
         """Move finished sequences to the store if they would slow down a new sequence; return whether any was moved.
@@ -252,25 +273,25 @@ class KVCacheManager:
         self._high_water = 0
         return bool(idle)
 
-    def _restore(self, match: SavedMatch, tokens: Sequence[int], adapters: AdapterSet) -> Slot | None:
-        """Return a slot with the saved sequence, truncated to the match; None if it cannot be restored."""
+    def _restore(self, found: Restoration, tokens: Sequence[int], adapters: AdapterSet) -> Slot | None:
+        """Return a slot with what was `found`; None if it cannot be restored."""
         assert self._offloader is not None
-        if match.n_saved > self.n_cells_available():
+        if found.n_cells > self.n_cells_available():
             return None
-        state = self._offloader.store.load(match)
-        if state is None or not self.evict_until_free(match.n_saved):
+        if found.source_id is not None:
+            self._tree.lock(found.source_id)  # a new id must not evict the source
+        sequence_id = self._new_id() if self.evict_until_free(found.n_cells) else None
+        if found.source_id is not None:
+            self._tree.unlock(found.source_id)
+        if sequence_id is None:
             return None
-        sequence_id = self._new_id()
-        if not self._backend.restore_state(sequence_id, state):
-            self._free_ids.append(sequence_id)
-            return None
-        if self._backend.truncate(sequence_id, match.n_tokens) < match.n_tokens:  # what a window forgot is not saved
+        if not self._offloader.restore(found, sequence_id):
             self._free_ids.append(sequence_id)
             return None
         self._tree.insert(sequence_id, (), adapters)
         self._tree.lock(sequence_id)
-        self.record_computed(sequence_id, tokens[: match.n_tokens])
-        return Slot(sequence_id, match.n_tokens)
+        self.record_computed(sequence_id, tokens[: found.n_tokens])
+        return Slot(sequence_id, found.n_tokens)
 
     def _unshare_cells(self, sequence_id: int, begin: int) -> bool:
         """Give the sequence its own cells from `begin` on: a shared cell has one position for all its sequences.
@@ -284,13 +305,6 @@ class KVCacheManager:
         self.truncate(sequence_id, 0)
         return self.evict_until_free(n_tokens) and self._backend.restore_state(sequence_id, state)
 
-    def _save(self, sequence_id: int) -> bool:
-        """Save the sequence if that is worthwhile; return whether it was saved."""
-        if self._offloader is None or not self._offloader.is_worth_saving(sequence_id):
-            return False
-        self._offloader.save(sequence_id)
-        return True
-
     def _new_id(self) -> int:
         if not self._free_ids:
             evicted = self.evict_one()
@@ -298,53 +312,28 @@ class KVCacheManager:
         return self._free_ids.pop()
 
     def _evict(self, sequence_id: int) -> None:
-        self._save(sequence_id)
+        if self._offloader is not None and self._offloader.is_worth_keeping(sequence_id):
+            self._offloader.save(sequence_id)
+        elif self._offloader is not None:
+            self._offloader.save_checkpoint(sequence_id)  # its cells are saved, or others'
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)
         self._free_ids.append(sequence_id)
 
 
-class StateOffloader:
-    """Saving and restoring of `backend`'s sequences in `store`, separately for each adapter set."""
+def plan_checkpoints(branches: Iterable[int], n_cached: int, n_prompt: int) -> tuple[int, ...]:
+    """Return after how many tokens of a prompt to save states: at the `branches`, and at its end for its next turn.
 
-    def __init__(self, backend: Backend, tree: PrefixTree, store: StateStore) -> None:
-        self._backend = backend
-        self._can_cut = backend.facts.supports_truncation
-        self._tree = tree
-        self.store = store
-
-    def match(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> SavedMatch | None:
-        """Return the saved state for the prefix `begin` if restoring pays; `n_cached` of its tokens are cached."""
-        match = self.store.match(begin, _namespace_of(adapters))
-        if match is None or match.n_tokens < n_cached + MIN_SAVED_TOKENS:
-            return None
-        if MAX_RESTORED_SHARE * match.n_tokens < match.n_saved:
-            return None
-        return match if self._can_cut or match.n_tokens == match.n_saved else None
-
-    def save(self, sequence_id: int) -> None:
-        """Save a sequence."""
-        namespace = _namespace_of(self._tree.namespace(sequence_id))
-        self.store.save(self._tree.tokens(sequence_id), self._backend.save_state(sequence_id), namespace)
-
-    def is_worth_saving(self, sequence_id: int) -> bool:
-        """Return whether a sequence has enough tokens that are neither shared nor saved."""
-        return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
-
-    def is_cheap_to_evict(self, sequence_id: int) -> bool:
-        """Return whether a sequence is short, saved, or can be saved now."""
-        return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
-
-    def _fits(self, sequence_id: int) -> bool:
-        return self._backend.state_bytes(sequence_id) <= self.store.max_state_bytes
-
-    def _is_short(self, sequence_id: int) -> bool:
-        return self._tree.exclusive_cells(sequence_id) < MIN_SAVED_TOKENS
-
-    def _is_saved(self, sequence_id: int) -> bool:
-        return self.store.has(self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id)))
-
-
-def _namespace_of(adapters: Hashable) -> str:
-    """Return the store's name of an adapter set, stable across restarts; empty for no adapters."""
-    return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""
+    The same prompt again continues before its last token; that place costs a step, so it has to be worth it.
+    """
+    planned: list[int] = []
+    last = n_cached
+    for place in sorted(branches):
+        if last + MIN_SAVED_TOKENS <= place < n_prompt:
+            planned.append(place)
+            last = place
+    if n_prompt - 1 - last >= MIN_END_TOKENS:
+        planned.append(n_prompt - 1)
+    elif n_prompt - last >= MIN_SAVED_TOKENS:
+        planned.append(n_prompt)
+    return tuple(planned)

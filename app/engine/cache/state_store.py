@@ -1,49 +1,31 @@
-"""The store of saved sequence states: in host memory, and on disk for the next start.
+"""The store of saved sequence states and checkpoints: in host memory, and on disk for the next start.
 
 Owns the files under `<cache>/prefix/<model fingerprint>` and the states in memory; the least recently used are dropped
-first. Each state is a file, written under another name and renamed, so that a kill leaves no incomplete file; checked
-against its tokens and a checksum when read. Several processes may share a folder: a file that another removed is a
-miss. Independent of the states' contents.
+first. A checkpoint is written when a state that begins with its tokens is: without the state's cells it is of no use.
+Several processes may share a folder: a file that another removed is a miss. Independent of the states' contents.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import queue
-import struct
 import threading
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from quantizer.files import write_atomically, writer_of
-from quantizer.process import is_process_alive
+from app.engine.cache.state_file import StateKey, Tokens, read_state, states_in, write_state
 
-__all__ = ["SavedMatch", "StateKey", "StateStore", "Tokens", "read_state", "states_in", "write_state"]
+__all__ = ["SavedMatch", "StateStore"]
 
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
-_MAGIC = b"localllm-seq-1\n\0"
-_LENGTH = struct.Struct("<I")
-_MAX_HEADER_BYTES = 4096
-
-Tokens = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StateKey:
-    """Key of a state: its `tokens`, computed in a `namespace`."""
-
-    namespace: str
-    tokens: Tokens
+MAX_CHECKPOINT_BYTES = 256 << 20  # of the checkpoints along one sequence
+MIN_CHECKPOINTS, MAX_CHECKPOINTS = 2, 8  # along one sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +66,28 @@ class StateStore:
         self._writer = threading.Thread(target=self._write_files, name="prefix-writer", daemon=True)
         self._writer.start()
 
-    def match(self, tokens: Sequence[int], namespace: str = "") -> SavedMatch | None:
-        """Return the saved state of `namespace` with the longest common prefix with `tokens`, None without any."""
-        token_array = np.asarray(tokens, np.int32)
-        with self._lock:
-            found = [
-                SavedMatch(name, _n_common(entry.key.tokens, token_array), len(entry.key.tokens))
-                for name, entry in self._entries.items()
-                if entry.key.namespace == namespace
-            ]
-        best = max(found, key=lambda match: (match.n_tokens, -match.n_saved), default=None)
+    def match(self, tokens: Sequence[int], namespace: str = "", *, is_whole: bool = False) -> SavedMatch | None:
+        """Return the saved state of `namespace` with the longest common prefix with `tokens`, None without any.
+
+        With `is_whole` only states count whose tokens are all among those.
+        """
+        found = self._matches(np.asarray(tokens, np.int32), namespace, is_checkpoint=False)
+        usable = [match for match in found if not is_whole or match.n_tokens == match.n_saved]
+        best = max(usable, key=lambda match: (match.n_tokens, -match.n_saved), default=None)
         return best if best is not None and best.n_tokens else None
+
+    def checkpoints(self, tokens: Sequence[int], namespace: str = "") -> list[SavedMatch]:
+        """Return the checkpoints that `tokens` begin with, the longest first."""
+        found = self._matches(np.asarray(tokens, np.int32), namespace, is_checkpoint=True)
+        return sorted((match for match in found if match.n_tokens == match.n_saved), key=lambda match: -match.n_tokens)
+
+    def _matches(self, tokens: Tokens, namespace: str, *, is_checkpoint: bool) -> list[SavedMatch]:
+        with self._lock:
+            return [
+                SavedMatch(name, _n_common(entry.key.tokens, tokens), len(entry.key.tokens))
+                for name, entry in self._entries.items()
+                if entry.key.namespace == namespace and entry.key.is_checkpoint == is_checkpoint
+            ]
 
     def load(self, match: SavedMatch) -> bytes | bytearray | None:
         """Return the state of a match, None if its file is missing or invalid."""
@@ -113,25 +106,42 @@ class StateStore:
         return state
 
     def save(self, tokens: Sequence[int], state: bytes | bytearray, namespace: str = "") -> None:
-        """Save a state; states of its namespace that are prefixes of it are removed."""
-        token_array = np.asarray(tokens, np.int32)
-        name = hashlib.blake2b(namespace.encode() + token_array.tobytes(), digest_size=16).hexdigest()
+        """Save a state; states of its namespace that are prefixes of it are removed, and checkpoints written too."""
+        key = StateKey(namespace, np.asarray(tokens, np.int32))
+        prefixes = self._matches(key.tokens, namespace, is_checkpoint=False)
         with self._lock:
-            others = [(name, entry.key) for name, entry in self._entries.items() if entry.key.namespace == namespace]
-            for prefix in [name for name, key in others if _n_common(key.tokens, token_array) == len(key.tokens)]:
-                self._remove(prefix)
-            self._entries[name] = _Entry(StateKey(namespace, token_array), state, 0)
-        self._to_write.put(name)
+            for match in prefixes:
+                if match.n_tokens == match.n_saved:
+                    self._remove(match.name)
+            self._entries[_name_of(key)] = _Entry(key, state, 0)
+        self._to_write.put(_name_of(key))
+        for match in self.checkpoints(tokens, namespace):
+            self._to_write.put(match.name)
+
+    def save_checkpoint(self, tokens: Sequence[int], state: bytes | bytearray, namespace: str = "") -> None:
+        """Keep the checkpoint after `tokens`, and of those before it as many as one sequence may have.
+
+        The first, where chats part, and the last stay; of the others goes the one nearest to its neighbours.
+        """
+        key = StateKey(namespace, np.asarray(tokens, np.int32), is_checkpoint=True)
+        n_most = min(MAX_CHECKPOINTS, max(MIN_CHECKPOINTS, MAX_CHECKPOINT_BYTES // max(1, len(state))))
+        path = [*reversed(self.checkpoints(tokens, namespace)), SavedMatch(_name_of(key), len(tokens), len(tokens))]
+        with self._lock:
+            while len(path) > n_most:
+                gaps = {index: path[index + 1].n_tokens - path[index - 1].n_tokens for index in range(1, len(path) - 1)}
+                self._remove(path.pop(min(gaps, key=lambda index: gaps[index])).name)
+            self._entries[_name_of(key)] = _Entry(key, state, 0)
+        self._to_write.put("")  # the memory may be full now
 
     @property
     def max_state_bytes(self) -> int:
         """The largest state to save: half of the memory for all."""
         return self._max_memory_bytes // 2
 
-    def has(self, tokens: Sequence[int], namespace: str = "") -> bool:
-        """Return whether a saved state of `namespace` begins with all of `tokens`."""
+    def n_saved(self, tokens: Sequence[int], namespace: str = "") -> int:
+        """Return how many of the first `tokens` a saved state of `namespace` begins with."""
         match = self.match(tokens, namespace)
-        return match is not None and match.n_tokens == len(tokens)
+        return 0 if match is None else match.n_tokens
 
     def close(self) -> None:
         """Write the remaining states to disk and end the writing thread."""
@@ -139,8 +149,8 @@ class StateStore:
         self._writer.join()
 
     def _remove(self, name: str) -> None:
-        entry = self._entries.pop(name)
-        if entry.file_bytes:
+        entry = self._entries.pop(name, None)
+        if entry is not None and entry.file_bytes:
             (self._folder / name).unlink(missing_ok=True)
 
     # The writing thread
@@ -180,85 +190,6 @@ def _n_common(left: Tokens, right: Tokens) -> int:
     return int(differs.argmax()) if differs.any() else n_most
 
 
-def write_state(folder: Path, name: str, key: StateKey, state: bytes | bytearray, max_bytes: int) -> int:
-    """Write the file `name` and return its size, 0 if it is larger than `max_bytes` or cannot be written.
-
-    The files are only a cache, so failures are no errors.
-    """
-    header, tokens = _header(key, state), key.tokens
-    n_bytes = len(_MAGIC) + _LENGTH.size + len(header) + tokens.nbytes + len(state)
-    if n_bytes > max_bytes:
-        return 0
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # these are conversations
-        pieces = (_MAGIC, _LENGTH.pack(len(header)), header, tokens.tobytes(), state)
-        write_atomically(folder / name, pieces, sync=False)
-    except OSError:
-        return 0
-    return n_bytes
-
-
-def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
-    """Yield name, key and bytes of each file, the least recently used first; remove invalid and abandoned files."""
-    for path in sorted(folder.iterdir(), key=_used) if folder.is_dir() else ():
-        found = _read_key(path) if not writer_of(path) else None
-        if found is not None:
-            yield (path.name, *found)
-        elif not is_process_alive(writer_of(path)):
-            path.unlink(missing_ok=True)
-
-
-def read_state(path: Path, key: StateKey) -> bytes | None:
-    """Return the state in a file, None if it is missing, damaged or another key's."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    parts = _read_begin(data[: len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES])
-    if parts is None:
-        return None
-    header, begin = parts
-    middle = begin + 4 * header["n_tokens"]
-    state = data[middle:]
-    is_ours = data[begin:middle] == key.tokens.tobytes() and _header(key, state) == json.dumps(header).encode()
-    return state if is_ours else None
-
-
-def _header(key: StateKey, state: bytes | bytearray) -> bytes:
-    checksum = zlib.crc32(state, zlib.crc32(key.tokens.tobytes()))
-    sizes = {"n_tokens": len(key.tokens), "state_bytes": len(state), "crc32": checksum}
-    return json.dumps({"namespace": key.namespace, **sizes}).encode()
-
-
-def _used(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process removed it
-        return 0.0
-
-
-def _read_key(path: Path) -> tuple[StateKey, int] | None:
-    """Return the key in a file and the file's size, None for an incomplete or foreign file."""
-    try:
-        with path.open("rb") as file:
-            parts = _read_begin(file.read(len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES))
-            if parts is None:
-                return None
-            header, begin = parts
-            file.seek(begin)
-            tokens = np.frombuffer(file.read(4 * header["n_tokens"]), np.int32)
-            n_bytes = begin + 4 * header["n_tokens"] + header["state_bytes"]
-            is_whole = len(tokens) == header["n_tokens"] and os.fstat(file.fileno()).st_size == n_bytes
-            key = StateKey(str(header["namespace"]), tokens)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return (key, n_bytes) if is_whole else None
-
-
-def _read_begin(data: bytes) -> tuple[dict[str, Any], int] | None:
-    """Return the header and the offset of the tokens, None for invalid data."""
-    begin = len(_MAGIC) + _LENGTH.size
-    if len(data) < begin or not data.startswith(_MAGIC):
-        return None
-    end = begin + _LENGTH.unpack_from(data, len(_MAGIC))[0]
-    return (json.loads(data[begin:end]), end) if end <= len(data) else None
+def _name_of(key: StateKey) -> str:
+    kind = b"checkpoint" if key.is_checkpoint else b""
+    return hashlib.blake2b(kind + key.namespace.encode() + key.tokens.tobytes(), digest_size=16).hexdigest()

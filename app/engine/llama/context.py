@@ -192,6 +192,33 @@ class LlamaBackend:
         lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
         return False
 
+    def save_checkpoint(self, sequence_id: int) -> bytearray:
+        size = lib.llama_state_seq_get_size_ext(self._context, sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        checkpoint = bytearray(size)
+        buffer = (ctypes.c_uint8 * size).from_buffer(checkpoint)
+        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        n_bytes = lib.llama_state_seq_get_data_ext(self._context, buffer, size, sequence_id, flags)
+        assert n_bytes == size, "a checkpoint has the announced size"
+        return checkpoint
+
+    def restore_checkpoint(
+        self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: bytes | bytearray
+    ) -> bool:
+        if self._states:
+            self._states.forget(sequence_id)
+        if source_id is not None and source_id != sequence_id:
+            lib.llama_memory_seq_cp(self._memory, source_id, sequence_id, 0, n_tokens)
+        data = bytes(checkpoint)  # no copy of bytes
+        buffer = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
+        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        # the states are now those before `n_tokens`, so that cutting there changes the attention's cells only
+        if lib.llama_state_seq_set_data_ext(
+            self._context, buffer, len(data), sequence_id, flags
+        ) and lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
+            return True
+        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        return False
+
     def interrupt(self) -> None:
         self._interrupt.set()
 

@@ -184,3 +184,14 @@ class MtpBackend(LlamaBackend):
         if is_restored:
             self.mtp.restore_state(sequence_id, bytes(view[end:]))
         return is_restored
+
+    def restore_checkpoint(
+        self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: bytes | bytearray
+    ) -> bool:
+        if not super().restore_checkpoint(sequence_id, source_id, n_tokens, checkpoint):
+            return False
+        if source_id is not None and source_id != sequence_id:
+            self.mtp.share_cells(source_id, sequence_id, 0, n_tokens)
+        else:
+            self.mtp.truncate(sequence_id, n_tokens)
+        return True

@@ -120,7 +120,7 @@ class Engine:
             sequence.n_computed = min(sequence.n_computed, self._cache.narrow(sequence.slot_id))
         self._drafter.assign(runnable, self._budget)
         shares = schedule([sequence.demand for sequence in runnable], self._budget)
-        self._defer_last_prompt_tokens(shares)
+        self._end_at_checkpoints(shares)
         self._slots.free_cells_for(shares)
         if shares:
             self._backend.set_adapters(runnable[0].adapters)
@@ -183,14 +183,12 @@ class Engine:
 
     # One batch
 
-    def _defer_last_prompt_tokens(self, shares: dict[int, int]) -> None:
-        """Compute the last prompt token in a step of its own if the cache cannot be truncated, for a checkpoint."""
-        if self._facts.supports_truncation:
-            return
+    def _end_at_checkpoints(self, shares: dict[int, int]) -> None:
+        """End each share where states are to be saved: the tokens after that come in later steps."""
         for sequence in self._slots.running:
-            is_last = not sequence.n_output and shares.get(sequence.arrival) == sequence.n_pending
-            if is_last and sequence.n_pending > 1:
-                shares[sequence.arrival] -= 1
+            n_most = sequence.n_until_checkpoint
+            if sequence.arrival in shares and n_most < sequence.n_pending:
+                shares[sequence.arrival] = min(shares[sequence.arrival], n_most)
 
     def _n_more_steps(self) -> int:
         """Return how many steps may follow this one without scheduling."""
@@ -263,9 +261,9 @@ class Engine:
             sequence.n_repeated = max(0, sequence.n_repeated - n_known)
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])
             self._emit_prompt(sequence, row, begin, n_known)
-            if sequence.n_pending == 1 and not sequence.n_output and not self._facts.supports_truncation:
+            if sequence.n_computed in sequence.checkpoints and n_known == n_tokens:
                 self._cache.checkpoint(sequence.slot_id)
-            elif sequence.n_pending == 0:
+            if sequence.n_pending == 0:
                 try:
                     n_steps = self._emit_output(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
                 except UserError as error:  # a grammar that allows no token ends its own request only

@@ -30,8 +30,9 @@ class Sequence:
 
     `sequence_id` is None without a slot. `draft` is verified in the next step; `probes` are only compared with the next
     sample, to estimate acceptance where drafts do not pay. `acceptance` is by draft source. `limit` is the maximum of
-    prompt and answer tokens together. `visible_tags` maps special tokens that count as text to that text. Times are in
-    seconds on one monotonic clock.
+    prompt and answer tokens together. `visible_tags` maps special tokens that count as text to that text. Other
+    prompts may leave this one at its `branches`, in tokens; the states at its `checkpoints` are saved once these are
+    computed. Times are in seconds on one monotonic clock.
     """
 
     request: Request
@@ -44,6 +45,8 @@ class Sequence:
     arrived_s: float
     visible_tags: Mapping[int, bytes] = field(default_factory=dict)
     adapters: AdapterSet = NO_ADAPTERS
+    branches: tuple[int, ...] = ()
+    checkpoints: tuple[int, ...] = ()
     text: IncrementalDetokenizer = field(init=False)
     logprob_buffer: LogprobBuffer | None = None
     echo: Echo | None = None
@@ -90,6 +93,11 @@ class Sequence:
     @property
     def n_pending(self) -> int:
         return len(self.tokens) - self.n_computed
+
+    @property
+    def n_until_checkpoint(self) -> int:
+        """How many tokens may be computed before states are saved; all that are pending if none are."""
+        return next((place - self.n_computed for place in self.checkpoints if place > self.n_computed), self.n_pending)
 
     @property
     def is_decoding(self) -> bool:
@@ -249,7 +257,18 @@ class Admission:
             arrived_s=self._clock(),
             visible_tags=self._visible_tags(request),
             adapters=adapters,
+            branches=self._branches(request, tokens),
         )
+
+    def _branches(self, request: Request, tokens: list[int]) -> tuple[int, ...]:
+        """Return the request's branches in tokens, none where sequences can be truncated and need no checkpoints."""
+        prompt = request.prompt
+        if self._facts.supports_truncation or not isinstance(prompt, str):
+            return () if self._facts.supports_truncation else request.branches
+        begins = (
+            self._backend.tokenize(prompt[:end], request.add_special, request.parse_special) for end in request.branches
+        )
+        return tuple(_n_common(begin, tokens) for begin in begins)
 
     def _visible_tags(self, request: Request) -> dict[int, bytes]:
         """Return the special token of each visible tag that is a single token, with its text."""
@@ -284,3 +303,9 @@ def _never_ends(request: Request) -> bool:
     limits = (request.max_tokens, request.max_time_s, request.max_predict_s)
     is_limited = request.stop or any(limit is not None for limit in limits)
     return request.ignore_eos and not is_limited and not request.sampling.grammar
+
+
+def _n_common(begin: list[int], tokens: list[int]) -> int:
+    """Return how many of the first `tokens` are those of `begin`; cut text may end in other tokens."""
+    pairs = enumerate(zip(begin, tokens, strict=False))
+    return next((index for index, (one, other) in pairs if one != other), min(len(begin), len(tokens)))

@@ -107,8 +107,14 @@ class SlotManager:
         )
 
     def _start(self, sequence: Sequence) -> None:
-        slot = self._cache.allocate(sequence.reusable, sequence.adapters, wants_first_cells=sequence.is_scoring)
+        slot = self._cache.allocate(
+            sequence.reusable,
+            sequence.adapters,
+            wants_first_cells=sequence.is_scoring,
+            branches=sequence.branches,
+        )
         sequence.sequence_id, sequence.n_computed = slot.sequence_id, slot.n_cached
+        sequence.checkpoints = slot.checkpoints
         if sequence.scheduled_s is None:
             sequence.scheduled_s = self._clock()
             sequence.n_cached = slot.n_cached

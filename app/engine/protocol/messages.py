@@ -184,6 +184,7 @@ class BackendFacts:
     is_on_host: bool = True
     passes_over_cells: bool = False
     can_generate: bool = True
+    has_attention: bool = True
     adapters: tuple[Adapter, ...] = ()
 
     @property

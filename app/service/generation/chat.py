@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request
+from app.service.generation.branches import branches_of
 from app.service.generation.earlier_turns import REASONING, messages_for
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
@@ -44,13 +45,15 @@ _ELSE = "Call a function only where it helps; answer in plain words otherwise. T
 class Prompt:
     """Text for the engine; `add_special` is False when the text begins with the model's first token already.
 
-    `tags` mark the model's reasoning, `tool_calling` its calls of the tools it was offered.
+    `tags` mark the model's reasoning, `tool_calling` its calls of the tools it was offered. Other
+    prompts may leave the text at its `branches`, in characters.
     """
 
     text: str
     add_special: bool
     tags: ReasoningTags = NO_REASONING
     tool_calling: ToolCalling | None = None
+    branches: tuple[int, ...] = ()
 
     @property
     def visible_tags(self) -> tuple[str, ...]:
@@ -95,7 +98,11 @@ class ChatTurn:
     def requests(self, prompt: Prompt) -> tuple[Request, ...]:
         """Return the engine's requests, with `prompt`. Raises RequestError for a call that cannot be enforced."""
         request = replace(
-            self.request, prompt=prompt.text, add_special=prompt.add_special, visible_tags=prompt.visible_tags
+            self.request,
+            prompt=prompt.text,
+            add_special=prompt.add_special,
+            visible_tags=prompt.visible_tags,
+            branches=prompt.branches,
         )
         if grammar := self._grammar(prompt):
             request = replace(request, sampling=replace(request.sampling, grammar=grammar))
@@ -112,6 +119,7 @@ class ChatTurn:
 async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     """Return the generation of `turn` on `model`. Raises RequestError where its template refuses the messages."""
     prompt = await prompt_of(model, turn)
+    prompt = replace(prompt, branches=await _branches(model, turn, prompt))
     requests = turn.requests(prompt)
     if notice := notice_of_notes(turn.messages):
         model.record.notices.append(notice)
@@ -149,6 +157,18 @@ async def n_prompt_tokens(model: ServedModel, turn: ChatTurn) -> int:
     """Return how many tokens the prompt of `turn` has. Raises as `prompt_of`."""
     prompt = await prompt_of(model, turn)
     return await model.n_tokens(prompt.text, add_special=prompt.add_special)
+
+
+async def _branches(model: ServedModel, turn: ChatTurn, prompt: Prompt) -> tuple[int, ...]:
+    """Return where other prompts may leave this one, if the model is not known to need no such place."""
+    facts = model.engine.status.facts
+    if facts is not None and facts.supports_truncation:
+        return ()
+
+    async def render(messages: Messages) -> str:
+        return (await _prompt(model, turn, messages)).text
+
+    return await branches_of(prompt.text, turn.messages, render)
 
 
 def _in_text(prompt: Prompt, begun: str = "") -> Prompt:

@@ -19,7 +19,7 @@ from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_
 from quantizer.errors import EngineError, UserError
 from quantizer.process import ChildProcess
 
-__all__ = ["BACKGROUND_PRIORITY", "IdleTuning", "PrefillAhead", "PromptAfter"]
+__all__ = ["BACKGROUND_PRIORITY", "IdleTuning", "PrefillAhead", "PromptAfter", "common_prefix"]
 
 BACKGROUND_PRIORITY = -1  # of requests that only fill the cache
 IDLE_S = 5.0  # without work before measuring begins
@@ -56,7 +56,7 @@ class PrefillAhead:
     async def _run(self, request: Request, prompt_after: PromptAfter) -> None:
         await asyncio.sleep(self._quiet_s)
         with contextlib.suppress(UserError):  # the next request meets the same error
-            prefix = _common_prefix(*[await prompt_after(word) for word in _ANY_TWO_WORDS])
+            prefix = common_prefix(*[await prompt_after(word) for word in _ANY_TWO_WORDS])
             if not prefix or not self._engine.is_available or self._engine.n_running:
                 return
             async with self._engine.answer(_prefill_request(request, prefix)) as events:
@@ -64,7 +64,8 @@ class PrefillAhead:
                     pass
 
 
-def _common_prefix(one: str, other: str) -> str:
+def common_prefix(one: str, other: str) -> str:
+    """Return what two texts begin with."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return "".join(character for character, _ in same)
 
@@ -80,6 +81,7 @@ def _prefill_request(request: Request, text: str) -> Request:
         priority=BACKGROUND_PRIORITY,
         n_logprobs=None,
         visible_tags=(),
+        branches=(),
     )
 
 

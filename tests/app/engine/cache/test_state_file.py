@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.cache.state_store import StateKey, read_state, states_in, write_state
+from app.engine.cache.state_file import StateKey, read_state, states_in, write_state
 
 LABEL = StateKey("namespace", np.arange(3, dtype=np.int32))
 STATE = b"state" * 100

@@ -41,8 +41,8 @@ def test_a_state_is_never_matched_or_replaced_from_another_namespace(tmp_path: P
     store.close()
     again = StateStore(tmp_path)
     assert load(again, [1, 2, 3]) == b"plain"
-    assert not again.has([1, 2, 3])
-    assert again.has([1, 2, 3], "adapter")
+    assert again.n_saved([1, 2, 3]) == 2
+    assert again.n_saved([1, 2, 3], "adapter") == 3
     assert again.match([1, 2], "other") is None
     again.close()
 
@@ -54,7 +54,7 @@ def test_a_longer_sequence_replaces_its_prefix(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
     again = StateStore(tmp_path)
     assert load(again, [1, 2]) == b"long"
-    assert again.has([1, 2])
+    assert again.n_saved([1, 2]) == 2
     again.close()
 
 
@@ -108,3 +108,30 @@ def test_a_full_disk_costs_the_file_and_nothing_else(tmp_path: Path) -> None:
     assert load(store, [1, 2, 3]) == b"state"
     store.close()
     assert store.load(SavedMatch("missing", 1, 1)) is None
+
+
+def test_checkpoints_of_one_sequence_keep_the_first_and_the_last_and_lose_the_densest(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    tokens = list(range(1000))
+    for n_tokens in (100, 200, 210, 300, 400, 500, 600, 700, 800):
+        store.save_checkpoint(tokens[:n_tokens], b"states")
+    assert [match.n_tokens for match in store.checkpoints(tokens)] == [800, 700, 600, 500, 400, 300, 200, 100]
+    store.save_checkpoint(tokens[:900], bytes(200 << 20))
+    assert [match.n_tokens for match in store.checkpoints(tokens)] == [900, 100]
+    store.close()
+
+
+def test_checkpoints_are_written_with_a_state_that_has_their_tokens_and_outlive_longer_states(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save_checkpoint([1, 2], b"early")
+    store.save_checkpoint([7, 8], b"other")
+    store.save([1, 2, 3], b"state")
+    store.save([1, 2, 3, 4], b"longer")
+    store.close()
+    again = StateStore(tmp_path)
+    (match,) = again.checkpoints([1, 2, 3])
+    assert again.load(match) == b"early"
+    assert again.checkpoints([7, 8, 9]) == []
+    assert load(again, [1, 2, 3]) == b"longer"
+    assert again.match([1, 2, 3], is_whole=True) is None
+    again.close()

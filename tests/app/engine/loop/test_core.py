@@ -355,16 +355,18 @@ def test_a_full_cache_evicts_the_least_recently_used_prefix() -> None:
     assert record.finished["b2"].usage.n_cached_tokens == 0
 
 
-def test_a_model_without_truncation_reuses_only_whole_sequences() -> None:
+def test_a_model_without_truncation_reuses_whole_sequences_and_what_it_saved_of_its_states(tmp_path: Path) -> None:
     record = Record()
-    engine = Engine(FakeBackend(supports_truncation=False), record)
+    store = StateStore(tmp_path)
+    engine = Engine(FakeBackend(supports_truncation=False), record, store)
     engine.submit(request("a", prompt="x" * 50, n_tokens=4, ignore_eos=True))
     run(engine)
     engine.submit(request("b", prompt="x" * 50 + record.text["a"] + "!", n_tokens=1))
     engine.submit(request("c", prompt="x" * 50 + "?", n_tokens=1))
     run(engine)
     assert record.finished["b"].usage.n_cached_tokens == 53
-    assert record.finished["c"].usage.n_cached_tokens == 49  # from the checkpoint before the last prompt token
+    assert record.finished["c"].usage.n_cached_tokens == 50  # from the checkpoint at the end of the prompt
+    store.close()
 
 
 @pytest.mark.parametrize("n_rollback", [0, 3, 15])

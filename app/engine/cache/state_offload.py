@@ -1,0 +1,163 @@
+"""Saving sequences and checkpoints in the store, and finding what of them continues a prompt.
+
+Owns which sequences are worth saving, and which restoration pays. Independent of requests and of who evicts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from app.engine.backend import Backend
+from app.engine.cache.prefix_tree import PrefixTree
+from app.engine.cache.state_store import SavedMatch, StateStore
+from app.engine.request import AdapterSet
+
+__all__ = ["MIN_SAVED_TOKENS", "Restoration", "StateOffloader"]
+
+MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
+MAX_RESTORED_SHARE = 32  # a state is restored for a prefix of at least 1/32 of it
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """What continues a prompt after its first `n_tokens`: a saved state, a checkpoint, or both.
+
+    A checkpoint without a state is restored beside the cells of the cached sequence `source_id`.
+    """
+
+    n_tokens: int
+    state: SavedMatch | None = None
+    checkpoint: SavedMatch | None = None
+    source_id: int | None = None
+
+    @property
+    def n_cells(self) -> int:
+        """The cells to be free: those of the whole state, which is truncated later."""
+        if self.state is not None:
+            return self.state.n_saved
+        return self.n_tokens if self.source_id is None else 0
+
+
+class StateOffloader:
+    """Saving and restoring of `backend`'s sequences in `store`, separately for each adapter set.
+
+    A sequence that can be truncated is restored for any prefix. Another continues where its states were saved: at the
+    end of the whole sequence, or at a checkpoint, if the cells before that are cached or saved too.
+    """
+
+    def __init__(self, backend: Backend, tree: PrefixTree, store: StateStore) -> None:
+        self._backend = backend
+        self._facts = backend.facts
+        self._tree = tree
+        self._store = store
+
+    def find(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
+        """Return what continues the prefix `begin` if restoring pays; `n_cached` of its tokens need none."""
+        if self._facts.supports_truncation:
+            match = self._store.match(begin, _namespace_of(adapters))
+            found = None if match is None else Restoration(match.n_tokens, match)
+        else:
+            found = self._find_states(begin, adapters)
+        if found is None or found.n_tokens < n_cached + MIN_SAVED_TOKENS:
+            return None
+        if found.state is not None and MAX_RESTORED_SHARE * found.n_tokens < found.state.n_saved:
+            return None
+        return found
+
+    def _find_states(self, begin: Sequence[int], adapters: AdapterSet) -> Restoration | None:
+        """Return the longest prefix whose states are saved, with what holds its cells."""
+        namespace = _namespace_of(adapters)
+        whole = self._store.match(begin, namespace, is_whole=True)
+        best = None if whole is None else Restoration(whole.n_tokens, whole)
+        cached, saved = self._tree.match(begin, adapters), self._store.match(begin, namespace)
+        for checkpoint in self._store.checkpoints(begin, namespace):
+            n_tokens = checkpoint.n_tokens
+            if best is not None and n_tokens <= best.n_tokens:
+                break
+            if not self._facts.has_attention:
+                return Restoration(n_tokens, checkpoint=checkpoint)
+            if n_tokens <= cached.n_tokens:
+                return Restoration(n_tokens, checkpoint=checkpoint, source_id=cached.sequence_id)
+            if saved is not None and n_tokens <= saved.n_tokens:
+                return Restoration(n_tokens, saved, checkpoint)
+        return best
+
+    def n_known(self, begin: Sequence[int], adapters: AdapterSet) -> int:
+        """Return how many of the first tokens some cached or saved sequence has, whether or not they can be used."""
+        return max(self._tree.match(begin, adapters).n_tokens, self._store.n_saved(begin, _namespace_of(adapters)))
+
+    def restore(self, found: Restoration, sequence_id: int) -> bool:
+        """Restore into an empty sequence; return False, leaving it empty, if something is missing or does not fit."""
+        source_id = found.source_id
+        if found.state is not None:
+            state = self._store.load(found.state)
+            if state is None or not self._backend.restore_state(sequence_id, state):
+                return False
+            source_id = sequence_id
+        if found.checkpoint is not None:
+            checkpoint = self._store.load(found.checkpoint)
+            if checkpoint is None:
+                self._backend.truncate(sequence_id, 0)
+                return False
+            return self._backend.restore_checkpoint(sequence_id, source_id, found.n_tokens, checkpoint)
+        # what a window forgot is not saved
+        return self._backend.truncate(sequence_id, found.n_tokens) == found.n_tokens
+
+    def save(self, sequence_id: int) -> None:
+        """Save a sequence."""
+        tokens, namespace = self._key(sequence_id)
+        self._store.save(tokens, self._backend.save_state(sequence_id), namespace)
+
+    def save_checkpoint(self, sequence_id: int) -> None:
+        """Save the states of a sequence as it is now, unless the last ones saved are about as far."""
+        if not self._lacks_states(sequence_id):
+            return
+        checkpoint = self._backend.save_checkpoint(sequence_id)
+        if len(checkpoint) <= self._store.max_state_bytes:
+            tokens, namespace = self._key(sequence_id)
+            self._store.save_checkpoint(tokens, checkpoint, namespace)
+
+    def is_worth_saving(self, sequence_id: int) -> bool:
+        """Return whether a sequence has enough tokens that no saved one has."""
+        tokens, namespace = self._key(sequence_id)
+        return len(tokens) - self._store.n_saved(tokens, namespace) >= MIN_SAVED_TOKENS and self._fits(sequence_id)
+
+    def is_worth_keeping(self, sequence_id: int) -> bool:
+        """Return whether a sequence that is evicted has enough tokens that are neither shared nor saved."""
+        return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
+
+    def is_cheap_to_evict(self, sequence_id: int) -> bool:
+        """Return whether a sequence is short, saved, or can be saved now."""
+        return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
+
+    def _lacks_states(self, sequence_id: int) -> bool:
+        """Return whether a sequence that cannot be truncated ends far from its last checkpoint.
+
+        A saved sequence that ends here does not count: it is replaced by a longer one.
+        """
+        if self._facts.supports_truncation:
+            return False
+        tokens, namespace = self._key(sequence_id)
+        last = self._store.checkpoints(tokens, namespace)[:1]
+        return len(tokens) - sum(match.n_tokens for match in last) >= MIN_SAVED_TOKENS
+
+    def _fits(self, sequence_id: int) -> bool:
+        return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes
+
+    def _is_short(self, sequence_id: int) -> bool:
+        return self._tree.exclusive_cells(sequence_id) < MIN_SAVED_TOKENS
+
+    def _is_saved(self, sequence_id: int) -> bool:
+        tokens, namespace = self._key(sequence_id)
+        return self._store.n_saved(tokens, namespace) == len(tokens)
+
+    def _key(self, sequence_id: int) -> tuple[list[int], str]:
+        return self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id))
+
+
+def _namespace_of(adapters: Hashable) -> str:
+    """Return the store's name of an adapter set, stable across restarts; empty for no adapters."""
+    return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""
