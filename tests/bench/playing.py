@@ -54,6 +54,10 @@ class FreeDrafts(StepCost):
     def ratios_from(self, n_step: int) -> Iterator[float]:
         return repeat(1.0, MAX_DRAFT_TOKENS + 1)
 
+    def ratio(self, n_tokens: int) -> float:
+        """Return what a part of a split batch costs."""
+        return 0.0
+
 
 class Player:
     """A player of `workload` over `model`, with its store in `folder`.

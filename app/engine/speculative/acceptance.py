@@ -197,13 +197,13 @@ def _verify_costs(cost: StepCost, n_step: int, rejection: Rejection) -> Iterator
     if not rejection.is_split or n_beside <= 0:
         return cost.ratios_from(n_step)
     own = islice(cost.ratios_from(rejection.n_known), 1, None)
-    return chain((cost.ratio(n_step),), map(add, own, repeat(cost.ratio(n_beside))))
+    return chain(islice(cost.ratios_from(n_step), 1), map(add, own, repeat(cost.ratio(n_beside))))
 
 
 def _repeat_costs(cost: StepCost, n_step: int, rejection: Rejection) -> Iterator[float]:
     """Yield what the next step costs more after a draft of which 0, 1 … tokens were accepted and all were removed."""
     _, *costs = cost.ratios_from(n_step)
-    plain = cost.ratio(n_step - rejection.n_known + 1)
+    plain = next(cost.ratios_from(n_step - rejection.n_known + 1))
     for ratio in costs:
         yield max(0.0, ratio - plain)
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from app.engine.loop.core import Engine
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.speculative.draft_model import DraftHead, DraftModel
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from quantizer.errors import EngineError, RequestError
 from tests.app.engine.fake_mtp_head import FakeMtpHead
 from tests.app.engine.recording import Record, run
@@ -531,6 +532,19 @@ def test_idle_saving_ends(tmp_path: Path) -> None:
     store.close()
 
 
+class FreeDrafts(StepCost):
+    """Every draft pays, also one that splits the batch of a model with states."""
+
+    def observe(self, n_tokens: int, duration_s: float) -> None:
+        pass
+
+    def ratios_from(self, n_step: int) -> Iterator[float]:
+        return repeat(1.0, MAX_DRAFT_TOKENS + 1)
+
+    def ratio(self, n_tokens: int) -> float:
+        return 0.0
+
+
 def free_steps() -> StepCost:
     """A batch costs hardly more than a token, so whatever can be drafted pays."""
     return StepCost({1: 1.0, 64: 1.01})
@@ -665,7 +679,7 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
     sources: list[DraftSource] = [drafts] if wrong_every else []
     if head_wrong_every:
         sources.insert(0, mtp_drafts(backend, head_wrong_every, ignore_eos=False))
-    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=sources)
+    engine = Engine(backend, record, step_cost=FreeDrafts(), draft_sources=sources)
     wanted: dict[str, Request] = {}
     aborts: list[tuple[int, str]] = []
     for index, (delay, prompt, n_tokens, abort_after, priority, sampling) in enumerate(rows):
