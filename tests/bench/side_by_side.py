@@ -226,7 +226,7 @@ def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
 
 
 def _measure(options: argparse.Namespace, name: str) -> SideBySide:
-    model, tuned = _prepared(options.folder, name)
+    model, tuned = _prepared(options.folder, name, is_tuned=not options.untuned)
     figures: dict[str, list[Figure]] = {OURS: []}
     loads: list[float] = []
     for work in options.only:
@@ -240,7 +240,7 @@ def _measure(options: argparse.Namespace, name: str) -> SideBySide:
     return SideBySide(ours, tuple(others), (min(loads), max(loads)))
 
 
-def _prepared(folder: Path, name: str) -> tuple[Path, Path]:
+def _prepared(folder: Path, name: str, *, is_tuned: bool) -> tuple[Path, Path]:
     """Return the model called `name`, a shape or a file, and the folder of what was measured about it."""
     model = Path(name) if name.endswith(".gguf") else folder / f"{name}.gguf"
     tuned = folder / f"tuned-{model.stem}"
@@ -248,7 +248,7 @@ def _prepared(folder: Path, name: str) -> tuple[Path, Path]:
     if not model.is_file():
         plan = plan_random_model(name, file_type_named(_TYPE), model)
         execute(plan, os.cpu_count() or 1, is_overwriting=False, report=lambda _event: None)
-    if not (tuned / "tune.json").is_file():
+    if is_tuned and not (tuned / "tune.json").is_file():
         environment = os.environ | {"LOCALLLM_CACHE_DIR": str(tuned)}
         subprocess.run(python_command("app.cli.main", "tune", str(model)), env=environment, check=True)
     return model, tuned
@@ -271,6 +271,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers", type=peers, default=[], metavar="FLAGS,...", help=", ".join(PEER_FLAGS))
     parser.add_argument("--rounds", type=int, default=3, help="of each work, whose median counts (3)")
     parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
+    parser.add_argument("--untuned", action="store_true", help="measure no settings first, as on a busy machine")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "localllm-shapes"))
     parser.add_argument("--json", type=Path, metavar="FOLDER", help="keep all samples there, for report.py")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of all text; drawn when not given")
