@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ _POLL_S = 0.25
 
 @dataclass(slots=True)
 class TimedAnswer:
-    """One answer while it streams. Times are seconds of `time.perf_counter`; counts are the server's `usage`.
+    """One answer while it streams. Times are seconds of the client's clock; counts are the server's `usage`.
 
     `prefill_rate` is the server's own, in tokens a second without waiting; None if it reports none.
     """
@@ -60,16 +60,23 @@ class TimedAnswer:
 class BenchClient(HttpConnection):
     """An open connection to a server. Answers are read with `stream`, or whole with `chat` and `complete`.
 
+    `clock` times everything: on a busy machine the seconds of processor time that the server took say more.
     Every method raises ServiceError if the server cannot be reached, refuses, or does not speak OpenAI's API.
     """
 
     def __init__(
-        self, url: str, model: str = "", api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        model: str = "",
+        api_key: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         # llama-server closes idle connections after 5 s, as httpx does: a new request could use one being closed.
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
         super().__init__(url, api_key, transport, timeout=_TIMEOUT_S, limits=limits, trust_env=False)
         self._model = model
+        self.clock = clock
 
     async def wait_ready(self, timeout_s: float) -> str:
         """Wait until the server answers and return the name of its model, by default the first one."""
@@ -116,13 +123,13 @@ class BenchClient(HttpConnection):
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        answer = TimedAnswer(sent_s=time.perf_counter())
+        answer = TimedAnswer(sent_s=self.clock())
         async with aclosing(self.events("POST", path, {**body, **fixed, **sampling})) as events:
             async for event in events:
                 with self._parsing():
-                    _add(answer, event)
+                    _add(answer, event, self.clock)
                 yield answer
-        answer.ended_s = time.perf_counter()
+        answer.ended_s = self.clock()
         if not answer.n_prompt:
             raise ServiceError(f"{path}: the server reported no usage.", "Use a server that supports stream_options.")
         yield answer
@@ -147,13 +154,13 @@ async def _whole(events: AsyncGenerator[TimedAnswer, None]) -> TimedAnswer:
     return whole
 
 
-def _add(answer: TimedAnswer, chunk: dict[str, Any]) -> None:
-    """Add one event to `answer`."""
+def _add(answer: TimedAnswer, chunk: dict[str, Any], clock: Callable[[], float]) -> None:
+    """Add one event to `answer`, at the time of `clock`."""
     if "error" in chunk:
         raise ServiceError(f"The server failed: {str(chunk['error'])[:MAX_QUOTED]}", "Check its log.")
     text = "".join(_text(choice) for choice in chunk.get("choices") or ())
     if text:
-        answer.arrivals_s.append(time.perf_counter())
+        answer.arrivals_s.append(clock())
         answer.text += text
     if usage := chunk.get("usage"):
         answer.n_prompt, answer.n_output = int(usage["prompt_tokens"]), int(usage["completion_tokens"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -330,7 +329,7 @@ async def clients(bench: Bench) -> AsyncGenerator[Figure, None]:
 
 
 async def _crowd_rate(bench: Bench, n_clients: int) -> float:
-    begun_s = time.perf_counter()
+    begun_s = bench.client.clock()
     answers = await asyncio.gather(
         *(
             bench.client.chat(
@@ -339,7 +338,7 @@ async def _crowd_rate(bench: Bench, n_clients: int) -> float:
             for _ in range(n_clients)
         )
     )
-    return sum(answer.n_output for answer in answers) / (time.perf_counter() - begun_s)
+    return sum(answer.n_output for answer in answers) / (bench.client.clock() - begun_s)
 
 
 async def edit(bench: Bench) -> AsyncGenerator[Figure, None]:

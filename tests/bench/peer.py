@@ -34,16 +34,19 @@ SPECULATION = (DEFAULT, *(f"-fa off {name}" for name in _SPEC_TYPES))
 
 
 @contextmanager
-def serve_peer(binary: Path, model: Path, folder: Path, flags: tuple[str, ...], n_ctx: int) -> Iterator[str]:
-    """Serve `model` with `flags` and yield the address, which may not answer yet; its log lies in `folder`."""
+def serve_peer(binary: Path, model: Path, folder: Path, flags: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """Serve `model` with `flags` and yield the address, which may not answer yet, and the id of the process.
+
+    Its log lies in `folder`.
+    """
     port = free_port()
-    command = (str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "-c", str(n_ctx), *flags)
+    command = (str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), *flags)
     with (
         (folder / "llama-server.log").open("ab") as log,
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as process,
     ):
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", process.pid
         finally:
             process.terminate()
             try:

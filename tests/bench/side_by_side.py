@@ -4,7 +4,8 @@ Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...
 quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends them;
 medians of the rounds count. Shapes that are not in `--folder` are made there, and tuned by `localllm tune` once. The
 ratios say how many times better ours is than llama-server by default, and than its best flags for that case; `own` is
-an edit's rate over ours at `decode, depth 512`. Exits with 1 where a line of `AIMS` is missed.
+an edit's rate over ours at `decode, depth 512`. Exits with 1 where a line of `AIMS` is missed. On a busy machine
+`--processor-time` counts the seconds that a server computed, with one thread each; needs Linux.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +37,7 @@ from quantizer.process import python_command
 from quantizer.write.quantize import execute
 from tests.bench.make_model import plan_random_model
 from tests.bench.peer import ATTENTION, DEFAULT, PEER_FLAGS, SLOTS, SPECULATION, serve_peer
+from tests.bench.processor_clock import processor_clock
 from tests.bench.report import show
 from tests.bench.restart import restart_workloads
 from tests.bench.served import serve
@@ -79,11 +82,19 @@ AIMS: dict[tuple[str, str], Aim] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """A server that was started: its address, and its processes."""
+
+    url: str
+    process_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
-    """A server under comparison; `start` yields its address, with the folder that its restart finds again."""
+    """A server under comparison; `start` is given the folder that its restart finds again."""
 
     name: str
-    start: partial[AbstractContextManager[str]]
+    start: Callable[[Path], AbstractContextManager[Running]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,55 +175,58 @@ def _cells(row: Row) -> Iterator[str]:
     yield "missed" if any(row.misses()) else ""
 
 
+def _sides(options: argparse.Namespace, model: Path, tuned: Path, peers: Sequence[str]) -> list[Side]:
+    threads = 1 if options.processor_time else 0
+    sides = [Side(OURS, partial(_start_ours, model, tuned, threads))]
+    common = ("-c", str(options.ctx), *(("-t", "1", "-tb", "1") if threads else ()))
+    for name in peers:
+        flags = (*common, *PEER_FLAGS[name])
+        sides.append(Side(name, partial(_start_peer, options.llama_server, model, flags)))
+    return sides
+
+
 @contextmanager
-def _start_ours(model: Path, tuned: Path, folder: Path) -> Iterator[str]:
+def _start_ours(model: Path, tuned: Path, threads: int, folder: Path) -> Iterator[Running]:
     for name in _TUNED_FILES:
         if (tuned / name).is_file():
             shutil.copy(tuned / name, folder)
-    with serve(model, 0, cache_dir=str(folder)) as served:
-        yield f"http://127.0.0.1:{served.port}"
+    with serve(model, 0, cache_dir=str(folder), threads=str(threads)) as served:
+        yield Running(f"http://127.0.0.1:{served.port}", (served.process.pid, served.worker.pid))
 
 
-def _sides(binary: Path, model: Path, tuned: Path, peers: Sequence[str], n_ctx: int) -> list[Side]:
-    ours = Side(OURS, partial(_start_ours, model, tuned))
-    return [
-        ours,
-        *(Side(name, partial(_start_peer, binary, model, PEER_FLAGS[name], n_ctx)) for name in peers),
-    ]
+@contextmanager
+def _start_peer(binary: Path, model: Path, flags: tuple[str, ...], folder: Path) -> Iterator[Running]:
+    with serve_peer(binary, model, folder, flags) as (url, process_id):
+        yield Running(url, (process_id,))
 
 
-def _start_peer(
-    binary: Path, model: Path, flags: tuple[str, ...], n_ctx: int, folder: Path
-) -> AbstractContextManager[str]:
-    return serve_peer(binary, model, folder, flags, n_ctx)
-
-
-async def _figures(side: Side, folder: Path, works: dict[str, Workload], name: str, seed: int) -> list[Figure]:
-    """Start `side`, let it do `name` once, and end it. A server that fails is unmeasured."""
+async def _figures(side: Side, folder: Path, work: tuple[str, Workload], seed: int, *, in_cpu_s: bool) -> list[Figure]:
+    """Start `side`, let it do `work` once, and end it. A server that fails is unmeasured."""
     try:
-        with side.start(folder) as url:
-            async with BenchClient(url) as client:
+        with side.start(folder) as running:
+            clock = processor_clock(running.process_ids) if in_cpu_s else time.perf_counter
+            async with BenchClient(running.url, clock=clock) as client:
                 await client.wait_ready(_READY_TIMEOUT_S)
                 text = await measured_text(client, seed)
                 # What follows is the same for all, however many requests went before.
                 prose = RandomText(seed + 1)
                 prose.tokens_per_word = text.tokens_per_word
-                return await run_workloads(
-                    works, [name], Bench(client, prose, 1), lambda figure: _say(side.name, figure)
-                )
+                bench = Bench(client, prose, 1)
+                return await run_workloads(dict([work]), work[:1], bench, partial(_say, side.name))
     except UserError as error:
-        return [Unmeasured(name, side.name, str(error))]
+        return [Unmeasured(work[0], side.name, str(error))]
 
 
 def _say(name: str, figure: Figure) -> None:
     print(f"{name}: {line(figure)}", file=sys.stderr, flush=True)
 
 
-async def _one_round(side: Side, work: str, seed: int) -> list[Figure]:
+async def _one_round(side: Side, work: str, seed: int, *, in_cpu_s: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="side-by-side-", ignore_cleanup_errors=True) as folder:
         works = WORKLOADS | restart_workloads(Path(folder, "conversation.json"))
         parts = ("leave", "back") if work == _RESTART else (work,)
-        return [figure for part in parts for figure in await _figures(side, Path(folder), works, part, seed)]
+        done = [await _figures(side, Path(folder), (part, works[part]), seed, in_cpu_s=in_cpu_s) for part in parts]
+    return [figure for figures in done for figure in figures]
 
 
 def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
@@ -232,9 +246,10 @@ def _measure(options: argparse.Namespace, name: str) -> SideBySide:
     for work in options.only:
         peers = [peer for peer in WORKS[work] if not options.peers or peer in options.peers]
         for number in range(options.rounds):
-            for side in _sides(options.llama_server, model, tuned, peers, options.ctx):
+            for side in _sides(options, model, tuned, peers):
                 loads.append(psutil.getloadavg()[0])
-                done = asyncio.run(_one_round(side, work, options.seed + number))
+                seed, in_cpu_s = options.seed + number, options.processor_time
+                done = asyncio.run(_one_round(side, work, seed, in_cpu_s=in_cpu_s))
                 figures.setdefault(side.name, []).extend(done)
     ours, *others = (_merged(label, name, of_it) for label, of_it in figures.items())
     return SideBySide(ours, tuple(others), (min(loads), max(loads)))
@@ -271,6 +286,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers", type=peers, default=[], metavar="FLAGS,...", help=", ".join(PEER_FLAGS))
     parser.add_argument("--rounds", type=int, default=3, help="of each work, whose median counts (3)")
     parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
+    parser.add_argument("--processor-time", action="store_true", help="count a server's processor time, not the wall's")
     parser.add_argument("--untuned", action="store_true", help="measure no settings first, as on a busy machine")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "localllm-shapes"))
     parser.add_argument("--json", type=Path, metavar="FOLDER", help="keep all samples there, for report.py")

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Callable
+from itertools import count
 
 import httpx
 import pytest
@@ -12,10 +15,10 @@ from quantizer.errors import ServiceError
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 
 
-def _client(*events: object, status: int = 200) -> BenchClient:
+def _client(*events: object, status: int = 200, clock: Callable[[], float] = time.perf_counter) -> BenchClient:
     body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
     transport = httpx.MockTransport(lambda _request: httpx.Response(status, text=body))
-    return BenchClient("http://peer", "m", transport=transport)
+    return BenchClient("http://peer", "m", transport=transport, clock=clock)
 
 
 def _piece(text: str) -> dict[str, object]:
@@ -30,6 +33,14 @@ async def test_counts_are_the_servers_and_times_the_clients() -> None:
     assert (answer.n_drafted, answer.n_accepted) == (2, 1)
     assert 0 < answer.first_token_s <= answer.ended_s - answer.sent_s
     assert answer.decode_rate == 2 / (answer.arrivals_s[1] - answer.arrivals_s[0])
+
+
+async def test_an_answer_is_timed_by_the_clock_of_its_client() -> None:
+    ticks = count(10)
+    async with _client(_piece("a"), _piece("b"), {"usage": USAGE}, clock=lambda: float(next(ticks))) as client:
+        answer = await client.complete("hello", 3)
+    assert (answer.sent_s, answer.arrivals_s, answer.ended_s) == (10, [11, 12], 13)
+    assert answer.first_token_s == 1
 
 
 @pytest.mark.parametrize(
