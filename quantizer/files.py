@@ -35,7 +35,7 @@ def explained(what: str, remedy: str = "", kind: type[UserError] = StorageError)
 
 
 def write_atomically(
-    path: Path, data: bytes | str | Iterable[bytes | bytearray | str], *, sync: bool, mode: int = 0o666
+    path: Path, data: bytes | str | Iterable[bytes | bytearray | memoryview | str], *, sync: bool, mode: int = 0o666
 ) -> None:
     """Replace the file at `path` by one with `data` (text in UTF-8): readers see the old content or the new one.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,18 @@ from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
-__all__ = ["Backend", "Chunk", "DecodeStatus", "MemoryShortError", "Sampler", "holds_window", "n_batch_with_logits"]
+__all__ = [
+    "Backend",
+    "Chunk",
+    "DecodeStatus",
+    "MemoryShortError",
+    "Sampler",
+    "State",
+    "holds_window",
+    "n_batch_with_logits",
+]
+
+State: TypeAlias = bytes | bytearray | memoryview  # of a sequence, as saved; opaque
 
 _MAX_BATCH, _MIN_BATCH = 512, 64
 _MAX_LOGIT_BYTES, _LOGIT_BYTES = 128 << 20, 4
@@ -148,21 +159,19 @@ class Backend(Protocol):
         """Return the size of the state that `save_state` would return."""
         ...
 
-    def save_state(self, sequence_id: int) -> bytearray:
+    def save_state(self, sequence_id: int) -> State:
         """Return the state of the whole sequence, for `restore_state` into a backend of the same model and layout."""
         ...
 
-    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: State) -> bool:
         """Restore a state into an empty sequence. Return False, leaving it empty, if state or cells do not fit."""
         ...
 
-    def save_checkpoint(self, sequence_id: int) -> bytearray:
+    def save_checkpoint(self, sequence_id: int) -> State:
         """Return the states of the sequence without the cells of its attention, for `restore_checkpoint`."""
         ...
 
-    def restore_checkpoint(
-        self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: bytes | bytearray
-    ) -> bool:
+    def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
         """Make a sequence the first `n_tokens` of `source_id`, after which these tokens had the states of `checkpoint`.
 
         The two may be one sequence; otherwise the target is empty and shares the source's cells. Without

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus, holds_window
+from app.engine.backend import Chunk, DecodeStatus, State, holds_window
 from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.loop.sampling import check_biases
@@ -264,10 +264,10 @@ class FakeBackend:
         tokens = self.tokens(sequence_id)
         return bytearray(json.dumps([self._first_held[sequence_id], *tokens]).encode())
 
-    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: State) -> bool:
         assert not self._cells[sequence_id], "a state is restored into an empty sequence"
         self._forget_states(sequence_id)
-        first_held, *tokens = json.loads(state)
+        first_held, *tokens = json.loads(bytes(state))
         if not self._has_room(len(tokens)):
             return False
         self._cells[sequence_id] = [_Cell(token) for token in tokens]
@@ -277,10 +277,8 @@ class FakeBackend:
     def save_checkpoint(self, sequence_id: int) -> bytearray:
         return bytearray(json.dumps(self.tokens(sequence_id)).encode())
 
-    def restore_checkpoint(
-        self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: bytes | bytearray
-    ) -> bool:
-        tokens = json.loads(checkpoint)
+    def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
+        tokens = json.loads(bytes(checkpoint))
         assert (source_id is not None) == self.facts.has_attention, "cells come from a sequence that has some"
         assert source_id == sequence_id or not self._cells[sequence_id], "a checkpoint is restored into an empty place"
         cells = [_Cell(token) for token in tokens] if source_id is None else self._cells[source_id][:n_tokens]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from app.engine.backend import State
 from quantizer.files import write_atomically, writer_of
 from quantizer.process import is_process_alive
 
@@ -39,7 +40,7 @@ class StateKey:
     is_checkpoint: bool = False
 
 
-def write_state(folder: Path, name: str, key: StateKey, state: bytes | bytearray, max_bytes: int) -> int:
+def write_state(folder: Path, name: str, key: StateKey, state: State, max_bytes: int) -> int:
     """Write the file `name` and return its size, 0 if it is larger than `max_bytes` or cannot be written.
 
     The files are only a cache, so failures are no errors.
@@ -67,7 +68,7 @@ def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
             path.unlink(missing_ok=True)
 
 
-def read_state(path: Path, key: StateKey) -> bytes | None:
+def read_state(path: Path, key: StateKey) -> State | None:
     """Return the state in a file, None if it is missing, damaged or another key's."""
     try:
         data = path.read_bytes()
@@ -78,12 +79,12 @@ def read_state(path: Path, key: StateKey) -> bytes | None:
         return None
     header, begin = parts
     middle = begin + 4 * header["n_tokens"]
-    state = data[middle:]
+    state = memoryview(data)[middle:]
     is_ours = data[begin:middle] == key.tokens.tobytes() and _header(key, state) == json.dumps(header).encode()
     return state if is_ours else None
 
 
-def _header(key: StateKey, state: bytes | bytearray) -> bytes:
+def _header(key: StateKey, state: State) -> bytes:
     checksum = zlib.crc32(state, zlib.crc32(key.tokens.tobytes()))
     sizes = {"n_tokens": len(key.tokens), "state_bytes": len(state), "crc32": checksum}
     kind = {"is_checkpoint": True} if key.is_checkpoint else {}

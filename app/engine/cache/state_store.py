@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.engine.backend import State
 from app.engine.cache.state_file import StateKey, Tokens, read_state, states_in, write_state
 
 __all__ = ["SavedMatch", "StateStore"]
@@ -42,7 +43,7 @@ class _Entry:
     """A saved state. `state` is None while on disk only; `file_bytes` is 0 while in memory only."""
 
     key: StateKey
-    state: bytes | bytearray | None
+    state: State | None
     file_bytes: int
 
 
@@ -89,7 +90,7 @@ class StateStore:
                 if entry.key.namespace == namespace and entry.key.is_checkpoint == is_checkpoint
             ]
 
-    def load(self, match: SavedMatch) -> bytes | bytearray | None:
+    def load(self, match: SavedMatch) -> State | None:
         """Return the state of a match, None if its file is missing or invalid."""
         with self._lock:
             entry = self._entries.get(match.name)
@@ -105,7 +106,7 @@ class StateStore:
                 os.utime(self._folder / match.name)  # the file is used now
         return state
 
-    def save(self, tokens: Sequence[int], state: bytes | bytearray, namespace: str = "") -> None:
+    def save(self, tokens: Sequence[int], state: State, namespace: str = "") -> None:
         """Save a state; states of its namespace that are prefixes of it are removed, and checkpoints written too."""
         key = StateKey(namespace, np.asarray(tokens, np.int32))
         prefixes = self._matches(key.tokens, namespace, is_checkpoint=False)
@@ -118,7 +119,7 @@ class StateStore:
         for match in self.checkpoints(tokens, namespace):
             self._to_write.put(match.name)
 
-    def save_checkpoint(self, tokens: Sequence[int], state: bytes | bytearray, namespace: str = "") -> None:
+    def save_checkpoint(self, tokens: Sequence[int], state: State, namespace: str = "") -> None:
         """Keep the checkpoint after `tokens`, and of those before it as many as one sequence may have.
 
         The first, where chats part, and the last stay; of the others goes the one nearest to its neighbours.

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus
+from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import Batch, LlamaBackend
 from app.engine.llama.native import hidden_states, lib
@@ -110,7 +110,7 @@ class MtpContext(LlamaBackend):
         super().shift(sequence_id, n_keep, n_discard)
         self._computed.remove(sequence_id)
 
-    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: State) -> bool:
         self._computed.remove(sequence_id)
         return super().restore_state(sequence_id, state)
 
@@ -173,21 +173,20 @@ class MtpBackend(LlamaBackend):
     def state_bytes(self, sequence_id: int) -> int:
         return _LENGTH_BYTES + super().state_bytes(sequence_id) + self.mtp.state_bytes(sequence_id)
 
-    def save_state(self, sequence_id: int) -> bytearray:
-        state = super().save_state(sequence_id)
-        return bytearray(len(state).to_bytes(_LENGTH_BYTES, "little")) + state + self.mtp.save_state(sequence_id)
+    def save_state(self, sequence_id: int) -> State:
+        own, predicting = super().save_state(sequence_id), self.mtp.save_state(sequence_id)
+        parts = (len(own).to_bytes(_LENGTH_BYTES, "little"), own, predicting)
+        return np.concatenate([np.frombuffer(part, np.uint8) for part in parts]).data
 
-    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: State) -> bool:
         view = memoryview(state)
         end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
-        is_restored = super().restore_state(sequence_id, bytes(view[_LENGTH_BYTES:end]))
+        is_restored = super().restore_state(sequence_id, view[_LENGTH_BYTES:end])
         if is_restored:
-            self.mtp.restore_state(sequence_id, bytes(view[end:]))
+            self.mtp.restore_state(sequence_id, view[end:])
         return is_restored
 
-    def restore_checkpoint(
-        self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: bytes | bytearray
-    ) -> bool:
+    def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
         if not super().restore_checkpoint(sequence_id, source_id, n_tokens, checkpoint):
             return False
         if source_id is not None and source_id != sequence_id:
