@@ -9,16 +9,21 @@ from __future__ import annotations
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecorder, WritableWeights
-from app.engine.llama.model import LlamaModel, dry_compute_bytes
+from app.engine.llama.head_context import BlockContext, EagleContext, HeadBackend
+from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes
 from app.engine.llama.mtp import MtpBackend
 from app.engine.llama.native import EvalObserver, native_log
 
 __all__ = [
     "ActivationRecorder",
+    "BlockContext",
+    "EagleContext",
     "EvalObserver",
+    "HeadBackend",
     "HiddenStateRecorder",
     "LlamaBackend",
     "LlamaModel",
+    "LoadedHead",
     "MtpBackend",
     "WritableWeights",
     "add_rpc_servers",

@@ -32,6 +32,8 @@ from quantizer.errors import EngineError
 
 __all__ = ["Batch", "Interrupt", "LlamaBackend"]
 
+_N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
+
 
 class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
@@ -230,18 +232,21 @@ def _bytes_of(data: NDArray[np.uint8]) -> Any:
 class Batch:
     """The arrays of a llama_batch for up to `n_tokens` tokens.
 
-    With `n_embd` each token has a row in `states`, shape (n_tokens, n_embd).
+    With `n_embd` each token has a row in `states`, shape (n_tokens, n_embd). A batch of states alone, without tokens,
+    has four rows of positions, of which models with simple positions read the first.
     """
 
-    def __init__(self, n_tokens: int, n_embd: int = 0) -> None:
+    def __init__(self, n_tokens: int, n_embd: int = 0, *, has_tokens: bool = True) -> None:
+        self._has_tokens = has_tokens
         self.states: NDArray[np.float32] = np.zeros((n_tokens, n_embd), np.float32)
         integers = ctypes.c_int32 * n_tokens  # faster to write a few values to than arrays of numpy
-        self._token, self._position, self._sequence_id = integers(), integers(), integers()
+        self._token, self._sequence_id = integers(), integers()
+        self._position = (ctypes.c_int32 * (n_tokens if has_tokens else _N_POSITIONS * n_tokens))()
         self._logits = (ctypes.c_int8 * n_tokens)()
         begin, width = ctypes.addressof(self._sequence_id), ctypes.sizeof(ctypes.c_int32)
         self._batch = lib.llama_batch()
         self._own: dict[str, ctypes.Array[Any]] = {
-            "token": self._token,
+            **({"token": self._token} if has_tokens else {}),
             "pos": self._position,
             "n_seq_id": integers(*[1] * n_tokens),
             "seq_id": (ctypes.c_void_p * n_tokens)(*range(begin, begin + n_tokens * width, width)),
@@ -263,6 +268,9 @@ class Batch:
             self._sequence_id[begin:end] = [*repeat(chunk.sequence_id, n_tokens)]
             self._logits[begin:end] = [*repeat(0, n_tokens - chunk.n_logits), *repeat(1, chunk.n_logits)]
         self._batch.n_tokens = end
+        if not self._has_tokens:  # time, height and width are the same; the last is unused
+            self._position[end : 3 * end] = [*self._position[:end], *self._position[:end]]
+            self._position[3 * end : 4 * end] = [*repeat(0, end)]
         return self._batch
 
 

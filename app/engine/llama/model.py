@@ -10,7 +10,7 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,13 @@ from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import buffer_bytes_by_device, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
+from app.engine.llama.head_context import HEAD_BATCH, BlockContext, EagleContext, HeadBackend, HeadContext
 from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
+from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from app.engine.speculative.draft_model import Vocabulary
 from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -36,7 +38,7 @@ from offload.placement.load_parameters import LoadMode, LoadParameters
 from quantizer.errors import EngineError
 from quantizer.gguf.header import Header
 
-__all__ = ["LlamaModel", "PlacementParams", "dry_compute_bytes", "dry_context_params"]
+__all__ = ["LlamaModel", "LoadedHead", "PlacementParams", "dry_compute_bytes", "dry_context_params"]
 
 N_BATCH = 512
 _SHORTEST = 64  # tokens of a context that shows the model's weights
@@ -46,6 +48,15 @@ _LOAD_MODES = {
     LoadMode.NONE: lib.LLAMA_LOAD_MODE_NONE,
     LoadMode.MMAP_MLOCK: lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """The weights of a draft head and what it needs; `key` is the fingerprint of its file."""
+
+    model: LlamaModel
+    spec: HeadSpec
+    key: str
 
 
 class LlamaModel:
@@ -92,11 +103,16 @@ class LlamaModel:
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
     def context(
-        self, config: EngineConfig, setting: RuntimeSettings, observer: EvalObserver | None = None
+        self,
+        config: EngineConfig,
+        setting: RuntimeSettings,
+        observer: EvalObserver | None = None,
+        head: LoadedHead | None = None,
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without memory for it.
 
-        It is an MtpBackend if the MTP layer was loaded and the model has no windows. `observer` gets all graph nodes.
+        It is a HeadBackend with a `head`, and an MtpBackend if the MTP layer was loaded and the model has no windows.
+        `observer` gets all graph nodes.
         """
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
@@ -108,6 +124,11 @@ class LlamaModel:
             # A model without a cache (an encoder) computes whole texts and cannot continue one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
+            if head is not None:
+                facts = replace(facts, layout=f"{facts.layout}-{head.key}")
+                context_of_head = head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
+                owned.pop_all()
+                return HeadBackend(self._model, context, facts, self._llama_adapters, context_of_head)
             can_draft = self._has_mtp and not facts.n_window
             mtp = self._new_mtp(facts, setting, owned) if can_draft else None
             owned.pop_all()
@@ -175,6 +196,20 @@ class LlamaModel:
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer would abort
         return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters)
+
+    def _new_head(
+        self, spec: HeadSpec, facts: BackendFacts, setting: RuntimeSettings, target: int, owned: ExitStack
+    ) -> HeadContext:
+        """Return a context of these weights, a head's, beside the `target` context, whose `facts` it gets."""
+        n_rows = max(HEAD_BATCH, facts.n_seq_max)
+        n_cells = facts.n_cells + facts.n_sequences * DRAFT_CELLS
+        facts = replace(facts, n_cells=n_cells, n_batch=n_rows, truncation=Truncation(), adapters=())
+        params = self._context_params(facts, replace(setting, n_ubatch=n_rows))
+        params.n_outputs_max = n_rows
+        params.ctx_other = target
+        params.swa_full = True  # a rejected draft may return to any position
+        kind = EagleContext if spec.kind is HeadKind.EAGLE3 else BlockContext
+        return kind(self._model, self._new_context(params, owned), facts, self._llama_adapters, spec)
 
     def _context_params(self, facts: BackendFacts, setting: RuntimeSettings) -> lib.llama_context_params:
         params = lib.llama_context_default_params()

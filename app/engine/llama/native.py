@@ -11,6 +11,7 @@ import ctypes
 import re
 import sys
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "NativeSampler",
     "ggml_function",
     "hidden_states",
+    "layer_inputs",
     "lib",
     "load_error",
     "native_log",
@@ -48,6 +50,15 @@ _N_LOG_LINES = 50
 _MIB = 1 << 20
 _BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device|Host)Memory")
+# Names of C++ functions as the compilers of Linux and macOS make them, and as Microsoft's does.
+_SET_LAYER_INPUTS = (
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+    "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
+)
+_GET_LAYER_INPUTS = (
+    "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+    "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
+)
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level@0.3.36; llama_cpp._logger has another, wrong order
 
 
@@ -106,6 +117,36 @@ def hidden_states() -> Any:
     from llama_cpp import llama_cpp_ext
 
     return llama_cpp_ext
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """llama.cpp's functions of the inputs of a model's layers: `enable(context, layer, True)`, and after each decode
+    `of(context, layer)`, a pointer to a row for each token."""
+
+    enable: Callable[[int, int, bool], None]
+    of: Callable[[int, int], Any]
+
+
+@cache
+def layer_inputs() -> LayerInputs:
+    """Return the functions of layers' inputs, which are exported as C++ and not stable. Raises EngineError without
+    them."""
+    context = lib.llama_context_p_ctypes
+    return LayerInputs(
+        _exported(_SET_LAYER_INPUTS, (None, context, ctypes.c_uint32, ctypes.c_bool)),
+        _exported(_GET_LAYER_INPUTS, (ctypes.POINTER(ctypes.c_float), context, ctypes.c_uint32)),
+    )
+
+
+def _exported(names: Sequence[str], types: Sequence[Any]) -> Any:
+    """Return the function that libllama exports under one of `names`; `types` are those of result and arguments."""
+    for name in names:
+        if hasattr(lib._lib, name):  # noqa: SLF001
+            function = getattr(lib._lib, name)  # noqa: SLF001
+            function.restype, function.argtypes = types[0], types[1:]
+            return function
+    raise EngineError(f"This build of llama.cpp has no {names[0]}.", "Install llama-cpp-python again.")
 
 
 def ggml_function(name: str, *types: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.engine.load.head_file import is_head, read_head
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header, read_header
@@ -30,7 +31,7 @@ def read_auxiliary_models(
     Raises ModelFileError for a file of another kind, and for one that does not match the model.
     """
     return AuxiliaryModels(
-        draft=_draft(Path(draft_path)) if draft_path else None,
+        draft=_draft(Path(draft_path), header) if draft_path else None,
         adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
         projector=_projector(projector) if projector else None,
         has_mtp_layer=not layer_caches_of(header).n_window and mtp_layer_bytes(header) is not None,
@@ -42,8 +43,10 @@ def find_projectors(model: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in model.parent.glob("*.gguf") if _PROJECTOR in path.name.lower()))
 
 
-def _draft(path: Path) -> PlannedDraft:
+def _draft(path: Path, model: Header) -> PlannedDraft:
     header = validate_gguf(path)
+    if is_head(header):
+        read_head(header, model)
     return PlannedDraft(path.name, header, tensors_of(header))
 
 

@@ -20,6 +20,7 @@ from app.engine.backend import Backend
 from app.engine.cache.state_store import StateStore
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_models import has_mtp_layers, mtp_layer_bytes, read_auxiliary_models
+from app.engine.load.head_file import is_head, read_head
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import LoadAttempt, LoadDevices, load_within_memory
@@ -29,6 +30,7 @@ from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
+from app.engine.speculative.draft_heads import BlockHeadSource, HeadSpec
 from app.engine.speculative.draft_model import DraftHead, DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
@@ -41,6 +43,7 @@ from app.engine.tuning.tune_results import (
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
 from offload.devices.host_memory import host_memory
+from offload.footprint.auxiliary_models import PlannedDraft
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
 from offload.placement.load_parameters import LoadParameters
@@ -49,10 +52,12 @@ from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.control_vector import read_control_vector
 from quantizer.gguf.header import Header, read_header
 
-__all__ = ["LoadListener", "LoadedEngine", "load_draft_model", "load_model", "make_draft_head"]
+__all__ = ["LoadListener", "LoadedEngine", "load_draft_model", "load_model", "make_draft_head", "make_head_source"]
 
 if TYPE_CHECKING:
-    from app.engine.llama import LlamaBackend, LlamaModel
+    from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead
+
+Place = Callable[[Path, EngineConfig], LoadParameters]  # where the layers of another file go
 
 
 _SPARE_SHARE = 2
@@ -130,7 +135,10 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     listener.on_plan(describe_plan(attempt.plan))
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
-    load = partial(_open, header, listener, with_mtp=mtp_layer_bytes(header) is not None)
+    head = _head_file(auxiliary.draft, header)
+    with_mtp = head is None and mtp_layer_bytes(header) is not None
+    place = partial(devices.parameters, setting=attempt.setting)
+    load = partial(_open, header, listener, with_mtp=with_mtp, head=head, place=place)
     native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
     with native.owned as owned:
         devices.check_load(attempt, native.usage, key)
@@ -151,7 +159,15 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         return replace(loaded, record_speed=_recorder(attempt, planner.model, key, cache_dir).record)
 
 
-def _open(header: Header, listener: LoadListener, attempt: LoadAttempt, *, with_mtp: bool) -> _NativeModel:
+def _open(
+    header: Header,
+    listener: LoadListener,
+    attempt: LoadAttempt,
+    *,
+    with_mtp: bool,
+    head: _HeadFile | None,
+    place: Place,
+) -> _NativeModel:
     """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small.
 
     Repacked weights are mapped as the file has them, too, where memory is left for the file's pages.
@@ -168,13 +184,42 @@ def _open(header: Header, listener: LoadListener, attempt: LoadAttempt, *, with_
         owned.callback(model.close)
         model.load_adapters(_adapters(attempt.config), _control_vector(attempt.config, path))
         buffers = log.take_buffers()
+        if head is not None:  # it borrows matrices of the model, which must stay where they are
+            setting = replace(setting, plain_from=0)
+        loaded_head = None if head is None else _load_head(head, attempt, place, owned)
+        buffers = (*buffers, *log.take_buffers())
         if setting.plain_from and not (_has_room_for_pages(header) and model.map_plain_weights(header)):
             setting = replace(setting, plain_from=0)
         log.take_buffers()  # of the context that found the weights
-        backend = model.context(attempt.config, setting)
+        backend = model.context(attempt.config, setting, head=loaded_head)
         owned.callback(backend.close)
         usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
         return _NativeModel(model, backend, setting, usage, owned.pop_all())
+
+
+@dataclass(frozen=True, slots=True)
+class _HeadFile:
+    """A draft head that belongs to the model."""
+
+    path: Path
+    spec: HeadSpec
+
+
+def _head_file(draft: PlannedDraft | None, header: Header) -> _HeadFile | None:
+    """Return the draft head of the model with `header`, None without a draft file and for a draft model."""
+    if draft is None or not is_head(draft.header):
+        return None
+    return _HeadFile(draft.header.path, read_head(draft.header, header))
+
+
+def _load_head(head: _HeadFile, attempt: LoadAttempt, place: Place, owned: ExitStack) -> LoadedHead:
+    """Load the weights of a head, which `owned` frees. Raises EngineError when llama.cpp cannot."""
+    from app.engine import llama
+
+    parameters, extra_buffers = place(head.path, attempt.config), attempt.setting.extra_buffers
+    model = llama.LlamaModel(head.path, parameters, extra_buffers, lambda _fraction: True)
+    owned.callback(model.close)
+    return llama.LoadedHead(model, head.spec, model_key(head.path))
 
 
 def _has_room_for_pages(header: Header) -> bool:
@@ -207,6 +252,9 @@ def _draft_sources(
     if not facts.can_generate:
         listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
     head = make_draft_head(native.backend, mtp_layer_bytes(header), step_cost)
+    if head_source := make_head_source(native.backend, step_cost):
+        listener.on_notice(f"{Path(config.draft_path).name} drafts for {header.path.name}: {head_source.name}.")
+        return (head_source,)
     if has_mtp_layers(header):
         listener.on_notice(_mtp_notice(header.path.name, head, facts))
     place = partial(devices.parameters, setting=attempt.setting)
@@ -221,6 +269,20 @@ def make_draft_head(backend: LlamaBackend, layer_bytes: int | None, step_cost: S
     if layer_bytes is None or not isinstance(backend, llama.MtpBackend):
         return None
     return DraftHead(backend.mtp, layer_bytes / max(1, backend.facts.model_bytes), step_cost)
+
+
+def make_head_source(backend: LlamaBackend, step_cost: StepCost) -> DraftSource | None:
+    """Return the draft source of the head that a backend was made with, None without one."""
+    from app.engine import llama
+
+    if not isinstance(backend, llama.HeadBackend):
+        return None
+    head = backend.head
+    name, share = head.spec.kind.source_name, head.facts.model_bytes / max(1, backend.facts.model_bytes)
+    if isinstance(head, llama.EagleContext):
+        return DraftHead(head, share, step_cost, name=name)
+    assert isinstance(head, llama.BlockContext), "heads predict one token further, or a block"
+    return BlockHeadSource(name, head, share, step_cost)
 
 
 def _mtp_notice(name: str, head: DraftHead | None, facts: BackendFacts) -> str:
@@ -238,7 +300,7 @@ def load_draft_model(
     facts: BackendFacts,
     step_cost: StepCost,
     owned: ExitStack,
-    place: Callable[[Path, EngineConfig], LoadParameters],
+    place: Place,
 ) -> DraftModel | None:
     """Load the draft model that `config` names for a target with these `facts`; return None when it names none.
 

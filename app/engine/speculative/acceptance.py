@@ -75,12 +75,14 @@ _LEVELS_BY_MATCH = tuple(max(n_matched, 1).bit_length() - 1 for n_matched in ran
 class DraftEstimate(NamedTuple):
     """The expectation of a draft before it is made: the chance of each token and the cost of drafting one.
 
-    `first` is an upper bound for the chance of the first token. `draft_cost` is in units of a step of one token.
+    `first` is an upper bound for the chance of the first token. `draft_cost` is that of a token and `pass_cost` that of
+    a draft of any length, in units of a step of one token.
     """
 
     chances: Iterable[float]
     first: float
     draft_cost: float = 0.0
+    pass_cost: float = 0.0
 
 
 NO_ESTIMATE = DraftEstimate((), 0.0)
@@ -164,12 +166,13 @@ def best_draft_length(
     n_answers: int,
     draft_cost: float = 0.0,
     rejection: Rejection = FREE_REJECTION,
+    pass_cost: float = 0.0,
 ) -> DraftLength:
     """Return the length with the most expected tokens for its cost, 0 if no draft is better.
 
     `chances` are those of at most MAX_DRAFT_TOKENS tokens, of each if the ones before it are accepted. The step has
-    `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token, in units
-    of a step of one token.
+    `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token and
+    `pass_cost` that of drafting at all, in units of a step of one token.
     """
     costs = _verify_costs(cost, n_step, rejection)
     speed_without = n_answers / next(costs)
@@ -185,7 +188,7 @@ def best_draft_length(
         n_expected += chance_so_far
         if (n_kept := n_tokens - 1 - rejection.n_free) >= 0:
             expected_repeat += ends[n_kept] * next(repeats)
-        speed = n_expected / (ratio + draft_cost * n_tokens + expected_repeat)
+        speed = n_expected / (ratio + pass_cost + draft_cost * n_tokens + expected_repeat)
         if speed > best_speed:
             best_length, best_speed = n_tokens, speed
     return DraftLength(best_length, best_speed / speed_without)

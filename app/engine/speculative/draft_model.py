@@ -26,8 +26,9 @@ from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, D
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = ["DraftHead", "DraftModel", "MtpHead", "Vocabulary", "vocabulary_mismatch"]
+__all__ = ["MTP_HEAD", "DraftHead", "DraftModel", "MtpHead", "Vocabulary", "vocabulary_mismatch"]
 
+MTP_HEAD = "mtp head"
 MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step
 EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
 MAX_OBSERVED_TOKENS = 32  # larger steps only catch up, in too many sizes to measure each
@@ -280,7 +281,6 @@ class DraftHead:
     All requests of one call are drafted in the same batches.
     """
 
-    name = "mtp head"
     evidence = CONFIDENCE
 
     def __init__(
@@ -289,7 +289,9 @@ class DraftHead:
         share_of_bytes: float,
         target_cost: StepCost,
         clock: Callable[[], float] = time.perf_counter,
+        name: str = MTP_HEAD,
     ) -> None:
+        self.name = name
         self._head = head
         self._cost = DraftCost(share_of_bytes, target_cost)
         self._clock = clock

@@ -120,9 +120,10 @@ class Drafter:
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers):
             return source.n_probe_tokens(candidate.sequence)
         rejection = self._rejection(candidate.sequence, n_step)
-        best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, estimate.draft_cost, rejection)
+        draft_cost, pass_cost = estimate.draft_cost, estimate.pass_cost
+        best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, draft_cost, rejection, pass_cost)
         # what is looked up may match better after the next token; the rate of what is computed changes slowly
-        self.is_draft_worthwhile |= best.n_tokens > 0 or not estimate.draft_cost
+        self.is_draft_worthwhile |= best.n_tokens > 0 or not draft_cost + pass_cost
         return best.n_tokens if best.gain > candidate.gain else source.n_probe_tokens(candidate.sequence)
 
     def _consider(self, candidate: _Candidate, draft: Draft, n_answers: int) -> None:

@@ -11,7 +11,7 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import CONFIDENCE, Acceptance
-from app.engine.speculative.draft_model import DraftHead
+from app.engine.speculative.draft_model import MTP_HEAD, DraftHead
 from app.engine.speculative.draft_source import DraftRequest
 from app.engine.speculative.step_cost import StepCost
 from tests.app.engine.fake_mtp_head import FakeMtpHead
@@ -33,7 +33,7 @@ def new_sequence(backend: FakeBackend, prompt: str, place: int = 0) -> Sequence:
     backend.decode([Chunk(place, 0, tokens[:-1], 1)])
     sampler = backend.new_sampler(GREEDY, ignore_eos=True)
     request = Request(request_id="a", prompt=prompt, sampling=GREEDY)
-    acceptance = {DraftHead.name: Acceptance(CONFIDENCE)}
+    acceptance = {MTP_HEAD: Acceptance(CONFIDENCE)}
     sequence = Sequence(request, 1, tokens, len(tokens) - 1, 4096, sampler, acceptance, 0.0)
     sequence.sequence_id, sequence.n_computed = place, len(tokens) - 1
     return sequence

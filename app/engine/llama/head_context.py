@@ -1,0 +1,445 @@
+"""Draft heads of files of their own: contexts that follow the hidden states of a model, and a backend with both.
+
+Owns the contexts of EAGLE-3, DFlash and DSpark heads, the model's hidden states that they have not computed yet, and
+the format of a saved state of both. Source of the pairing: common_speculative_impl_draft_eagle3 and _dflash in
+llama.cpp common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend import Chunk, DecodeStatus
+from app.engine.llama.adapters import LlamaAdapters
+from app.engine.llama.context import Batch, LlamaBackend
+from app.engine.llama.mtp import HiddenRows, Row
+from app.engine.llama.native import hidden_states, layer_inputs, lib
+from app.engine.protocol.messages import BackendFacts
+from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
+from quantizer.errors import EngineError
+
+__all__ = ["HEAD_BATCH", "BlockContext", "EagleContext", "Followed", "HeadBackend", "HeadContext"]
+
+HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, which take memory
+_UNKNOWN = 0.0  # the hidden state before a token in the middle of a shared or restored text
+_LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes first
+_HEADER = struct.Struct("<QQQ")  # of a head's saved state: `begin`, `n_computed`, bytes of the hidden state
+
+
+@dataclass(slots=True)
+class Followed:
+    """What a head knows of a sequence: it has computed the tokens from `begin` to `n_computed`, and has the hidden
+    states of the `tokens` after them, a row each."""
+
+    begin: int
+    n_computed: int
+    tokens: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.n_computed + len(self.tokens)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget the tokens from position `n_tokens` on."""
+        n_waiting = max(0, n_tokens - self.n_computed)
+        del self.tokens[n_waiting:], self.rows[n_waiting:]
+        self.n_computed = min(self.n_computed, n_tokens)
+
+    def copy(self) -> Followed:
+        return replace(self, tokens=list(self.tokens), rows=list(self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The first tokens of a sequence that its head has not computed, from `position` on, and their hidden states."""
+
+    sequence_id: int
+    position: int
+    tokens: list[int]
+    rows: list[Row]
+
+
+class HeadContext(LlamaBackend):
+    """A head with the model's sequences, by the same ids and positions.
+
+    It computes what it follows when it drafts, or as soon as HEAD_BATCH tokens of a sequence wait. If it lacks a
+    sequence's beginning (restored without it, or no free cells) it continues anyway: drafts are verified.
+    """
+
+    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, spec: HeadSpec) -> None:
+        super().__init__(model, context, facts, adapters)
+        self.spec = spec
+        self._n_embd = lib.llama_model_n_embd(model)
+        self._n_rows = facts.n_batch
+        self._followed: dict[int, Followed] = {}
+
+    def follow(self, chunks: Sequence[Chunk], features: Row) -> None:
+        """Take the tokens of the model's last batch, with its hidden states of all, shape (n_tokens, width)."""
+        end = 0
+        for chunk in chunks:
+            begin, end = end, end + len(chunk.tokens)
+            followed = self._known(chunk.sequence_id, chunk.position)
+            followed.tokens.extend(chunk.tokens)
+            followed.rows.extend(features[begin:end])
+            if len(followed.tokens) >= HEAD_BATCH:
+                self._catch_up([chunk.sequence_id])
+
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        source, target = self._followed.get(source_id), self._followed.get(target_id)
+        if target is not None:  # both have computed these tokens; what waits is computed twice
+            is_computed = source is not None and min(source.n_computed, target.n_computed) >= end
+            if source is not None and is_computed and source.begin == target.begin:
+                super().share_cells(source_id, target_id, begin, end)
+        elif source is not None and begin == 0 and source.begin < end:
+            copy = self._followed[target_id] = source.copy()
+            copy.truncate(end)
+            super().share_cells(source_id, target_id, 0, copy.n_computed)
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        followed = self._followed.get(sequence_id)
+        if followed is None or n_tokens <= followed.begin:
+            self._forget(sequence_id)
+            return 0
+        followed.truncate(n_tokens)
+        return super().truncate(sequence_id, min(n_tokens, self._n_kept(sequence_id, followed)))
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        self._catch_up([sequence_id])
+        followed = self._followed.get(sequence_id)
+        if followed is None or not self.facts.supports_shift or followed.begin > n_keep:
+            self._forget(sequence_id)
+            return
+        super().shift(sequence_id, n_keep, n_discard)
+        followed.n_computed -= n_discard
+
+    def state_bytes(self, sequence_id: int) -> int:
+        self._catch_up([sequence_id])
+        return _HEADER.size + len(self._last_row(sequence_id)) + super().state_bytes(sequence_id)
+
+    def save_state(self, sequence_id: int) -> bytearray:
+        self._catch_up([sequence_id])
+        row, followed = self._last_row(sequence_id), self._followed.get(sequence_id, Followed(0, 0))
+        header = _HEADER.pack(followed.begin, followed.n_computed, len(row))
+        return bytearray(header) + row + super().save_state(sequence_id)
+
+    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        self._forget(sequence_id)
+        begin, n_computed, n_row_bytes = _HEADER.unpack_from(state)
+        own = bytes(state[_HEADER.size + n_row_bytes :])
+        if n_computed <= begin or not super().restore_state(sequence_id, own):
+            return False
+        self._followed[sequence_id] = Followed(begin, n_computed)
+        self._set_last_row(sequence_id, n_computed, bytes(state[_HEADER.size : _HEADER.size + n_row_bytes]))
+        return True
+
+    @abstractmethod
+    def _compute(self, waiting: Sequence[_Waiting]) -> bool:
+        """Compute tokens of several sequences, HEAD_BATCH at most. Return False if cells ran short."""
+
+    def _n_kept(self, sequence_id: int, followed: Followed) -> int:  # noqa: ARG002 - some heads compute ahead
+        """Return the position from which on the cells are drafts."""
+        return followed.n_computed
+
+    def _last_row(self, sequence_id: int) -> bytes:  # noqa: ARG002 - only some heads have one
+        """Return the hidden state of the last computed token, which a saved state includes."""
+        return b""
+
+    def _set_last_row(self, sequence_id: int, n_computed: int, row: bytes) -> None:
+        """Restore the hidden state of the token before position `n_computed`."""
+
+    def _known(self, sequence_id: int, position: int) -> Followed:
+        """Return what is known of the tokens before `position`; later ones were rejected drafts."""
+        followed = self._followed.get(sequence_id)
+        if followed is not None and followed.end > position:
+            self.truncate(sequence_id, position)
+            followed = self._followed.get(sequence_id)
+        if followed is None or followed.end != position:
+            self._forget(sequence_id)
+            followed = self._followed[sequence_id] = Followed(position, position)
+        return followed
+
+    def _forget(self, sequence_id: int) -> None:
+        self._followed.pop(sequence_id, None)
+        super().truncate(sequence_id, 0)
+
+    def _catch_up(self, sequence_ids: Iterable[int]) -> None:
+        """Compute all tokens that wait; a sequence without cells is forgotten."""
+        while waiting := list(self._next_waiting(sequence_ids)):
+            is_done = self._compute(waiting)
+            for item in waiting:
+                if is_done:
+                    self._computed(item)
+                else:
+                    self._forget(item.sequence_id)
+
+    def _computed(self, item: _Waiting) -> None:
+        followed = self._followed[item.sequence_id]
+        del followed.tokens[: len(item.tokens)], followed.rows[: len(item.tokens)]
+        followed.n_computed += len(item.tokens)
+
+    def _next_waiting(self, sequence_ids: Iterable[int]) -> Iterator[_Waiting]:
+        n_left = HEAD_BATCH
+        for sequence_id in sequence_ids:
+            followed = self._followed.get(sequence_id)
+            if followed is not None and followed.tokens and n_left:
+                yield _Waiting(sequence_id, followed.n_computed, followed.tokens[:n_left], followed.rows[:n_left])
+                n_left -= min(n_left, len(followed.tokens))
+
+
+class EagleContext(HeadContext):
+    """An EAGLE-3 head: a layer that gets each token with the fused hidden states of the token before it.
+
+    A first token has none before it and is left out. Drafts continue with the head's own hidden states.
+    """
+
+    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, spec: HeadSpec) -> None:
+        super().__init__(model, context, facts, adapters, spec)
+        self._batch = Batch(self._n_rows, self._n_embd)
+        self._encoded: Batch | None = None  # as wide as the features are
+        self._fused = HiddenRows()  # of the model's tokens
+        self._drafted = HiddenRows()  # of the head's own
+        self._ahead: dict[int, tuple[int, int]] = {}  # position and token that the last draft began with
+        hidden_states().llama_set_embeddings_nextn(context, True, True)
+
+    def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
+        """Return the logits after each chunk, of one token each; an empty list if cells run short (see `MtpHead`)."""
+        begun = [chunk for chunk in chunks if self._begins(chunk)]
+        self._catch_up([chunk.sequence_id for chunk in begun])
+        for chunk in begun:
+            self._drafted.remove(chunk.sequence_id)
+            self._ahead.pop(chunk.sequence_id, None)
+            followed = self._known(chunk.sequence_id, chunk.position)
+            super().truncate(chunk.sequence_id, followed.end)
+        for row, chunk in enumerate(chunks):
+            self._batch.states[row] = self._row_before(chunk.sequence_id, chunk.position)
+        if self.decode(chunks) is not DecodeStatus.DONE:
+            for chunk in chunks:
+                self._forget(chunk.sequence_id)
+            return []
+        for row, chunk in enumerate(chunks):
+            pointer = hidden_states().llama_get_embeddings_nextn_ith(self._context, row)
+            self._drafted.set(chunk.sequence_id, chunk.position, np.ctypeslib.as_array(pointer, (1, self._n_embd)))
+        for chunk in begun:
+            self._ahead[chunk.sequence_id] = chunk.position, chunk.tokens[0]
+        return [self.logits(row) for row in range(len(chunks))]
+
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        is_new = target_id not in self._followed
+        super().share_cells(source_id, target_id, begin, end)
+        if is_new and target_id in self._followed:
+            self._fused.share(source_id, target_id)
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        if self._ahead.get(sequence_id, (-1, 0))[0] >= n_tokens:
+            del self._ahead[sequence_id]
+        return super().truncate(sequence_id, n_tokens)
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        super().truncate(sequence_id, self._followed.get(sequence_id, Followed(0, 0)).end)
+        self._ahead.pop(sequence_id, None)
+        super().shift(sequence_id, n_keep, n_discard)
+        self._fused.remove(sequence_id)
+
+    def _begins(self, chunk: Chunk) -> bool:
+        followed = self._followed.get(chunk.sequence_id)
+        return followed is None or followed.end >= chunk.position
+
+    def _compute(self, waiting: Sequence[_Waiting]) -> bool:
+        fused = self._fuse(np.stack([row for item in waiting for row in item.rows]))
+        chunks: list[Chunk] = []
+        n_states = end = 0
+        for item in waiting:
+            begin, end = end, end + len(item.tokens)
+            if n_left_out := self._n_left_out(item):
+                states = fused[begin + n_left_out - 1 : end - 1]
+            else:
+                before = self._row_before(item.sequence_id, item.position)
+                states = np.vstack([np.broadcast_to(before, (1, self._n_embd)), fused[begin : end - 1]])
+            LlamaBackend.truncate(self, item.sequence_id, item.position + n_left_out)
+            if tokens := item.tokens[n_left_out:]:
+                chunks.append(Chunk(item.sequence_id, item.position + n_left_out, tokens, 0))
+                self._batch.states[n_states : n_states + len(tokens)] = states
+                n_states += len(tokens)
+            self._drafted.remove(item.sequence_id)
+            self._fused.set(item.sequence_id, item.position, fused[begin:end])
+        return not chunks or self.decode(chunks) is DecodeStatus.DONE
+
+    def _n_left_out(self, item: _Waiting) -> int:
+        """Return 1 for a first token, and for one that the last draft began with: the head has computed it."""
+        is_first = item.position == self._followed[item.sequence_id].begin
+        return int(is_first or self._ahead.pop(item.sequence_id, None) == (item.position, item.tokens[0]))
+
+    def _fuse(self, features: Row) -> Row:
+        """Return the fused hidden states of `features`, shape (n, n_embd) of (n, width)."""
+        if self._encoded is None:
+            self._encoded = Batch(self._n_rows, features.shape[1], has_tokens=False)
+        self._encoded.states[: len(features)] = features
+        # Encoding stores nothing, but positions must follow those of the sequence.
+        position = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
+        chunk = Chunk(0, position, range(len(features)), len(features))
+        if status := lib.llama_encode(self._context, self._encoded.fill([chunk])):
+            raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")
+        pointer = hidden_states().llama_get_embeddings_nextn(self._context)
+        return np.ctypeslib.as_array(pointer, (len(features), self._n_embd)).copy()
+
+    def _n_kept(self, sequence_id: int, followed: Followed) -> int:
+        is_ahead = self._ahead.get(sequence_id, (-1, 0))[0] == followed.n_computed
+        return followed.n_computed + int(is_ahead)
+
+    def _row_before(self, sequence_id: int, position: int) -> Row | float:
+        known = (rows.before(sequence_id, position) for rows in (self._drafted, self._fused))
+        return next((row for row in known if row is not None), _UNKNOWN)
+
+    def _last_row(self, sequence_id: int) -> bytes:
+        followed = self._followed.get(sequence_id)
+        row = self._fused.before(sequence_id, followed.n_computed) if followed else None
+        return b"" if row is None else row.tobytes()
+
+    def _set_last_row(self, sequence_id: int, n_computed: int, row: bytes) -> None:
+        rows = np.frombuffer(row, np.float32)
+        if rows.shape == (self._n_embd,):
+            self._fused.set(sequence_id, n_computed - 1, rows[None])
+
+    def _forget(self, sequence_id: int) -> None:
+        super()._forget(sequence_id)
+        self._ahead.pop(sequence_id, None)
+        self._fused.remove(sequence_id)
+        self._drafted.remove(sequence_id)
+
+
+class BlockContext(HeadContext):
+    """A DFlash or DSpark head: layers that attend to the model's hidden states and predict a block at once."""
+
+    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, spec: HeadSpec) -> None:
+        super().__init__(model, context, facts, adapters, spec)
+        self._injected: Batch | None = None  # as wide as the features are
+        lib.llama_set_causal_attn(context, spec.is_causal)
+        if spec.has_confidence:
+            hidden_states().llama_set_embeddings_nextn(context, True, True)
+
+    @property
+    def n_block(self) -> int:
+        return self.spec.n_block
+
+    def predict_blocks(self, chunks: Sequence[Chunk]) -> list[list[PredictedToken]]:
+        """Return `n_block` tokens after each chunk, of one token each; an empty list if cells run short."""
+        self._catch_up([chunk.sequence_id for chunk in chunks])
+        n_at_once = max(1, self._n_rows // self._n_places)
+        blocks: list[list[PredictedToken]] = []
+        for begin in range(0, len(chunks), n_at_once):
+            found = self._predict_group(chunks[begin : begin + n_at_once])
+            if not found:
+                return []
+            blocks += found
+        return blocks
+
+    @property
+    def _n_places(self) -> int:
+        return self.spec.n_block + (0 if self.spec.samples_from_anchor else 1)
+
+    def _predict_group(self, chunks: Sequence[Chunk]) -> list[list[PredictedToken]]:
+        masks = [self.spec.mask_token] * (self._n_places - 1)
+        blocks = [replace(chunk, tokens=[*chunk.tokens, *masks], n_logits=self._n_places) for chunk in chunks]
+        for chunk in chunks:
+            self._known(chunk.sequence_id, chunk.position)
+        is_done = self.decode(blocks) is DecodeStatus.DONE
+        first = 0 if self.spec.samples_from_anchor else 1
+        rows = range(0, len(chunks) * self._n_places, self._n_places) if is_done else ()
+        found = [[self._predicted(row) for row in range(begin + first, begin + self._n_places)] for begin in rows]
+        for chunk in chunks:  # the next tokens of the model take these places
+            super().truncate(chunk.sequence_id, chunk.position)
+        return found
+
+    def _predicted(self, row: int) -> PredictedToken:
+        logits = self.logits(row)
+        token = int(logits.argmax())
+        if self.spec.has_confidence:
+            return PredictedToken(token, float(hidden_states().llama_get_embeddings_nextn_ith(self._context, row)[0]))
+        return PredictedToken(token, float(1.0 / np.exp(logits - logits[token]).sum()))
+
+    def _compute(self, waiting: Sequence[_Waiting]) -> bool:
+        features = np.stack([row for item in waiting for row in item.rows])
+        if self._injected is None:
+            self._injected = Batch(self._n_rows, features.shape[1], has_tokens=False)
+        self._injected.states[: len(features)] = features
+        chunks = [Chunk(item.sequence_id, item.position, item.tokens, 0) for item in waiting]
+        status = lib.llama_decode(self._context, self._injected.fill(chunks))
+        if status < 0:
+            raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")
+        return bool(status == DecodeStatus.DONE.value)
+
+
+class HeadBackend(LlamaBackend):
+    """A backend with a head, which it owns; every change of its cache is applied to both."""
+
+    def __init__(
+        self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, head: HeadContext
+    ) -> None:
+        super().__init__(model, context, facts, adapters)
+        self.head = head
+        self._owned.callback(head.close)
+        self._n_embd, self._n_layers = lib.llama_model_n_embd(model), lib.llama_model_n_layer(model)
+        self._inputs = layer_inputs()
+        self._ends_with_nextn = isinstance(head, EagleContext)
+        for layer in head.spec.target_layers:
+            if self._is_output(layer):
+                hidden_states().llama_set_embeddings_nextn(context, True, False)
+            else:
+                self._inputs.enable(context, layer, True)
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        status = super().decode(chunks)
+        if status is DecodeStatus.DONE:
+            self.head.follow(chunks, self._features(sum(len(chunk.tokens) for chunk in chunks)))
+        return status
+
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        super().share_cells(source_id, target_id, begin, end)
+        self.head.share_cells(source_id, target_id, begin, end)
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        n_left = super().truncate(sequence_id, n_tokens)
+        self.head.truncate(sequence_id, n_left)
+        return n_left
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        super().shift(sequence_id, n_keep, n_discard)
+        self.head.shift(sequence_id, n_keep, n_discard)
+
+    def state_bytes(self, sequence_id: int) -> int:
+        return _LENGTH.size + super().state_bytes(sequence_id) + self.head.state_bytes(sequence_id)
+
+    def save_state(self, sequence_id: int) -> bytearray:
+        state = super().save_state(sequence_id)
+        return bytearray(_LENGTH.pack(len(state))) + state + self.head.save_state(sequence_id)
+
+    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+        view = memoryview(state)
+        end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
+        is_restored = super().restore_state(sequence_id, bytes(view[_LENGTH.size : end]))
+        if is_restored:
+            self.head.restore_state(sequence_id, bytes(view[end:]))
+        return is_restored
+
+    def _features(self, n_tokens: int) -> Row:
+        """Return a copy of the hidden states of the last batch that the head reads, shape (n_tokens, width)."""
+        shape = (n_tokens, self._n_embd)
+        layers = [np.ctypeslib.as_array(self._pointer(layer), shape) for layer in self.head.spec.target_layers]
+        return np.concatenate(layers, axis=1)
+
+    def _pointer(self, layer: int) -> Any:
+        if self._is_output(layer):
+            return hidden_states().llama_get_embeddings_nextn(self._context)
+        return self._inputs.of(self._context, layer)
+
+    def _is_output(self, layer: int) -> bool:
+        """Return whether an EAGLE-3 head reads what the last layer gives; DFlash heads get it as a further input."""
+        return layer == self._n_layers and self._ends_with_nextn

@@ -1,0 +1,190 @@
+"""Draft heads as files: which kind a file is, what it needs to run, and whether it belongs to a model.
+
+llama.cpp ends the process where a head does not fit its model, so all of that is checked here, from both headers.
+Source: src/models/eagle3.cpp and dflash.cpp, `extract_layer_inputs` in src/llama-context.cpp, and the layers' inputs in
+src/models of llama.cpp as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from app.engine.speculative.draft_heads import HeadKind, HeadSpec
+from quantizer.errors import ModelFileError
+from quantizer.gguf.header import ArrayRef, Header
+from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.tensor_types import TENSOR_TYPES
+
+__all__ = ["head_kind", "is_head", "read_head"]
+
+MAX_BLOCK_TOKENS = 32  # that a head predicts at once; those in use have 8 to 16
+_REMEDY = "Choose the head that was made for this model for --draft, or leave it out."
+_EAGLE3, _DFLASH = "eagle3", "dflash"
+_N_EAGLE3_LAYERS, _MAX_TARGET_LAYERS = 3, 64
+
+# Architectures whose layers' inputs llama.cpp stores, and whose last layer's output, by kind of file.
+_WITH_INPUTS = frozenset(
+    [
+        *("bailingmoe3", "gemma4", "gpt-oss", "hunyuan-dense", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2"),
+        *("minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35"),
+        *("qwen35moe", "qwen3moe", "qwen3next"),
+    ]
+)
+_WITH_OUTPUT = {
+    _EAGLE3: frozenset(
+        [
+            "bailingmoe3",
+            "gemma4",
+            "gpt-oss",
+            "mimo2",
+            "nemotron_h",
+            "nemotron_h_moe",
+            "qwen35",
+            "qwen35moe",
+            "qwen3next",
+        ]
+    ),
+    _DFLASH: frozenset(["mimo2", "nemotron_h", "nemotron_h_moe"]),
+}
+
+
+def is_head(header: Header) -> bool:
+    """Return whether a file is a draft head."""
+    return header.architecture in (_EAGLE3, _DFLASH)
+
+
+def head_kind(header: Header) -> HeadKind:
+    """Return the kind of a head."""
+    if header.architecture == _EAGLE3:
+        return HeadKind.EAGLE3
+    names = {tensor.name for tensor in header.tensors}
+    return HeadKind.DSPARK if "markov_w1.weight" in names else HeadKind.DFLASH
+
+
+def read_head(head: Header, model: Header) -> HeadSpec:
+    """Return what the validated `head` needs to run over `model`.
+
+    Raises ModelFileError with the reason if it does not belong to it, or could not run.
+    """
+    for reason in _faults(head, model):  # the first
+        raise ModelFileError(f"{head.path.name} cannot draft for {model.path.name}: {reason}.", _REMEDY)
+    kind, layers = head_kind(head), _target_layers(head)
+    if kind is HeadKind.EAGLE3:
+        return HeadSpec(kind, layers)
+    names = {tensor.name for tensor in head.tensors}
+    samples_from_anchor = kind is HeadKind.DSPARK and _flag(head, "sample_from_anchor", default=True)
+    return HeadSpec(
+        kind,
+        layers,
+        n_block=hyperparameter(head, "block_size") - (0 if samples_from_anchor else 1),
+        mask_token=head.integer("tokenizer.ggml.mask_token_id") or 0,
+        samples_from_anchor=samples_from_anchor,
+        is_causal=_flag(head, "attention.causal", default=False),
+        has_confidence="conf_proj.weight" in names,
+    )
+
+
+def _faults(head: Header, model: Header) -> Iterator[str]:
+    if (head.integer("split.count") or 1) > 1:
+        yield "it is split into several files"
+    yield from _layer_faults(head, model)
+    yield from _width_faults(head, model)
+    yield from _vocabulary_faults(head, model)
+    if head.architecture == _EAGLE3:
+        yield from _eagle3_faults(head)
+    else:
+        yield from _dflash_faults(head)
+
+
+def _layer_faults(head: Header, model: Header) -> Iterator[str]:
+    n_layers = hyperparameter(model, "block_count") - hyperparameter(model, "nextn_predict_layers")
+    layers = _target_layers(head)
+    if model.architecture not in _WITH_INPUTS:
+        yield f"llama.cpp does not give the hidden states of {model.architecture} models"
+    if not layers:
+        yield "it does not name the layers that it reads"
+    if bad := [layer for layer in layers if not 0 <= layer <= n_layers]:
+        yield f"it reads layer {bad[0]} of a model with {n_layers}"
+    if n_layers in layers and model.architecture not in _WITH_OUTPUT[head.architecture]:
+        yield f"llama.cpp does not give the last hidden state of {model.architecture} models"
+
+
+def _width_faults(head: Header, model: Header) -> Iterator[str]:
+    own, width = hyperparameter(head, "embedding_length"), hyperparameter(model, "embedding_length")
+    expected = hyperparameter(head, "target_hidden_size") if head.architecture == _EAGLE3 else own
+    if expected != width:
+        yield f"it was made for hidden states of {expected} numbers, and this model's have {width}"
+    missing = {"token_embd.weight", "output.weight"} - {tensor.name for tensor in head.tensors}
+    if missing and own != width:
+        yield f"it borrows {' and '.join(sorted(missing))} from its model but is {own} wide and not {width}"
+    if hyperparameter(head, "embedding_length_out") not in (0, own):
+        yield "its hidden states have another width inside than outside"
+
+
+def _vocabulary_faults(head: Header, model: Header) -> Iterator[str]:
+    counts = [_n_tokens(header) for header in (head, model)]
+    if counts[0] != counts[1]:
+        yield f"it has {counts[0]} tokens and not {counts[1]}"
+        return
+    one, other = (header.strings("tokenizer.ggml.tokens") for header in (model, head))
+    different = next((index for index, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]), None)
+    if different is not None:
+        texts = (tokens[different].decode("utf-8", "replace") for tokens in (other, one))
+        yield "token {} is {!r} and not {!r}".format(different, *texts)
+    mapped = next((tensor for tensor in head.tensors if tensor.name == "d2t"), None)
+    if mapped is None:
+        return
+    if TENSOR_TYPES[mapped.type_id].name != "I64" or len(mapped.shape) != 1:
+        yield "its map of tokens is not one of whole numbers"
+        return
+    tokens = np.frombuffer(head.tensor_bytes(mapped), "<i8")
+    if not tokens.size or tokens.min() < 0 or tokens.max() >= counts[0]:
+        yield "its map of tokens leads out of the vocabulary"
+
+
+def _eagle3_faults(head: Header) -> Iterator[str]:
+    if len(_target_layers(head)) != _N_EAGLE3_LAYERS:
+        yield f"an EAGLE-3 head reads {_N_EAGLE3_LAYERS} layers and not {len(_target_layers(head))}"
+    if hyperparameter(head, "block_count") != 1:
+        yield f"an EAGLE-3 head has one layer and not {hyperparameter(head, 'block_count')}"
+    yield from _head_size_faults(head)
+
+
+def _dflash_faults(head: Header) -> Iterator[str]:
+    names = {tensor.name for tensor in head.tensors}
+    if hyperparameter(head, "hyper_connection.count"):
+        yield "this engine cannot run heads with hyper-connections"
+    if "selector_hidden.weight" in names:
+        yield "this engine cannot run DFlash 2 heads, which have a selector"
+    if not 2 <= hyperparameter(head, "block_size") <= MAX_BLOCK_TOKENS:
+        yield f"it predicts {hyperparameter(head, 'block_size')} tokens at once, not 2 to {MAX_BLOCK_TOKENS}"
+    mask = head.integer("tokenizer.ggml.mask_token_id")
+    if mask is None or not 0 <= mask < _n_tokens(head):
+        yield "it does not name its mask token"
+    yield from _head_size_faults(head)
+
+
+def _head_size_faults(head: Header) -> Iterator[str]:
+    keys, values = (hyperparameter(head, f"attention.{what}_length") for what in ("key", "value"))
+    if keys != values:
+        yield "the heads of its keys and values differ in size"
+
+
+def _target_layers(head: Header) -> tuple[int, ...]:
+    key = f"{head.architecture}.target_layers"
+    layers = head.metadata.get(key)
+    if not isinstance(layers, ArrayRef) or layers.count > _MAX_TARGET_LAYERS:
+        return ()
+    return tuple(layer for layer in head.array(key) if isinstance(layer, int))
+
+
+def _n_tokens(header: Header) -> int:
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    return tokens.count if isinstance(tokens, ArrayRef) else 0
+
+
+def _flag(head: Header, suffix: str, *, default: bool) -> bool:
+    value = head.metadata.get(f"{head.architecture}.{suffix}")
+    return value if isinstance(value, bool) else default

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine.llama import HeadBackend
+from app.engine.load.loading import LoadListener, load_model
+from app.engine.protocol.messages import EngineConfig
+from quantizer.errors import ModelFileError
+from tests.quantizer.gguf_draft_heads import HEADS, draft_head, drafted_model
+from tests.quantizer.gguf_files import tiny_llama
+
+REAL_HEADS = Path(__file__).with_name("real_heads.py")
+SAME = 1e-3  # logits that differ by their last bits only
+# Of 4 drafted tokens; llama.cpp alone, with the pairing of its own server: 3.4, 2.1, 2.9, 3.0 and 2.0.
+ACCEPTED = {"eagle3": 3.0, "eagle3-small-vocabulary": 1.8, "dflash": 2.6, "dspark": 2.7, "dspark-small-vocabulary": 1.8}
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("head")
+    model, head = drafted_model(folder / "m.gguf"), draft_head(folder / "h.gguf", request.param)
+    run = subprocess.run(
+        [sys.executable, str(REAL_HEADS), str(model), str(head)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    results: dict[str, Any] = json.loads(run.stdout)
+    return results | {"kind": request.param}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answers_equal_those_without_a_head(results: dict[str, Any], temperature: float) -> None:
+    answers = results["answers"]
+    assert answers[f"drafted at {temperature}"]["texts"] == answers[f"plain at {temperature}"]["texts"]
+
+
+def test_head_drafts_spare_most_steps_beside_drafts_that_are_looked_up(results: dict[str, Any]) -> None:
+    plain, drafted = results["answers"]["plain at 0.0"], results["answers"]["drafted at 0.0"]
+    tally = drafted["drafts"][results["name"]]
+    assert 0.3 * tally["n_drafted"] < tally["n_accepted"] < tally["n_drafted"]
+    assert drafted["drafts"]["prompt lookup"]["n_accepted"] > 0, "both draft in the same answers"
+    assert 2 * drafted["n_steps"] < plain["n_steps"]
+
+
+def test_a_head_drafts_what_the_model_says_as_often_as_in_the_peer(results: dict[str, Any]) -> None:
+    assert results["accepted"] > ACCEPTED[results["kind"]]
+
+
+@pytest.mark.parametrize(
+    "way", ["in_pieces", "beside_another", "with_drafts_in_between", "with_a_shared_begin", "saved_and_restored"]
+)
+def test_a_head_predicts_the_same_however_the_text_was_computed(results: dict[str, Any], way: str) -> None:
+    pairs = zip(results["logits"][way], results["logits"]["at_once"], strict=True)
+    assert max(abs(one - other) for one, other in pairs) < SAME
+
+
+def load(folder: Path, model: Path, head: Path, notices: list[str] | None = None) -> list[str]:
+    """Load a model with a head, and return the names of its draft sources."""
+    config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1, draft_path=str(head))
+    on_notice = ([] if notices is None else notices).append
+    loaded = load_model(model, config, folder, LoadListener(lambda _fraction: True, on_notice, lambda _plan: None))
+    with loaded.owned:
+        assert isinstance(loaded.backend, HeadBackend)
+        return [source.name for source in loaded.draft_sources]
+
+
+def test_a_head_is_recognised_by_its_file_and_announced(tmp_path: Path) -> None:
+    notices: list[str] = []
+    model, head = drafted_model(tmp_path / "m.gguf"), draft_head(tmp_path / "h.gguf", "dflash")
+    assert load(tmp_path, model, head, notices) == ["dflash head"]
+    assert "h.gguf drafts for m.gguf: dflash head." in notices
+
+
+def test_a_head_of_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    model, head = tiny_llama(tmp_path / "m.gguf"), draft_head(tmp_path / "h.gguf", "eagle3")
+    with pytest.raises(ModelFileError, match=r"h\.gguf cannot draft for m\.gguf: it "):
+        load(tmp_path, model, head)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import pytest
+
+from app.engine.load.auxiliary_models import read_auxiliary_models
+from app.engine.load.head_file import head_kind, is_head, read_head
+from app.engine.speculative.draft_heads import HeadKind, HeadSpec
+from quantizer.errors import ModelFileError
+from quantizer.gguf.header import read_header
+from quantizer.gguf.validation import validate_gguf
+from tests.quantizer.gguf_draft_heads import HEADS, MASK_TOKEN, draft_head, drafted_model
+
+Edit = Callable[[gguf.GGUFWriter], None]
+KINDS = {
+    "eagle3": HeadKind.EAGLE3,
+    "eagle3-small-vocabulary": HeadKind.EAGLE3,
+    "dflash": HeadKind.DFLASH,
+    "dspark": HeadKind.DSPARK,
+    "dspark-small-vocabulary": HeadKind.DSPARK,
+}
+
+
+def spec(folder: Path, kind: str, edit: Edit | None = None, model_edit: Edit | None = None) -> HeadSpec:
+    model, head = drafted_model(folder / "m.gguf", model_edit), draft_head(folder / "h.gguf", kind, edit)
+    return read_head(validate_gguf(head), read_header(model))
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_file_tells_which_kind_of_head_it_is(tmp_path: Path, kind: str) -> None:
+    header = read_header(draft_head(tmp_path / "h.gguf", kind))
+    assert is_head(header)
+    assert head_kind(header) is KINDS[kind]
+    assert not is_head(read_header(drafted_model(tmp_path / "m.gguf")))
+
+
+def test_a_dflash_head_predicts_a_block_without_its_first_place(tmp_path: Path) -> None:
+    assert spec(tmp_path, "dflash") == HeadSpec(HeadKind.DFLASH, (1, 2, 3), 4, MASK_TOKEN, False, False)
+
+
+def test_a_dspark_head_predicts_from_the_place_of_the_newest_token_with_its_confidence(tmp_path: Path) -> None:
+    assert spec(tmp_path, "dspark") == HeadSpec(HeadKind.DSPARK, (1, 2, 3), 5, MASK_TOKEN, True, False, True)
+
+
+def array(key: str, values: list[int]) -> Edit:
+    return lambda writer: writer.add_array(key, values)
+
+
+# Heads with which llama.cpp would end the process, or read what is not there.
+@pytest.mark.parametrize(
+    ("kind", "edit", "reason"),
+    [
+        ("eagle3", array("eagle3.target_layers", [1, 2]), "an EAGLE-3 head reads 3 layers and not 2"),
+        ("eagle3", array("eagle3.target_layers", [1, 2, 9]), "it reads layer 9 of a model with 4"),
+        ("eagle3", array("eagle3.target_layers", [1, 2, 4]), "llama.cpp does not give the last hidden state of llama"),
+        ("eagle3", lambda w: w.add_string("eagle3.target_layers", "all"), "it does not name the layers that it reads"),
+        ("eagle3", lambda w: w.add_uint32("eagle3.target_hidden_size", 96), "it was made for hidden states of 96"),
+        ("eagle3", lambda w: w.add_block_count(2), "an EAGLE-3 head has one layer and not 2"),
+        ("eagle3", lambda w: w.add_value_length(8), "the heads of its keys and values differ in size"),
+        ("dflash", lambda w: w.add_uint32("dflash.block_size", 1), "it predicts 1 tokens at once, not 2 to 32"),
+        ("dflash", lambda w: w.add_uint32("dflash.block_size", 4096), "it predicts 4096 tokens at once, not 2 to 32"),
+        ("dflash", lambda w: w.add_mask_token_id(5000), "it does not name its mask token"),
+        (
+            "dflash",
+            lambda w: w.add_uint32("dflash.hyper_connection.count", 4),
+            "this engine cannot run heads with hyper",
+        ),
+    ],
+)
+def test_a_head_that_llama_cpp_cannot_run_is_refused_with_the_reason(
+    tmp_path: Path, kind: str, edit: Edit, reason: str
+) -> None:
+    with pytest.raises(ModelFileError, match=r"h\.gguf cannot draft for m\.gguf") as error:
+        spec(tmp_path, kind, edit)
+    assert reason in error.value.cause
+
+
+def test_a_head_of_a_model_with_other_tokens_is_refused(tmp_path: Path) -> None:
+    def rename(writer: gguf.GGUFWriter) -> None:
+        tokens = writer.kv_data[0]["tokenizer.ggml.tokens"].value
+        tokens[7] = b"another"
+
+    with pytest.raises(ModelFileError, match="token 7 is "):
+        spec(tmp_path, "dflash", model_edit=rename)
+
+
+def test_a_map_that_leads_out_of_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    weights = HEADS["eagle3-small-vocabulary"].weights()
+    weights["d2t"] = weights["d2t"] + 10**6
+    head = draft_head(tmp_path / "h.gguf", "eagle3-small-vocabulary", weights=weights)
+    with pytest.raises(ModelFileError, match="its map of tokens leads out of the vocabulary"):
+        read_head(read_header(head), read_header(drafted_model(tmp_path / "m.gguf")))
+
+
+def test_a_plan_refuses_a_head_that_does_not_belong_to_the_model(tmp_path: Path, tiny_model: Path) -> None:
+    head = draft_head(tmp_path / "h.gguf", "eagle3")
+    with pytest.raises(ModelFileError, match=r"cannot draft for tiny\.gguf: it reads layer 3 of a model with 2"):
+        read_auxiliary_models(read_header(tiny_model), draft_path=str(head))
