@@ -150,13 +150,13 @@ class LlamaModel:
         self._llama_adapters = LlamaAdapters(self._model, paths, control_vector)
         self._adapters = tuple(adapters)
 
-    def map_plain_weights(self, header: Header) -> int:
+    def map_plain_weights(self, header: Header, found: RepackedTensors | None = None) -> int:
         """Map the weights that were repacked at loading once more, as the file of `header` has them.
 
         Contexts created from now on choose between both if their setting has `plain_from`. Return the mapped bytes, 0
-        where no weight is repacked.
+        where no weight is repacked. `found` says which types of weights gain by it.
         """
-        found = RepackedTensors()
+        found = found or RepackedTensors()
         setting = RuntimeSettings(n_threads=1, flash_attention=False, extra_buffers=True)
         with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
             if not found.addresses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from ctypes import c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import numpy as np
 
 from app.engine.llama.eval_callback import Tensor, operands
 from app.engine.llama.native import ggml_function, lib
+from app.engine.tuning.tune_results import PLAIN_TYPES
 from quantizer.gguf.header import Header
 
 __all__ = ["PlainWeights", "RepackedTensors", "StepWeights"]
@@ -27,9 +28,11 @@ _USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 
 
 class RepackedTensors:
-    """The repacked weights that a context computes with; one token shows them all. It must outlive the context."""
+    """The repacked weights of `types` that a context computes with; one token shows them all. It must outlive the
+    context."""
 
-    def __init__(self) -> None:
+    def __init__(self, types: Collection[int] = PLAIN_TYPES) -> None:
+        self._types = types
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
         self.addresses: set[int] = set()
         self._type_of = ggml_function("ggml_backend_buffer_get_type", c_void_p, c_void_p)
@@ -41,7 +44,9 @@ class RepackedTensors:
             self.addresses.update(
                 ctypes.addressof(tensor)
                 for tensor in operands(address)
-                if tensor.buffer and self._name_of(self._type_of(tensor.buffer)) in _REPACKED
+                if tensor.type in self._types
+                and tensor.buffer
+                and self._name_of(self._type_of(tensor.buffer)) in _REPACKED
             )
         return not is_asking
 

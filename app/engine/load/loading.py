@@ -39,6 +39,7 @@ from app.engine.tuning.tune_results import (
     RuntimeSettings,
     TuneFile,
     Workload,
+    plain_from_of,
 )
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
@@ -126,7 +127,12 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     key = model_key(path)
     tuned = TuneFile(cache_dir)
     choice = choose_setting(
-        tuned.measured(key), tuned.work(key), config, has_gpu=devices.has_gpu, is_safe=tested.is_safe
+        tuned.measured(key),
+        tuned.work(key),
+        config,
+        has_gpu=devices.has_gpu,
+        is_safe=tested.is_safe,
+        plain_from=plain_from_of(header),
     )
     adapters = [Path(file) for file, _ in config.lora]
     auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)

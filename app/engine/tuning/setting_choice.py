@@ -47,11 +47,18 @@ class SettingChoice:
 
 
 def choose_setting(
-    measured: Sequence[SpeedMeasurement], work: Workload, config: EngineConfig, *, has_gpu: bool, is_safe: bool
+    measured: Sequence[SpeedMeasurement],
+    work: Workload,
+    config: EngineConfig,
+    *,
+    has_gpu: bool,
+    is_safe: bool,
+    plain_from: int = 0,
 ) -> SettingChoice:
-    """Return the setting to load with; `is_safe` is whether this build can run repacked weights."""
+    """Return the setting to load with; `is_safe` is whether this build can run repacked weights, `plain_from` the
+    model's."""
     n_threads = config.n_threads or default_threads()
-    setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe)
+    setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe, plain_from=plain_from)
     setting = with_kv_type(setting, config.kv_type)
     known = tuple(
         item

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Literal
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.protocol.codec import decode, encode
 from offload.footprint.kv_cache import parse_kv_types
+from quantizer.gguf.tensor_types import tensor_type_named
 
 if TYPE_CHECKING:
     from app.engine.speculative.step_cost import StepCost
+    from quantizer.gguf.header import Header
 
 __all__ = [
     "DEFAULT_KV_TYPE",
     "DEFAULT_WORKLOAD",
     "PLAIN_FROM",
+    "PLAIN_TYPES",
     "RuntimeSettings",
     "SpeedMeasurement",
     "TuneFile",
@@ -32,14 +35,16 @@ __all__ = [
     "default_setting",
     "fastest",
     "measured_step_cost",
+    "plain_from_of",
     "seconds",
     "with_kv_type",
 ]
 
 DEFAULT_KV_TYPE = "f16"
-# Repacked kernels of x86 read weights for few tokens faster and compute many slower: llama 1.24B Q4_K_M on AVX-512,
-# plain over repacked: 0.5–1.0 for up to 8 tokens, 1.4 from 64 on.
-PLAIN_FROM = 64
+# How much faster x86 computes with plain weights of these types, by tokens a step (1 thread with AVX-512, 0.35–1.2B):
+# 1: 0.9–0.97, 4: 0.85–1.0, 16: 0.97–1.2, 24: 1.1–1.16, 64: 1.4, 256: 1.55–1.7. Of Q4_0: 0.4–0.7 everywhere.
+PLAIN_TYPES = frozenset({tensor_type_named("Q2_K").type_id, tensor_type_named("Q4_K").type_id})
+PLAIN_FROM = 24
 _X86 = ("x86_64", "amd64")
 
 
@@ -101,15 +106,26 @@ class Workload:
 DEFAULT_WORKLOAD = Workload(n_prefill=512, n_decode=256, depth=768)
 
 
-def default_setting(n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bool) -> RuntimeSettings:
-    """Return the settings to use before anything is measured.
+def plain_from_of(header: Header) -> int:
+    """Return from how many tokens on steps gain by plain weights beside the repacked ones, 0 where none do."""
+    gains = platform.machine().lower() in _X86 and any(tensor.type_id in PLAIN_TYPES for tensor in header.tensors)
+    return PLAIN_FROM if gains else 0
+
+
+def default_setting(
+    n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bool, plain_from: int = 0
+) -> RuntimeSettings:
+    """Return the settings to use before anything is measured, with `plain_from` of the model.
 
     On a CPU fused attention halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores);
     on a GPU it is the faster way.
     """
-    plain_from = PLAIN_FROM if extra_buffers_are_safe and not has_gpu and platform.machine().lower() in _X86 else 0
+    has_both = extra_buffers_are_safe and not has_gpu
     return RuntimeSettings(
-        n_threads, flash_attention=has_gpu, extra_buffers=extra_buffers_are_safe, plain_from=plain_from
+        n_threads,
+        flash_attention=has_gpu,
+        extra_buffers=extra_buffers_are_safe,
+        plain_from=plain_from if has_both else 0,
     )
 
 

@@ -30,12 +30,12 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
-    PLAIN_FROM,
     RuntimeSettings,
     SpeedMeasurement,
     TuneFile,
     TuneRequest,
     fastest,
+    plain_from_of,
     with_kv_type,
 )
 from app.settings.settings import load_settings
@@ -73,13 +73,15 @@ QUICK = TuningEffort(n_repeats=2, n_prefill=96, depths=(0, 512, 1792), step_size
 _CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
 
 
-def first_settings(n_threads: int, *, extra_buffers_are_safe: bool) -> list[RuntimeSettings]:
+def first_settings(n_threads: int, *, extra_buffers_are_safe: bool, plain_from: int = 0) -> list[RuntimeSettings]:
     """Return every combination of attention and weight layouts, those that share loaded weights one after the other.
 
     All combinations of everything would take hours, and most differ in one thing only: `refinements` follow from the
     best of these.
     """
-    layouts = [(False, 0), (True, 0), (True, PLAIN_FROM)] if extra_buffers_are_safe else [(False, 0)]
+    layouts = [(False, 0), *([(True, 0)] if extra_buffers_are_safe else [])]
+    if extra_buffers_are_safe and plain_from:
+        layouts.append((True, plain_from))
     return [
         RuntimeSettings(n_threads, flash, repacked, plain_from=plain_from)
         for repacked, plain_from in layouts
@@ -203,7 +205,7 @@ def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
     """Yield the speeds of each setting worth measuring, stored at once, and the progress."""
     path, cache_dir = Path(request.path), load_settings().cache_dir
     tuned, key, shape = TuneFile(cache_dir), model_key(path), kv_shape_of(read_header(path))
-    first = _first(request.n_threads, cache_dir)
+    first = _first(path, request.n_threads, cache_dir)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
     measured: list[SpeedMeasurement] = []
 
@@ -227,14 +229,15 @@ def _tune_idle(path: Path, n_threads: int, cache_dir: Path) -> None:
         return
     tuned, key = TuneFile(cache_dir), model_key(path)
     done = {speeds.setting for speeds in tuned.measured(key)}
-    missing = [setting for setting in _first(n_threads, cache_dir) if setting not in done]
+    missing = [setting for setting in _first(path, n_threads, cache_dir) if setting not in done]
     for speeds in _measured(path, missing, QUICK):
         tuned.add(key, path.name, speeds)
 
 
-def _first(n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:
+def _first(path: Path, n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:
     is_safe = run_self_test(cache_dir).is_safe
-    return first_settings(n_threads or default_threads(), extra_buffers_are_safe=is_safe)
+    plain_from = plain_from_of(read_header(path))
+    return first_settings(n_threads or default_threads(), extra_buffers_are_safe=is_safe, plain_from=plain_from)
 
 
 def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSettings]:

@@ -16,12 +16,14 @@ import numpy as np
 
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
+from app.engine.llama.weight_layouts import RepackedTensors
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.header import read_header
 
 PROMPT, PLAIN_FROM = list(range(10, 106)), 64
+EVERY_TYPE = range(64)
 CONFIG = EngineConfig(n_ctx=256, n_sequences=1)
 REPACKED = RuntimeSettings(1, flash_attention=False, extra_buffers=True)
 
@@ -47,7 +49,7 @@ def main() -> None:
         plain = logits(model, replace(REPACKED, extra_buffers=False))
     with closing(loaded(path, is_repacked=True)) as model:
         repacked = logits(model, REPACKED)
-        n_bytes = model.map_plain_weights(read_header(path))
+        n_bytes = model.map_plain_weights(read_header(path), RepackedTensors(EVERY_TYPE))
         both = logits(model, replace(REPACKED, plain_from=PLAIN_FROM))
         alone = logits(model, REPACKED)
     same = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +14,17 @@ from app.engine.tuning.setting_choice import SettingChoice, choose_setting, desc
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
     PLAIN_FROM,
+    PLAIN_TYPES,
     RuntimeSettings,
     SpeedMeasurement,
     Workload,
     default_setting,
+    plain_from_of,
 )
 from app.protocol.status import LoadedSetting
+from quantizer.gguf.header import read_header
 
-DEFAULT = default_setting(2, has_gpu=False, extra_buffers_are_safe=True)
+DEFAULT = default_setting(2, has_gpu=False, extra_buffers_are_safe=True, plain_from=PLAIN_FROM)
 REPACKED = RuntimeSettings(2, flash_attention=False, extra_buffers=True)
 PLAIN = replace(REPACKED, extra_buffers=False)
 BOTH = replace(REPACKED, plain_from=PLAIN_FROM)
@@ -37,7 +41,7 @@ MEASURED = (speeds(PLAIN, 180.0, 29.0), speeds(REPACKED, 112.0, 34.0), speeds(BO
 
 def chosen(measured: tuple[SpeedMeasurement, ...], work: Workload = DEFAULT_WORKLOAD) -> SettingChoice:
     default = speeds(DEFAULT, 1.0, 1.0)
-    return choose_setting((default, *measured), work, CONFIG, has_gpu=False, is_safe=True)
+    return choose_setting((default, *measured), work, CONFIG, has_gpu=False, is_safe=True, plain_from=PLAIN_FROM)
 
 
 def described(choice: SettingChoice, **changes: object) -> dict[str, LoadedSetting]:
@@ -56,11 +60,22 @@ def test_several_clients_choose_by_the_cost_of_their_steps() -> None:
 
 
 def test_without_the_default_measured_the_default_is_loaded_and_says_so() -> None:
-    choice = choose_setting((speeds(PLAIN, 9e9, 9e9),), DEFAULT_WORKLOAD, CONFIG, has_gpu=False, is_safe=True)
-    if DEFAULT != PLAIN:
-        assert choice.setting == DEFAULT
-        assert described(choice)["weights"].source == "default"
-        assert described(choice)["attention"].reason == "not measured yet"
+    choice = choose_setting(
+        (speeds(PLAIN, 9e9, 9e9),), DEFAULT_WORKLOAD, CONFIG, has_gpu=False, is_safe=True, plain_from=PLAIN_FROM
+    )
+    assert choice.setting == DEFAULT == BOTH
+    assert described(choice)["weights"].source == "default"
+    assert described(choice)["attention"].reason == "not measured yet"
+
+
+def test_only_weights_that_gain_are_kept_in_both_layouts(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "AMD64")
+    header = read_header(tiny_model)
+    assert plain_from_of(header) == 0
+    faster = replace(header, tensors=(replace(header.tensors[0], type_id=next(iter(PLAIN_TYPES))), *header.tensors[1:]))
+    assert plain_from_of(faster) == PLAIN_FROM
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert plain_from_of(faster) == 0
 
 
 def test_a_build_that_cannot_run_repacked_weights_gets_none() -> None:
@@ -71,7 +86,7 @@ def test_a_build_that_cannot_run_repacked_weights_gets_none() -> None:
 def test_a_measured_part_names_the_fastest_alternative_with_its_speeds() -> None:
     weights = described(chosen(MEASURED))["weights"]
     assert weights.source == "measured"
-    assert weights.value == "repacked, from 64 tokens a step as in the file"
+    assert weights.value == f"repacked, from {PLAIN_FROM} tokens a step as in the file"
     assert weights.reason == "180 + 34 tok/s, as in the file 180 + 29 tok/s"
 
 
