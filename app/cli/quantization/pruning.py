@@ -88,3 +88,12 @@ def print_layers(found: PrunedRequest) -> None:
         table.add_row(str(layer.layer), f"{layer.distance:.4f}", mark)
     print_table(table)
     click.echo("distance: the cosine distance between the input and the output of the layer, on the calibration text.")
+    if _last_of_a_kind(found):
+        click.echo("The last attention, state, window or dense layer stays, whatever its distance.")
+
+
+def _last_of_a_kind(found: PrunedRequest) -> list[int]:
+    """Return the layers that stay although one of greater distance is left out."""
+    removed = [layer.distance for layer in found.distances if layer.layer in found.request.removed_layers]
+    kept = [layer for layer in found.distances if layer.layer not in found.request.removed_layers]
+    return [layer.layer for layer in kept if layer.distance < max(removed, default=0.0)]
