@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus
+from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import Batch, LlamaBackend
 from app.engine.llama.mtp import HiddenRows, Row
@@ -130,7 +130,7 @@ class HeadContext(LlamaBackend):
         header = _HEADER.pack(followed.begin, followed.n_computed, len(row))
         return bytearray(header) + row + super().save_state(sequence_id)
 
-    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: State) -> bool:
         self._forget(sequence_id)
         begin, n_computed, n_row_bytes = _HEADER.unpack_from(state)
         own = bytes(state[_HEADER.size + n_row_bytes :])
@@ -421,7 +421,7 @@ class HeadBackend(LlamaBackend):
         state = super().save_state(sequence_id)
         return bytearray(_LENGTH.pack(len(state))) + state + self.head.save_state(sequence_id)
 
-    def restore_state(self, sequence_id: int, state: bytes | bytearray) -> bool:
+    def restore_state(self, sequence_id: int, state: State) -> bool:
         view = memoryview(state)
         end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
         is_restored = super().restore_state(sequence_id, bytes(view[_LENGTH.size : end]))
