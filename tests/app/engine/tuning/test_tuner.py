@@ -3,7 +3,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
+
+from app.engine.backend import Chunk, DecodeStatus
+from app.engine.fake import FakeBackend
+from app.engine.tuning.tune_results import RuntimeSettings
+from app.engine.tuning.tuner import TuningEffort, measure
 
 REAL_DEPTH = Path(__file__).with_name("real_depth.py")
 
@@ -15,3 +23,26 @@ def test_fused_attention_attends_to_overlaid_states_too(tiny_model: Path) -> Non
         assert same < 1e-3
         assert overlaid > 1e-2
         assert overlaid_again < 1e-3
+
+
+class Recording(FakeBackend):
+    """Keeps how many tokens of sequence 0 were before each batch of several tokens."""
+
+    def __init__(self, supports_truncation: bool) -> None:
+        super().__init__(supports_truncation=supports_truncation)
+        self.depths: list[int] = []
+
+    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
+        self.depths += [len(self.tokens(0)) for chunk in chunks if len(chunk.tokens) == 4]
+        return super().decode(chunks)
+
+
+@pytest.mark.parametrize("supports_truncation", [True, False])
+def test_every_step_is_measured_after_the_same_tokens_also_where_a_model_has_states(supports_truncation: bool) -> None:
+    backend = Recording(supports_truncation)
+    effort = TuningEffort(n_repeats=3, n_prefill=96, depths=(512,), step_sizes=(4, 8))
+    found = measure(backend, RuntimeSettings(1, False, False), effort)
+    assert len(found.step_ratios) == 3
+    assert len(set(backend.depths)) == 1
+    assert len(backend.depths) == 3
+    assert backend.depths[0] > 0
