@@ -196,7 +196,7 @@ class Engine:
             return 0
         if self._facts.n_window:  # each step may overwrite what truncating the steps before it needs
             return 0
-        if not self._facts.truncation.allows_rejection(1):
+        if not self._facts.supports_truncation and any(sequence.may_end_midway for sequence in self._slots.running):
             return 0
         return n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1
 
@@ -209,7 +209,7 @@ class Engine:
             # What an interrupted batch of several states leaves of other sequences' states is unknown.
             self._in_flight = in_flight if len(batch) == 1 or self._facts.supports_truncation else set()
         try:
-            self._hold(batch, n_more_steps)
+            self._hold(batch)
             status = self._backend.decode([sequence.chunk(n_tokens) for sequence, n_tokens in batch])
         except EngineError as error:
             self._fail_batch(batch, error)
@@ -235,13 +235,13 @@ class Engine:
         elif not (self._cache.evict_one() or self._slots.preempt_without_cells()):
             self._fail_batch(batch, EngineError("The KV cache has no free cells for a batch.", "Use a smaller --ctx."))
 
-    def _hold(self, batch: Batch, n_more_steps: int) -> None:
+    def _hold(self, batch: Batch) -> None:
         """Hold the sequences that may lose more of this batch than their states allow."""
         if self._facts.supports_truncation:
             return
         n_free = self._facts.truncation.n_rejected_freely([n_tokens for _, n_tokens in batch])
         for sequence, n_tokens in batch:
-            if n_more_steps or n_tokens - sequence.n_pending > n_free:
+            if n_tokens - sequence.n_pending > n_free:
                 self._cache.hold(sequence.slot_id)
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:

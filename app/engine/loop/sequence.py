@@ -158,6 +158,11 @@ class Sequence:
         max_tokens = self.request.max_tokens
         return bool(self.request.context_shift) and (max_tokens is None or self.n_output < max_tokens)
 
+    @property
+    def may_end_midway(self) -> bool:
+        """Whether the text of a token, and not the token alone, may end the answer."""
+        return bool(self.request.stop) or self.request.max_predict_s is not None
+
     def plan_shift(self, n_ctx: int) -> tuple[int, int]:
         """Return the shift of a sequence that fills the context, as the function of that name."""
         n_keep = self.n_prompt if self.request.n_keep == -1 else self.request.n_keep

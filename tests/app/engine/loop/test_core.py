@@ -389,19 +389,23 @@ def test_a_model_with_states_drafts_and_returns_to_an_earlier_state_when_a_draft
     assert record.finished["c"].usage.n_cached_tokens > 150
 
 
-def test_an_answer_that_stops_within_a_run_of_steps_leaves_what_was_computed_before_the_run() -> None:
+@pytest.mark.parametrize(("stop", "is_fast"), [((), True), (("never said",), False)])
+def test_a_model_with_states_runs_several_steps_at_once_unless_its_text_may_end_the_answer_midway(
+    stop: tuple[str, ...], is_fast: bool
+) -> None:
     record = Record()
-    backend = FakeBackend(supports_truncation=False)
     cost = StepCost({n_tokens: float(n_tokens) for n_tokens in (1, 64)}, single_s=0.001)
-    engine = Engine(backend, record, step_cost=cost)
-    whole = answer_alone(request("a", n_tokens=60, ignore_eos=True))[0]
-    engine.submit(request("a", n_tokens=60, ignore_eos=True, stop=(whole[40:46],)))
+    engine = Engine(FakeBackend(supports_truncation=False), record, step_cost=cost, clock=lambda: 0.0)
+    engine.submit(request("a", n_tokens=60, ignore_eos=True, stop=stop))
+    n_scheduled = 0
+    while not engine.is_idle:
+        engine.step()
+        n_scheduled += 1
+    assert (n_scheduled < 30) is is_fast
+    whole = "a prompt" + record.text["a"]
+    engine.submit(request("b", prompt=whole + "!", n_tokens=1))
     run(engine)
-    assert engine.counters.n_steps > record.finished["a"].usage.n_passes / 2
-    n_known = len("a prompt") + len(record.text["a"])
-    engine.submit(request("b", prompt="a prompt" + whole[:55], n_tokens=1))
-    run(engine)
-    assert n_known - 8 <= record.finished["b"].usage.n_cached_tokens <= n_known + 6
+    assert record.finished["b"].usage.n_cached_tokens == len(whole) - 1
 
 
 def test_a_model_with_a_window_drafts_and_continues_where_the_window_is_still_held() -> None:
