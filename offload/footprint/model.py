@@ -157,9 +157,11 @@ def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> It
     """
     if auxiliary.draft is not None:  # the engine makes it a context of the same size
         weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
-        draft = profile_of(auxiliary.draft.header, weights, profile.run_config)
+        is_head = auxiliary.draft.header.architecture in DRAFT_HEADS
+        run_config = head_run(profile.run_config) if is_head else profile.run_config
+        draft = profile_of(auxiliary.draft.header, weights, run_config)
         yield AuxiliaryUsage(
-            what=f"draft model {auxiliary.draft.name}",
+            what=f"draft {'head' if is_head else 'model'} {auxiliary.draft.name}",
             weight_bytes=draft.weight_bytes - draft.input_bytes,
             cache_bytes=draft.cache_bytes,
             compute_bytes=draft.compute_bytes,

@@ -13,7 +13,8 @@ from typing import Any
 
 from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.cache.state_store import StateStore
-from app.engine.llama import LlamaBackend, LlamaModel
+from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead
+from app.engine.load.loading import make_head_source
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
@@ -62,7 +63,8 @@ class FreeDrafts(StepCost):
 class Player:
     """A player of `workload` over `model`, with its store in `folder`.
 
-    With `with_scores` every answer comes with its probabilities, and every second prompt too.
+    A `head` drafts beside all else. With `with_scores` every answer comes with its probabilities, and every second
+    prompt too.
     """
 
     def __init__(
@@ -74,7 +76,9 @@ class Player:
         folder: Path,
         *,
         with_scores: bool = False,
+        head: LoadedHead | None = None,
     ) -> None:
+        self._head = head
         self._model = model
         self._setting = setting
         self._workload = workload
@@ -103,11 +107,12 @@ class Player:
         config = EngineConfig(
             n_ctx=self._n_ctx, n_cells=workload.n_cells, n_batch=workload.n_batch, n_sequences=_N_SEQUENCES
         )
-        self._native = self._model.context(config, self._setting)
+        self._native = self._model.context(config, self._setting, head=self._head)
         self._store = StateStore(self._folder)
         backend: Any = _RecordingBackend(self._native, self)
         cost = FreeDrafts() if workload.has_free_drafts else StepCost()
-        self._engine = Engine(backend, self._on_event, self._store, cost)
+        source = make_head_source(self._native, cost)
+        self._engine = Engine(backend, self._on_event, self._store, cost, [] if source is None else [source])
 
     def _end(self) -> None:
         self._engine.close()
