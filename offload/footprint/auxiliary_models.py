@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from quantizer.gguf.header import Header, TensorInfo
 
 __all__ = [
-    *("NO_AUXILIARY_MODELS", "AuxiliaryModels", "AuxiliaryUsage", "PlannedAdapter"),
+    *("DRAFT_HEADS", "HEAD_BATCH", "NO_AUXILIARY_MODELS", "AuxiliaryModels", "AuxiliaryUsage", "PlannedAdapter"),
     *("PlannedDraft", "PlannedProjector"),
 ]
 
 
+DRAFT_HEADS = frozenset(["dflash", "eagle3"])  # architectures that draft from the hidden states of another model
+HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, which take memory
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedDraft:
-    """A draft model: its name, the header of its first file and the tensors of all. Its context is as long as the
-    model's.
+    """A draft model or head: its name, the header of its first file and the tensors of all. Its context is as long as
+    the model's.
     """
 
     name: str

@@ -12,13 +12,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels, AuxiliaryUsage
+from offload.footprint.auxiliary_models import (
+    DRAFT_HEADS,
+    HEAD_BATCH,
+    NO_AUXILIARY_MODELS,
+    AuxiliaryModels,
+    AuxiliaryUsage,
+)
 from offload.footprint.kv_cache import (
+    DRAFT_CELLS,
     KV_TYPES,
     KvTypes,
     cache_layers,
     cells_for,
     n_cached_sequences,
+    n_seq_max,
     n_states,
     supports_kv_types,
     supports_truncation,
@@ -150,6 +158,13 @@ def _contexts(n_ctx_train: int) -> list[int]:
     return [*(n_ctx for n_ctx in doublings if n_ctx < n_ctx_train), n_ctx_train or _MIN_N_CTX]
 
 
+def _head_run(run_config: RunConfig) -> RunConfig:
+    """Return how a draft head runs beside a model: in batches of its own, with cells for the drafts."""
+    n_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
+    n_ubatch = max(HEAD_BATCH, n_seq_max(run_config.n_sequences, supports_truncation=True))
+    return replace(run_config, n_cells=n_cells, n_ubatch=n_ubatch)
+
+
 def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
     """Yield the memory of each of the `auxiliary` models beside the model of `profile`, which includes their layers.
 
@@ -158,7 +173,7 @@ def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> It
     if auxiliary.draft is not None:  # the engine makes it a context of the same size
         weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
         is_head = auxiliary.draft.header.architecture in DRAFT_HEADS
-        run_config = head_run(profile.run_config) if is_head else profile.run_config
+        run_config = _head_run(profile.run_config) if is_head else profile.run_config
         draft = profile_of(auxiliary.draft.header, weights, run_config)
         yield AuxiliaryUsage(
             what=f"draft {'head' if is_head else 'model'} {auxiliary.draft.name}",

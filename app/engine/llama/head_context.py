@@ -23,11 +23,11 @@ from app.engine.llama.mtp import HiddenRows, Row
 from app.engine.llama.native import hidden_states, layer_inputs, lib
 from app.engine.protocol.messages import BackendFacts
 from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
+from offload.footprint.auxiliary_models import HEAD_BATCH
 from quantizer.errors import EngineError
 
-__all__ = ["HEAD_BATCH", "BlockContext", "EagleContext", "Followed", "HeadBackend", "HeadContext"]
+__all__ = ["BlockContext", "EagleContext", "Followed", "HeadBackend", "HeadContext"]
 
-HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, which take memory
 _UNKNOWN = 0.0  # the hidden state before a token in the middle of a shared or restored text
 _LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes first
 _HEADER = struct.Struct("<QQQ")  # of a head's saved state: `begin`, `n_computed`, bytes of the hidden state
@@ -124,16 +124,16 @@ class HeadContext(LlamaBackend):
         self._catch_up([sequence_id])
         return _HEADER.size + len(self._last_row(sequence_id)) + super().state_bytes(sequence_id)
 
-    def save_state(self, sequence_id: int) -> bytearray:
+    def save_state(self, sequence_id: int) -> State:
         self._catch_up([sequence_id])
         row, followed = self._last_row(sequence_id), self._followed.get(sequence_id, Followed(0, 0))
         header = _HEADER.pack(followed.begin, followed.n_computed, len(row))
-        return bytearray(header) + row + super().save_state(sequence_id)
+        return _joined(header, row, super().save_state(sequence_id))
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         self._forget(sequence_id)
         begin, n_computed, n_row_bytes = _HEADER.unpack_from(state)
-        own = bytes(state[_HEADER.size + n_row_bytes :])
+        own = memoryview(state)[_HEADER.size + n_row_bytes :]
         if n_computed <= begin or not super().restore_state(sequence_id, own):
             return False
         self._followed[sequence_id] = Followed(begin, n_computed)
@@ -407,7 +407,8 @@ class HeadBackend(LlamaBackend):
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         n_left = super().truncate(sequence_id, n_tokens)
-        self.head.truncate(sequence_id, n_left)
+        # Where a state went back further, the head keeps what it has: drafts continue the accepted tokens.
+        self.head.truncate(sequence_id, n_tokens if n_left else 0)
         return n_left
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
@@ -417,17 +418,26 @@ class HeadBackend(LlamaBackend):
     def state_bytes(self, sequence_id: int) -> int:
         return _LENGTH.size + super().state_bytes(sequence_id) + self.head.state_bytes(sequence_id)
 
-    def save_state(self, sequence_id: int) -> bytearray:
+    def save_state(self, sequence_id: int) -> State:
         state = super().save_state(sequence_id)
-        return bytearray(_LENGTH.pack(len(state))) + state + self.head.save_state(sequence_id)
+        return _joined(_LENGTH.pack(len(state)), state, self.head.save_state(sequence_id))
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         view = memoryview(state)
         end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-        is_restored = super().restore_state(sequence_id, bytes(view[_LENGTH.size : end]))
+        is_restored = super().restore_state(sequence_id, view[_LENGTH.size : end])
         if is_restored:
-            self.head.restore_state(sequence_id, bytes(view[end:]))
+            self.head.restore_state(sequence_id, view[end:])
         return is_restored
+
+    def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
+        if not super().restore_checkpoint(sequence_id, source_id, n_tokens, checkpoint):
+            return False
+        if source_id is not None and source_id != sequence_id:
+            self.head.share_cells(source_id, sequence_id, 0, n_tokens)
+        else:
+            self.head.truncate(sequence_id, n_tokens)
+        return True
 
     def _features(self, n_tokens: int) -> Row:
         """Return a copy of the hidden states of the last batch that the head reads, shape (n_tokens, width)."""
@@ -443,3 +453,7 @@ class HeadBackend(LlamaBackend):
     def _is_output(self, layer: int) -> bool:
         """Return whether an EAGLE-3 head reads what the last layer gives; DFlash heads get it as a further input."""
         return layer == self._n_layers and self._ends_with_nextn
+
+
+def _joined(*parts: State) -> State:
+    return np.concatenate([np.frombuffer(part, np.uint8) for part in parts]).data

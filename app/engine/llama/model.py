@@ -22,7 +22,7 @@ from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import buffer_bytes_by_device, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
-from app.engine.llama.head_context import HEAD_BATCH, BlockContext, EagleContext, HeadBackend, HeadContext
+from app.engine.llama.head_context import BlockContext, EagleContext, HeadBackend, HeadContext
 from app.engine.llama.mtp import MtpBackend, MtpContext
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
@@ -32,6 +32,7 @@ from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from app.engine.speculative.draft_model import Vocabulary
 from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
+from offload.footprint.auxiliary_models import HEAD_BATCH
 from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_max, parse_kv_types
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import LoadMode, LoadParameters

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
+from offload.footprint.auxiliary_models import DRAFT_HEADS
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import ArrayRef, Header
 from quantizer.gguf.hyperparameters import hyperparameter
@@ -52,7 +53,7 @@ _WITH_OUTPUT = {
 
 def is_head(header: Header) -> bool:
     """Return whether a file is a draft head."""
-    return header.architecture in (_EAGLE3, _DFLASH)
+    return header.architecture in DRAFT_HEADS
 
 
 def head_kind(header: Header) -> HeadKind:

@@ -113,7 +113,7 @@ class BlockHeadSource:
         for request in requests:
             sequence = request.sequence
             self._probed_at[sequence] = len(sequence.tokens)
-            chunks.append(Chunk(sequence.slot_id, sequence.n_computed, sequence.tokens[-1:], 1))
+            chunks.append(Chunk(sequence.slot_id, len(sequence.tokens) - 1, sequence.tokens[-1:], 1))
         started_s = self._clock()
         blocks = self._head.predict_blocks(chunks)
         if not blocks:
