@@ -137,6 +137,7 @@ class Player:
             priority=arrival.priority,
             n_logprobs=0 if self._with_scores else None,
             echo=is_echoed,
+            branches=(2 * len(self.answers[-1].prompt) // 3,),
         )
         self._engine.submit(request)
 

@@ -155,8 +155,74 @@ def interrupted_when_not_held(run: Run) -> bool:
     return run.backend.truncate(0, N_KEPT) == 0
 
 
-EVERYWHERE = (held, held_twice, held_many, not_held, unequal_parts, interrupted, interrupted_when_not_held)
-WITH_ROLLBACK = (rolled_back, rolled_back_and_shared, rolled_back_and_held, rolled_back_and_saved)
+def checkpoint_beside_a_longer_sequence(run: Run) -> bool:
+    """The sequence whose cells are shared is another's, with other tokens after them, and goes on as before."""
+    run.compute(0, 0, TEXT[:N_KEPT])
+    checkpoint = run.backend.save_checkpoint(0)
+    run.backend.truncate(0, 0)
+    run.compute(1, 0, TEXT[: N_KEPT + 5])
+    source_id = 1 if run.backend.facts.has_attention else None
+    is_restored = run.backend.restore_checkpoint(2, source_id, N_KEPT, checkpoint)
+    return is_restored and run.is_at(2, N_KEPT) and run.is_at(1, N_KEPT + 5)
+
+
+def checkpoint_in_a_restored_sequence(run: Run) -> bool:
+    run.compute(0, 0, TEXT[:N_KEPT])
+    checkpoint = run.backend.save_checkpoint(0)
+    run.compute(0, N_KEPT, WRONG[:9])
+    state = run.backend.save_state(0)
+    run.backend.truncate(0, 0)
+    source_id = 1 if run.backend.facts.has_attention else None
+    is_restored = run.backend.restore_state(1, state)
+    return is_restored and run.backend.restore_checkpoint(1, source_id, N_KEPT, checkpoint) and run.is_at(1, N_KEPT)
+
+
+def checkpoint_that_is_damaged(run: Run) -> bool:
+    run.compute(0, 0, TEXT[:N_KEPT])
+    checkpoint = bytes(run.backend.save_checkpoint(0))
+    source_id = 0 if run.backend.facts.has_attention else None
+    is_restored = run.backend.restore_checkpoint(1, source_id, N_KEPT, checkpoint[: len(checkpoint) // 2])
+    run.compute(1, 0, TEXT[:1])  # the place is empty
+    return not is_restored and run.is_at(0, N_KEPT)
+
+
+def checkpoint_beside_a_sequence_that_is_rolled_back(run: Run) -> bool:
+    run.compute(0, 0, TEXT[:N_KEPT])
+    checkpoint = run.backend.save_checkpoint(0)
+    run.compute(0, N_KEPT, [*TEXT[N_KEPT : N_KEPT + 3], *WRONG[:5]])
+    run.backend.truncate(0, N_KEPT + 3)
+    is_restored = run.backend.restore_checkpoint(1, 0, N_KEPT, checkpoint)
+    return is_restored and run.is_at(1, N_KEPT) and run.is_at(0, N_KEPT + 3)
+
+
+def checkpoint_of_a_sequence_that_is_rolled_back(run: Run) -> bool:
+    run.draft(0, 2, 5)
+    run.backend.truncate(0, N_KEPT + 3)
+    checkpoint = run.backend.save_checkpoint(0)
+    run.compute(0, N_KEPT + 3, WRONG[:9])
+    return run.backend.restore_checkpoint(0, 0, N_KEPT + 3, checkpoint) and run.is_at(0, N_KEPT + 3)
+
+
+EVERYWHERE = (
+    held,
+    held_twice,
+    held_many,
+    not_held,
+    unequal_parts,
+    interrupted,
+    interrupted_when_not_held,
+    checkpoint_beside_a_longer_sequence,
+    checkpoint_in_a_restored_sequence,
+    checkpoint_that_is_damaged,
+)
+WITH_ROLLBACK = (
+    rolled_back,
+    rolled_back_and_shared,
+    rolled_back_and_held,
+    rolled_back_and_saved,
+    checkpoint_beside_a_sequence_that_is_rolled_back,
+    checkpoint_of_a_sequence_that_is_rolled_back,
+)
 
 
 def main() -> None:
