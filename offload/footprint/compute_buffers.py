@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from offload.footprint.weights import EMBEDDING
-from quantizer.gguf.header import Header
+from quantizer.gguf.header import ArrayRef, Header
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 from quantizer.gguf.layer_caches import layer_caches_of
 
@@ -47,9 +47,11 @@ def graph_shape_of(header: Header) -> GraphShape:
     widest = max(caches.layers, key=lambda layer: layer.k_elements + layer.v_elements, default=None)
     has_cache = any(layer.k_elements or layer.state_elements for layer in caches.layers)
     embedding = next((tensor for tensor in header.tensors if tensor.name == EMBEDDING), None)
+    tokens = header.metadata.get("tokenizer.ggml.tokens")  # a draft head borrows the embedding of its model
+    n_tokens = embedding.shape[-1] if embedding else tokens.count if isinstance(tokens, ArrayRef) else 0
     return GraphShape(
         n_embd=n_embd,
-        n_logits=embedding.shape[-1] if embedding and has_cache else 0,
+        n_logits=n_tokens if has_cache else 0,
         n_heads=n_heads,
         query_width=n_heads * key or n_embd,
         key_value_width=widest.k_elements + widest.v_elements if widest else 0,
