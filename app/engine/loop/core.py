@@ -194,9 +194,8 @@ class Engine:
         """Return how many steps may follow this one without scheduling."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting:
             return 0
-        if self._facts.n_window:  # each step may overwrite what truncating the steps before it needs
-            return 0
-        if not self._facts.supports_truncation and any(sequence.may_end_midway for sequence in self._slots.running):
+        can_reject = self._facts.truncation.is_unlimited
+        if not can_reject and any(sequence.may_end_midway for sequence in self._slots.running):
             return 0
         return n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1
 

@@ -617,6 +617,21 @@ def test_a_source_that_costs_more_than_it_gains_does_not_keep_steps_from_running
     assert n_scheduled[0] == n_scheduled[1]
 
 
+@pytest.mark.parametrize("n_window", [0, 20])
+def test_a_fast_model_runs_steps_at_once_with_a_window_too(n_window: int) -> None:
+    record, cost = Record(), StepCost({1: 1.0, 2: 100.0}, single_s=0.001)
+    engine = Engine(FakeBackend(n_window=n_window), record, step_cost=cost, clock=lambda: 0.0)
+    wanted = request("a", n_tokens=41, ignore_eos=True)
+    engine.submit(wanted)
+    n_scheduled = 0
+    while not engine.is_idle:
+        engine.step()
+        n_scheduled += 1
+    assert n_scheduled <= 16
+    assert engine.counters.n_steps == 41
+    assert record.text["a"] == answer_alone(wanted)[0]
+
+
 def test_an_earlier_answer_is_drafted_for_one_that_begins_like_it() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
