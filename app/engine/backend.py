@@ -126,13 +126,6 @@ class Backend(Protocol):
         """Return the first position that all layers still hold: later than 0 only with `facts.n_window`."""
         ...
 
-    def forget_outside_window(self, sequence_id: int) -> bool:
-        """Let layers with a window forget what the next token does not attend to, which attention would pass over.
-
-        Return False, with the sequence empty, if there are no cells for what it keeps. Requires `facts.n_window`.
-        """
-        ...
-
     def overlay(self, source_id: int, target_id: int) -> None:
         """Make `target_id` attend to the cells of `source_id` in addition to its own at the same positions.
 
@@ -168,7 +161,10 @@ class Backend(Protocol):
         ...
 
     def save_checkpoint(self, sequence_id: int) -> State:
-        """Return the states of the sequence without the cells of its attention, for `restore_checkpoint`."""
+        """Return the states of the sequence without the cells of its attention, for `restore_checkpoint`.
+
+        Cells of layers with a window, as far as it reaches back, are part of the states.
+        """
         ...
 
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:

@@ -184,11 +184,6 @@ class FakeBackend:
     def first_held(self, sequence_id: int) -> int:
         return self._first_held[sequence_id]
 
-    def forget_outside_window(self, sequence_id: int) -> bool:
-        n_tokens, n_window = len(self._cells[sequence_id]), self.facts.n_window
-        self._first_held[sequence_id] = max(self._first_held[sequence_id], n_tokens - n_window)
-        return True
-
     def _forget_all_outside_windows(self) -> None:
         """Forget what llama.cpp may overwrite: cells that no later token of their only sequence attends to."""
         if not self.facts.n_window:
@@ -284,6 +279,7 @@ class FakeBackend:
         cells = [_Cell(token) for token in tokens] if source_id is None else self._cells[source_id][:n_tokens]
         assert [cell.token for cell in cells] == tokens, "cells and states are of the same tokens"
         self._cells[sequence_id] = cells
+        self._first_held[sequence_id] = max(0, len(cells) - self.facts.n_window) if self.facts.n_window else 0
         self._forget_states(sequence_id)
         return True
 

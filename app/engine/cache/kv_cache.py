@@ -79,7 +79,7 @@ class KVCacheManager:
 
         That is at the `branches`, where the prompts of others may leave this one, and where it leaves those before it.
         """
-        if self._offloader is None or self._facts.supports_truncation:
+        if self._offloader is None or self._facts.truncation.is_unlimited:
             return self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
         n_known = self._offloader.n_known(tokens[:-1], adapters)  # before anything is evicted
         slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
@@ -113,7 +113,7 @@ class KVCacheManager:
             self._backend.share_cells(source_id, sequence_id, 0, match.n_tokens)
         self._tree.insert(sequence_id, tokens[: match.n_tokens], adapters)
         self._tree.lock(sequence_id)
-        return Slot(sequence_id, match.n_tokens)
+        return Slot(sequence_id, self.narrow(sequence_id, is_copy=True))
 
     def record_computed(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """Record that the backend has computed `tokens` at the end of the sequence.
@@ -137,17 +137,20 @@ class KVCacheManager:
             self._tree.truncate(sequence_id, n_left)
         return n_left
 
-    def narrow(self, sequence_id: int) -> int:
+    def narrow(self, sequence_id: int, *, is_copy: bool = False) -> int:
         """Let layers with a window forget what is before it, where that saves time; return how many tokens remain.
 
-        What is forgotten cannot be returned to, so as much as a window is kept behind it.
+        What is forgotten cannot be returned to, so as much as a window is kept behind it. A copy always forgets, since
+        cells that sequences share are never overwritten.
         """
         n_tokens, n_window = self._tree.length(sequence_id), self._facts.n_window
-        if not n_window or not self._facts.passes_over_cells or not self._facts.supports_truncation:
+        if not n_window or not self._facts.supports_truncation or not (is_copy or self._facts.passes_over_cells):
             return n_tokens
         n_outside = n_tokens - n_window - self._backend.first_held(sequence_id)
-        if n_outside >= max(n_window, MIN_FORGOTTEN_CELLS) and not self._backend.forget_outside_window(sequence_id):
-            self._tree.truncate(sequence_id, 0)
+        if n_outside >= max(n_window, MIN_FORGOTTEN_CELLS):
+            held = self._backend.save_checkpoint(sequence_id)
+            if not self._backend.restore_checkpoint(sequence_id, sequence_id, n_tokens, held):
+                self._tree.truncate(sequence_id, 0)
         return self._tree.length(sequence_id)
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> int:

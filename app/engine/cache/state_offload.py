@@ -56,9 +56,9 @@ class StateOffloader:
 
     def find(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
         """Return what continues the prefix `begin` if restoring pays; `n_cached` of its tokens need none."""
-        if self._facts.supports_truncation:
-            match = self._store.match(begin, _namespace_of(adapters))
-            found = None if match is None else Restoration(match.n_tokens, match)
+        match = self._store.match(begin, _namespace_of(adapters))
+        if match is not None and self._has_all(match):
+            found: Restoration | None = Restoration(match.n_tokens, match)
         else:
             found = self._find_states(begin, adapters)
         if found is None or found.n_tokens < n_cached + MIN_SAVED_TOKENS:
@@ -66,6 +66,11 @@ class StateOffloader:
         if found.state is not None and MAX_RESTORED_SHARE * found.n_tokens < found.state.n_saved:
             return None
         return found
+
+    def _has_all(self, match: SavedMatch) -> bool:
+        """Return whether a saved state can be truncated to the match: no layer has forgotten any of its tokens."""
+        truncation = self._facts.truncation
+        return truncation.is_unlimited or (not truncation.has_states and match.n_saved <= truncation.n_window)
 
     def _find_states(self, begin: Sequence[int], adapters: AdapterSet) -> Restoration | None:
         """Return the longest prefix whose states are saved, with what holds its cells."""
@@ -138,7 +143,7 @@ class StateOffloader:
 
         A saved sequence that ends here does not count: it is replaced by a longer one.
         """
-        if self._facts.supports_truncation:
+        if self._facts.truncation.is_unlimited:
             return False
         tokens, namespace = self._key(sequence_id)
         last = self._store.checkpoints(tokens, namespace)[:1]

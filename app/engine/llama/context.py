@@ -147,17 +147,6 @@ class LlamaBackend:
             return 0
         return int(lib.llama_memory_seq_pos_min(self._memory, sequence_id))
 
-    def forget_outside_window(self, sequence_id: int) -> bool:
-        # a partial state is what the window's layers keep, and restoring it leaves the other layers as they are
-        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        n_bytes = lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags)
-        buffer = (ctypes.c_uint8 * n_bytes)()
-        lib.llama_state_seq_get_data_ext(self._context, buffer, n_bytes, sequence_id, flags)
-        if lib.llama_state_seq_set_data_ext(self._context, buffer, n_bytes, sequence_id, flags):
-            return True
-        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
-        return False
-
     def overlay(self, source_id: int, target_id: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
 

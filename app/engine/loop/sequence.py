@@ -267,9 +267,9 @@ class Admission:
 
     def _branches(self, request: Request, tokens: list[int]) -> tuple[int, ...]:
         """Return the request's branches in tokens, none where sequences can be truncated and need no checkpoints."""
-        prompt = request.prompt
-        if self._facts.supports_truncation or not isinstance(prompt, str):
-            return () if self._facts.supports_truncation else request.branches
+        prompt, needs_none = request.prompt, self._facts.truncation.is_unlimited
+        if needs_none or not isinstance(prompt, str):
+            return () if needs_none else request.branches
         begins = (
             self._backend.tokenize(prompt[:end], request.add_special, request.parse_special) for end in request.branches
         )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,16 +14,20 @@ from tests.app.engine.recording import Record, run
 
 GREEDY = SamplingParams(temperature=0.0)
 SYSTEM = "You are a careful and honest assistant. " * 4
-KINDS = [{"has_attention": True}, {"has_attention": False}]
+KINDS: list[dict[str, Any]] = [
+    {"supports_truncation": False},
+    {"supports_truncation": False, "has_attention": False},
+    {"n_window": 20},
+]
 
 
 class Chats:
-    """An engine whose model has states, and how much of each prompt it had cached."""
+    """An engine whose model cannot be truncated everywhere, and how much of each prompt it had cached."""
 
-    def __init__(self, folder: Path, *, has_attention: bool) -> None:
+    def __init__(self, folder: Path, **kind: Any) -> None:
         self.store = StateStore(folder)
         self.record = Record()
-        self.backend = FakeBackend(supports_truncation=False, has_attention=has_attention)
+        self.backend = FakeBackend(**kind)
         self.engine = Engine(self.backend, self.record, self.store)
         self._n_asked = 0
 
@@ -59,7 +64,7 @@ class Chats:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_chat_continues_after_the_system_prompt(tmp_path: Path, kind: dict[str, bool]) -> None:
+def test_another_chat_continues_after_the_system_prompt(tmp_path: Path, kind: dict[str, Any]) -> None:
     chats = Chats(tmp_path, **kind)
     assert chats.ask(SYSTEM + "What is a fox?", len(SYSTEM)) == 0
     assert chats.ask(SYSTEM + "Name three rivers.", len(SYSTEM)) == len(SYSTEM)
@@ -67,7 +72,7 @@ def test_another_chat_continues_after_the_system_prompt(tmp_path: Path, kind: di
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_two_prompts_part_is_learned_without_messages(tmp_path: Path, kind: dict[str, bool]) -> None:
+def test_where_two_prompts_part_is_learned_without_messages(tmp_path: Path, kind: dict[str, Any]) -> None:
     chats = Chats(tmp_path, **kind)
     assert chats.ask(SYSTEM + "What is a fox?") == 0
     assert chats.ask(SYSTEM + "Name three rivers.") == 0
@@ -77,7 +82,7 @@ def test_where_two_prompts_part_is_learned_without_messages(tmp_path: Path, kind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_edited_message_continues_before_it_and_the_next_turn_after_the_answer(
-    tmp_path: Path, kind: dict[str, bool]
+    tmp_path: Path, kind: dict[str, Any]
 ) -> None:
     chats = Chats(tmp_path, **kind)
     first = SYSTEM + "What is a fox, and where does it live in winter?"
@@ -89,7 +94,7 @@ def test_an_edited_message_continues_before_it_and_the_next_turn_after_the_answe
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_chats_go_on_after_others_took_all_places_and_after_a_restart(tmp_path: Path, kind: dict[str, bool]) -> None:
+def test_chats_go_on_after_others_took_all_places_and_after_a_restart(tmp_path: Path, kind: dict[str, Any]) -> None:
     chats = Chats(tmp_path, **kind)
     first = SYSTEM + "What is a fox, and where does it live in winter?"
     chats.ask(first, len(SYSTEM))
@@ -105,7 +110,7 @@ def test_chats_go_on_after_others_took_all_places_and_after_a_restart(tmp_path: 
 
 
 def test_the_cells_of_a_chat_are_on_disk_once_whatever_its_checkpoints(tmp_path: Path) -> None:
-    chats = Chats(tmp_path, has_attention=True)
+    chats = Chats(tmp_path, supports_truncation=False)
     prompt = SYSTEM
     for _ in range(4):
         chats.ask(prompt, len(SYSTEM), len(prompt))

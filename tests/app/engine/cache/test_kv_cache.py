@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.backend import Chunk
+from app.engine.backend import Chunk, State
 from app.engine.cache.kv_cache import MIN_FORGOTTEN_CELLS, KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
@@ -70,8 +70,10 @@ class HoldsAll(FakeBackend):
     def _forget_all_outside_windows(self) -> None:
         pass
 
-    def forget_outside_window(self, sequence_id: int) -> bool:
-        return self.has_cells and super().forget_outside_window(sequence_id)
+    def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
+        if not self.has_cells:
+            self.truncate(sequence_id, 0)
+        return self.has_cells and super().restore_checkpoint(sequence_id, source_id, n_tokens, checkpoint)
 
 
 def computed(backend: FakeBackend, n_tokens: int) -> tuple[KVCacheManager, int]:
@@ -107,3 +109,12 @@ def test_a_sequence_without_cells_for_its_window_begins_anew() -> None:
     cache, sequence_id = computed(backend, 900)
     assert cache.narrow(sequence_id) == 0
     assert cache.n_cells_used == 0
+
+
+def test_a_copy_gets_cells_of_its_own_for_its_window_since_shared_ones_are_never_overwritten() -> None:
+    backend = HoldsAll(n_batch=1024, n_window=20)
+    backend.facts = replace(backend.facts, passes_over_cells=False)
+    cache, sequence_id = computed(backend, 900)
+    copy = cache.allocate([*(index % 7 for index in range(900)), 1])
+    assert (copy.n_cached, backend.first_held(sequence_id), backend.first_held(copy.sequence_id)) == (900, 0, 880)
+    assert cache.n_cells_used == 900

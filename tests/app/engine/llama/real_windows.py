@@ -42,7 +42,7 @@ def main() -> None:
     backend.decode([Chunk(0, 0, [10 + index % 90 for index in range(N_TOKENS)], 1)])
     whole, n_held = next_logits(), [backend.first_held(0)]
     backend.truncate(0, N_TOKENS)
-    is_done = backend.forget_outside_window(0)
+    is_done = backend.restore_checkpoint(0, 0, N_TOKENS, backend.save_checkpoint(0))
     n_held.append(backend.first_held(0))
     difference = float(abs(next_logits() - whole).max())
     n_left = [backend.truncate(0, N_TOKENS - n_removed) for n_removed in (1, 2)]
