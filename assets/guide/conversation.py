@@ -19,6 +19,7 @@ from assets.guide.vocabulary import SYSTEM_TEXT
 __all__ = ["Dialogue", "converse"]
 
 SHARE_CUT, N_WORDS_CUT = 0.6, 6
+KINDS, KIND_WEIGHTS = ("topic", "beyond", "copy", "edit", "back"), (45, 8, 12, 33, 2)
 AGAIN = (
     "say that again",
     "repeat that",
@@ -39,10 +40,13 @@ SYSTEMS = (
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """The source of chance for one conversation, and the most words that one of its texts has."""
+    """The source of chance for one conversation, the most words that one of its texts has, how many known answers
+    break off early, and how often each kind of turn comes."""
 
     rng: random.Random
     n_words: int
+    share_cut: float = SHARE_CUT
+    kind_weights: tuple[int, ...] = KIND_WEIGHTS
 
 
 def converse(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:
@@ -54,7 +58,7 @@ def converse(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:
         turn = _turn(dialogue, turns)
         turns.append(turn)
         yield f"<|im_start|>user\n{turn.user}<|im_end|>\n<|im_start|>assistant\n", False
-        if turn.is_known and rng.random() < SHARE_CUT:
+        if turn.is_known and rng.random() < dialogue.share_cut:
             # How an answer begins shows that the question was understood; the rest is known by heart soon.
             yield " ".join(turn.guide.split(" ")[:N_WORDS_CUT]), True
             yield "<|im_end|>\n", False
@@ -79,7 +83,8 @@ def _system(rng: random.Random) -> str:
 
 def _turn(dialogue: Dialogue, turns: list[Turn]) -> Turn:
     rng = dialogue.rng
-    kind = rng.choices(("topic", "beyond", "copy", "edit", "back"), (45, 8, 12, 33, 2 if turns else 0))[0]
+    *weights, back_weight = dialogue.kind_weights
+    kind = rng.choices(KINDS, (*weights, back_weight if turns else 0))[0]
     if kind == "topic":
         topic = rng.choice(_topics())
         return Turn(disturb(topic.ask(rng), rng), topic.answer, is_known=True)

@@ -147,3 +147,11 @@ def test_labels_are_the_next_tokens() -> None:
     for tokens, labels in Sampler(load_tokenizer()).batch(12, 256, 0.5, random.Random(4)):
         learned = [(tokens[i + 1], label) for i, label in enumerate(labels[:-1]) if label != IGNORED]
         assert all(token == label for token, label in learned)
+
+
+def test_a_dialogue_may_be_of_whole_answers_from_the_corpus_alone() -> None:
+    pieces = converse(Dialogue(random.Random(5), 20, share_cut=0.0, kind_weights=(80, 20, 0, 0, 0)))
+    answers = {topic.answer for topic in read_topics().values()} | {read_beyond().answer}
+    said = [text for text, is_learned in (next(pieces) for _ in range(200)) if is_learned]
+    assert len(said) > 50
+    assert {text.removesuffix("<|im_end|>") for text in said} <= answers
