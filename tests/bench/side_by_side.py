@@ -1,11 +1,12 @@
 """Print what localllm and llama-server take for the same work, in turns, model by model.
 
-Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json OUT]`, on a
+Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json FOLDER]`, on a
 quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends them;
 medians of the rounds count. Shapes that are not in `--folder` are made there, and tuned by `localllm tune` once. The
 ratios say how many times better ours is than llama-server by default, and than its best flags for that case; `own` is
-an edit's rate over ours at `decode, depth 512`. Exits with 1 where a line of `AIMS` is missed. On a busy machine
-`--processor-time` counts the seconds that a server computed, with one thread each; needs Linux.
+an edit's rate over ours at `decode, depth 512`, although only an edit pays for its grammar (a tenth of a small model's
+time). Exits with 1 where a line of `AIMS` is missed. On a busy machine `--processor-time` counts the seconds that a
+server computed, with one thread each; needs Linux.
 """
 
 from __future__ import annotations
