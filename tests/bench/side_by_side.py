@@ -1,7 +1,7 @@
 """Print what localllm and llama-server take for the same work, in turns, model by model.
 
-Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json FOLDER]`, on a
-quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends them;
+Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json FOLDER]`, on
+a quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends them;
 medians of the rounds count. Shapes that are not in `--folder` are made there, and tuned by `localllm tune` once. The
 ratios say how many times better ours is than llama-server by default, and than its best flags for that case; `own` is
 an edit's rate over ours at `decode, depth 512`, although only an edit pays for its grammar (a tenth of a small model's
