@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import cache
 
 TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\[(\^?)((?:[^\]\\]|\\.)*)\]|\{(\d+)(,?)(\d*)\}|([a-z0-9-]+)|([()|*+?]))')
 ESCAPE = re.compile(r"\\(?:x([0-9A-F]{2})|U([0-9A-F]{8})|(.))|(.)", re.DOTALL)
@@ -19,14 +20,15 @@ def characters(text: str) -> list[str]:
     return found
 
 
-def members(is_negated: bool, text: str) -> list[str]:
+@cache  # a range over all of Unicode takes half a second
+def members(is_negated: bool, text: str) -> tuple[str, ...]:
     items, chosen = characters(text), set()
     ranges = list(re.finditer(r"(\\x..|\\U.{8}|[^\\])-(\\x..|\\U.{8}|[^\\])", text)) if "-" in text[1:-1] else []
     for match in ranges:
         low, high = characters(match[1])[0], characters(match[2])[0]
         chosen |= {chr(code) for code in range(ord(low), ord(high) + 1)}
     chosen |= set(items) if not ranges else {item for item in items if item != "-"}
-    return sorted(set(LETTERS) - chosen) if is_negated else sorted(chosen)
+    return tuple(sorted(set(LETTERS) - chosen if is_negated else chosen))
 
 
 class Grammar:

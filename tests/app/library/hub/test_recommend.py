@@ -17,7 +17,7 @@ def recommended(role: Role, machine: str) -> Recommendation:
 @pytest.mark.parametrize(
     ("machine", "role", "chosen"),
     [
-        ("RTX 3060 12 GB, 32 GB RAM", Role.CHAT, "Qwen/Qwen3-14B-GGUF:Q5_K_M"),
+        ("RTX 3060 12 GB, 32 GB RAM", Role.CHAT, "ggml-org/gpt-oss-20b-GGUF:MXFP4_MOE"),
         ("RTX 3060 12 GB, 32 GB RAM", Role.CODE, "ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF:Q8_0"),
         ("RTX 4090, 64 GB RAM", Role.CHAT, "unsloth/Qwen3-30B-A3B-GGUF:Q5_K_M"),
         ("2 × RTX 3090, 64 GB RAM", Role.CHAT, "bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M"),
