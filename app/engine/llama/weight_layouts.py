@@ -23,7 +23,7 @@ from quantizer.gguf.header import Header
 
 __all__ = ["PlainWeights", "RepackedTensors", "StepWeights"]
 
-_REPACKED = frozenset({b"CPU_REPACK", b"CPU_KLEIDIAI", b"AMX"})  # the processor's buffer types
+_REPACKED = frozenset({b"CPU_REPACK", b"CPU_KLEIDIAI"})  # the processor's buffer types; AMX's is made for large steps
 _USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 
 

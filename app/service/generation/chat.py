@@ -45,8 +45,8 @@ _ELSE = "Call a function only where it helps; answer in plain words otherwise. T
 class Prompt:
     """Text for the engine; `add_special` is False when the text begins with the model's first token already.
 
-    `tags` mark the model's reasoning, `tool_calling` its calls of the tools it was offered. Other
-    prompts may leave the text at its `branches`, in characters.
+    `tags` mark the model's reasoning, `tool_calling` its calls of the tools it was offered. Other prompts may leave the
+    text at its `branches`, in characters.
     """
 
     text: str
@@ -162,7 +162,7 @@ async def n_prompt_tokens(model: ServedModel, turn: ChatTurn) -> int:
 async def _branches(model: ServedModel, turn: ChatTurn, prompt: Prompt) -> tuple[int, ...]:
     """Return where other prompts may leave this one, if the model is not known to need no such place."""
     facts = model.engine.status.facts
-    if facts is not None and facts.supports_truncation:
+    if facts is not None and facts.truncation.is_unlimited:
         return ()
 
     async def render(messages: Messages) -> str:
