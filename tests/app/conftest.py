@@ -106,9 +106,16 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
 
 
 @pytest.fixture(scope="session")
-def service(start_service: Callable[..., RunningService]) -> RunningService:
-    """The service that most tests share."""
+def shared_service(start_service: Callable[..., RunningService]) -> RunningService:
     return start_service()
+
+
+@pytest.fixture(scope="module")
+def service(shared_service: RunningService) -> RunningService:
+    """The service that most tests share, with its model loaded even if tests of another file unloaded it."""
+    if shared_service.model()["state"] != "ready":
+        shared_service.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).raise_for_status()
+    return shared_service
 
 
 @dataclass(frozen=True)
