@@ -1,7 +1,7 @@
 """Answers of a real model that drafts with a head; run as a child, as native code may abort.
 
-Usage: python real_heads.py MODEL.gguf HEAD.gguf; prints JSON: answers without and with drafts, how many tokens of each
-draft are right, and the head's drafts after a text that was computed in several ways.
+Usage: python -m tests.app.engine.llama.real_heads MODEL.gguf HEAD.gguf; prints JSON: answers without and with drafts,
+how many tokens of each draft are right, and the head's drafts after a text that was computed in several ways.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,63 +18,27 @@ from app.engine.backend import Chunk
 from app.engine.llama import BlockContext, EagleContext, HeadBackend, LlamaModel, LoadedHead
 from app.engine.load.head_file import read_head
 from app.engine.load.loading import make_head_source
-from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig
-from app.engine.request import Request, SamplingParams
-from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.header import read_header
+from tests.app.engine.llama.ways_to_compute import (
+    TEXT,
+    answers,
+    at_once,
+    beside_another,
+    compute,
+    forget_all,
+    free_steps,
+    in_pieces,
+    saved_and_restored,
+    with_a_shared_begin,
+)
 
-PROMPTS = ("What is a GGUF file?", "How do I quantize a model?", "Tell me about threads.", "What is a GGUF header?")
 CONFIG = EngineConfig(n_ctx=128, n_cells=512, n_threads=1, n_sequences=3)
 SETTING = RuntimeSettings(1, False, False)
-TEXT = list(b"how a text is cut must not matter")
 N_DRAFTED = 4
 N_PROMPTS, N_NEW = 6, 80
-
-
-def free_steps() -> StepCost:
-    return StepCost({1: 1.0, 64: 1.01})
-
-
-def answers(backend: HeadBackend, sources: list[DraftSource], temperature: float) -> dict[str, Any]:
-    texts = dict.fromkeys(PROMPTS, "")
-
-    def collect(event: Event) -> None:
-        texts[event.request_id] += getattr(event, "text", "")
-
-    # With a constant clock no costs are measured: each draft stays as cheap as given.
-    engine = Engine(backend, collect, None, free_steps(), sources, clock=lambda: 0.0)
-    for seed, prompt in enumerate(PROMPTS):
-        sampling = SamplingParams(temperature=temperature, seed=seed)
-        engine.submit(
-            Request(
-                request_id=prompt,
-                prompt=prompt,
-                sampling=sampling,
-                max_tokens=120,
-                ignore_eos=True,
-                context_shift=backend.facts.supports_shift,
-            )
-        )
-    while not engine.is_idle:
-        engine.step()
-    engine.close()
-    forget_all(backend)
-    assert engine.counters.n_finished == len(PROMPTS)
-    counted = {name: asdict(tally) for name, tally in engine.counters.drafts.items()}
-    return {"texts": texts, "drafts": counted, "n_steps": engine.counters.n_steps}
-
-
-def forget_all(backend: HeadBackend) -> None:
-    for sequence_id in range(backend.facts.n_seq_max):
-        backend.truncate(sequence_id, 0)
-
-
-def compute(backend: HeadBackend, sequence_id: int, begin: int, end: int) -> None:
-    backend.decode([Chunk(sequence_id, begin, TEXT[begin:end], 1)])
 
 
 def draft(backend: HeadBackend, sequence_id: int, position: int, token: int) -> list[int]:
@@ -109,24 +72,6 @@ def mean_accepted(backend: HeadBackend) -> float:
     return n_accepted / n_drafts
 
 
-def at_once(backend: HeadBackend) -> int:
-    compute(backend, 0, 0, len(TEXT) - 1)
-    return 0
-
-
-def in_pieces(backend: HeadBackend) -> int:
-    for begin in range(0, len(TEXT) - 1, 5):
-        compute(backend, 0, begin, min(begin + 5, len(TEXT) - 1))
-    return 0
-
-
-def beside_another(backend: HeadBackend) -> int:
-    for begin in range(0, len(TEXT) - 1, 8):
-        tokens = TEXT[begin : min(begin + 8, len(TEXT) - 1)]
-        backend.decode([Chunk(1, begin, tokens[::-1], 1), Chunk(0, begin, tokens, 1)])
-    return 0
-
-
 def with_drafts_in_between(backend: HeadBackend) -> int:
     compute(backend, 0, 0, 10)
     draft(backend, 0, 10, 65)
@@ -136,24 +81,6 @@ def with_drafts_in_between(backend: HeadBackend) -> int:
     draft(backend, 0, 13, TEXT[13])
     compute(backend, 0, 13, len(TEXT) - 1)
     return 0
-
-
-def with_a_shared_begin(backend: HeadBackend) -> int:
-    compute(backend, 1, 0, 20)
-    backend.share_cells(1, 2, 0, 20)
-    compute(backend, 1, 20, 30)
-    compute(backend, 2, 20, len(TEXT) - 1)
-    return 2
-
-
-def saved_and_restored(backend: HeadBackend) -> int:
-    compute(backend, 0, 0, 20)
-    state = backend.save_state(0)
-    assert len(state) == backend.state_bytes(0)
-    backend.truncate(0, 0)
-    assert backend.restore_state(1, state)
-    compute(backend, 1, 20, len(TEXT) - 1)
-    return 1
 
 
 def with_a_begin_that_the_head_lost(backend: HeadBackend) -> int:
@@ -204,7 +131,7 @@ def main() -> None:
         source: Any = make_head_source(backend, free_steps())
         source._cost._share_of_bytes = 0.01  # a tiny model makes no cheap head
         found = {
-            f"{name} at {temperature}": answers(backend, sources, temperature)
+            f"{name} at {temperature}": answers(backend, sources, temperature, max_tokens=120)
             for temperature in (0.0, 1.0)
             for name, sources in (("plain", []), ("drafted", [source]))
         }

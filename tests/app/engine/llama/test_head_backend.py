@@ -15,7 +15,7 @@ from quantizer.errors import ModelFileError
 from tests.quantizer.gguf_draft_heads import HEADS, draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
 
-REAL_HEADS = Path(__file__).with_name("real_heads.py")
+REAL_HEADS = "tests.app.engine.llama.real_heads"
 SAME = 1e-3  # logits that differ by their last bits only
 # Of 4 drafted tokens; llama.cpp alone, with the pairing of its own server: 3.4, 2.1, 2.9, 3.0 and 2.0.
 ACCEPTED = {"eagle3": 3.0, "eagle3-small-vocabulary": 1.8, "dflash": 2.6, "dspark": 2.7, "dspark-small-vocabulary": 1.8}
@@ -26,7 +26,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("head")
     model, head = drafted_model(folder / "m.gguf"), draft_head(folder / "h.gguf", request.param)
     run = subprocess.run(
-        [sys.executable, str(REAL_HEADS), str(model), str(head)],
+        [sys.executable, "-m", REAL_HEADS, str(model), str(head)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -15,7 +15,7 @@ from app.engine.load.loading import LoadListener, load_model
 from app.engine.protocol.messages import EngineConfig
 from tests.quantizer.gguf_heads import predicting_model
 
-REAL_HEAD = Path(__file__).with_name("real_mtp.py")
+REAL_HEAD = "tests.app.engine.llama.real_mtp"
 SAME = 1e-3  # logits that differ by their last bits only
 ALIKE = 1.0  # less than half a standard deviation of these logits
 
@@ -24,7 +24,7 @@ ALIKE = 1.0  # less than half a standard deviation of these logits
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = predicting_model(tmp_path_factory.mktemp("head") / "m.gguf", request.param)
     run = subprocess.run(
-        [sys.executable, str(REAL_HEAD), str(path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", REAL_HEAD, str(path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stderr
     results: dict[str, Any] = json.loads(run.stdout)
