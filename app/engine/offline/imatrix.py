@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.engine.offline.scoring_model import compute, load_scoring_model, windows
+from app.engine.offline.scoring_model import load_scoring_model, read_windows, windows
 from quantizer.mix.imatrix import ImatrixCollector, ImportanceMatrix, read_imatrix, save_imatrix
 
 __all__ = ["ImatrixRequest", "collect", "run_imatrix"]
@@ -59,14 +59,7 @@ def collect(request: ImatrixRequest) -> Iterator[TaskProgress]:
         model = load_scoring_model(Path(request.model), request.n_ctx, request.n_threads, owned, recorder)
         tokens = model.backend.tokenize(request.text, add_special=True, parse_special=request.parses_special)
         todo = windows(tokens, request.n_ctx, model.begin, request.n_chunks)
-        for index, window in enumerate(todo):
-            # llama.cpp computes the end of the last layer for tokens with logits only: request them for each
-            try:
-                for _ in compute([model.backend], window.tokens, n_context=0):
-                    pass
-            finally:
-                recorder.check()
-            yield TaskProgress(index, len(todo))
+        yield from read_windows(model.backend, todo, recorder.check)
     save_imatrix(collector.matrix(request.dataset, request.n_ctx), Path(request.output))
 
 

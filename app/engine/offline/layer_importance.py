@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.engine.offline.scoring_model import compute, load_scoring_model, windows
+from app.engine.offline.scoring_model import load_scoring_model, read_windows, windows
 from quantizer.convert.layer_removal import n_layers_of
 from quantizer.convert.source_model import open_gguf
 from quantizer.errors import EngineError
@@ -97,13 +97,7 @@ def measure(request: LayerRequest) -> Iterator[TaskProgress | LayerDistance]:
         model = load_scoring_model(Path(request.model), request.n_ctx, request.n_threads, owned, recorder)
         tokens = model.backend.tokenize(request.text, add_special=True, parse_special=False)
         todo = windows(tokens, request.n_ctx, model.begin)
-        for index, window in enumerate(todo):
-            try:
-                for _ in compute([model.backend], window.tokens, n_context=0):
-                    pass
-            finally:
-                recorder.check()
-            yield TaskProgress(index, len(todo))
+        yield from read_windows(model.backend, todo, recorder.check)
     yield from distances.means()
 
 

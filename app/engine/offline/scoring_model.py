@@ -7,7 +7,7 @@ Native code is imported when called. Independent of statistics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from app.engine.backend import Backend, Chunk, DecodeStatus, n_batch_with_logits
 from app.engine.load.planner import LoadDevices
 from app.engine.load.self_test import run_self_test
+from app.engine.model_task import TaskProgress
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting
 from app.settings.settings import load_settings
@@ -38,6 +39,7 @@ __all__ = [
     "compute",
     "load_scoring_model",
     "predictions",
+    "read_windows",
     "windows",
 ]
 
@@ -111,6 +113,18 @@ def compute(backends: Sequence[Backend], tokens: Sequence[int], n_context: int) 
             if backend.decode([Chunk(0, begin, batch, n_logits)]) is not DecodeStatus.DONE:
                 raise EngineError("The model could not compute a batch of the text.", "Use a smaller --ctx.")
         yield begin, len(batch)
+
+
+def read_windows(backend: Backend, todo: Sequence[Window], check: Callable[[], None]) -> Iterator[TaskProgress]:
+    """Compute windows of a text, all tokens with logits (llama.cpp computes the end of the last layer for those only),
+    for an observer of the graph's nodes: `check` raises what it met. Yield a step for each."""
+    for index, window in enumerate(todo):
+        try:
+            for _ in compute([backend], window.tokens, n_context=0):
+                pass
+        finally:
+            check()
+        yield TaskProgress(index, len(todo))
 
 
 def _window(tokens: Sequence[int], begin: int | None) -> Window:

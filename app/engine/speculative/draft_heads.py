@@ -17,8 +17,8 @@ from typing import Protocol
 
 from app.engine.backend import Chunk
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
-from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, DraftRequest
+from app.engine.speculative.acceptance import DraftEstimate
+from app.engine.speculative.draft_source import DraftRequest, HeadSource
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
@@ -75,13 +75,11 @@ class BlockHead(Protocol):
         ...
 
 
-class BlockHeadSource:
+class BlockHeadSource(HeadSource):
     """Drafts called `name` from `head`, which reads `share_of_bytes` of the bytes of the model with `target_cost`.
 
     A block is computed whole, as the head was trained, for all requests of one call at once.
     """
-
-    evidence = CONFIDENCE
 
     def __init__(
         self,
@@ -91,21 +89,14 @@ class BlockHeadSource:
         target_cost: StepCost,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.name = name
+        super().__init__(name, share_of_bytes, target_cost, clock)
         self._head = head
-        self._cost = DraftCost(share_of_bytes, target_cost)
-        self._clock = clock
-        self._probed_at: dict[Sequence, int] = {}  # its number of tokens then
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         rate = sequence.acceptance[self.name].mean_rate
         n_tokens = min(n_max, self._head.n_block)
         pass_cost = self._cost.of_step(n_answers * self._head.n_block) / max(1, n_answers)
         return DraftEstimate(repeat(rate, n_tokens), rate, pass_cost=pass_cost)
-
-    def n_probe_tokens(self, sequence: Sequence) -> int:
-        probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
-        return int(len(sequence.tokens) >= probed_at + PROBE_EVERY_TOKENS)
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         """Return a draft for each request, empty when cells run short."""
@@ -120,9 +111,6 @@ class BlockHeadSource:
             return [NO_DRAFT] * len(requests)
         self._cost.observe(len(requests) * self._head.n_block, self._clock() - started_s)
         return [self._draft(block[: request.n_tokens]) for request, block in zip(requests, blocks, strict=True)]
-
-    def release(self, sequence: Sequence) -> None:
-        self._probed_at.pop(sequence, None)
 
     def _draft(self, block: Many[PredictedToken]) -> Draft:
         return Draft(tuple(item.token for item in block), tuple(item.chance for item in block), 0, self.name)

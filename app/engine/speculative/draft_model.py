@@ -22,7 +22,13 @@ from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.loop.sequence import Sequence
 from app.engine.protocol.messages import BackendFacts
 from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
-from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, DraftRequest, GreedyDraft
+from app.engine.speculative.draft_source import (
+    PROBE_EVERY_TOKENS,
+    DraftCost,
+    DraftRequest,
+    GreedyDraft,
+    HeadSource,
+)
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
@@ -275,13 +281,11 @@ class MtpHead(Protocol):
         ...
 
 
-class DraftHead:
+class DraftHead(HeadSource):
     """Drafts from `head`, which reads `share_of_bytes` of the bytes of the model, whose steps cost `target_cost`.
 
     All requests of one call are drafted in the same batches.
     """
-
-    evidence = CONFIDENCE
 
     def __init__(
         self,
@@ -291,19 +295,12 @@ class DraftHead:
         clock: Callable[[], float] = time.perf_counter,
         name: str = MTP_HEAD,
     ) -> None:
-        self.name = name
+        super().__init__(name, share_of_bytes, target_cost, clock)
         self._head = head
-        self._cost = DraftCost(share_of_bytes, target_cost)
-        self._clock = clock
-        self._probed_at: dict[Sequence, int] = {}  # its number of tokens then
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         rate = sequence.acceptance[self.name].mean_rate
         return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers))
-
-    def n_probe_tokens(self, sequence: Sequence) -> int:
-        probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
-        return int(len(sequence.tokens) >= probed_at + PROBE_EVERY_TOKENS)
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         """Return a draft for each request; it ends when cells run short, or when more of it would not pay."""
@@ -315,9 +312,6 @@ class DraftHead:
         while growing and self._extend(growing):
             growing = [draft for draft in growing if draft.may_continue(draft_cost)]
         return [draft.draft() for draft in drafts]
-
-    def release(self, sequence: Sequence) -> None:
-        self._probed_at.pop(sequence, None)
 
     def _extend(self, drafts: Many[GreedyDraft]) -> bool:
         """Draft one more token for each. Return False if it could not be computed."""
