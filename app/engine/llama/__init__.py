@@ -1,6 +1,6 @@
 """llama.cpp as a `Backend`. `native` is the only module of the project that imports llama_cpp.
 
-Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), MtpContext and samplers.
+Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), HeadContext and samplers.
 One thread makes all calls except `interrupt`. Independent of requests, except for their sampling parameters.
 """
 
@@ -9,22 +9,23 @@ from __future__ import annotations
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecorder, WritableWeights
-from app.engine.llama.head_context import BlockContext, EagleContext, HeadBackend
+from app.engine.llama.head_backend import HeadBackend
+from app.engine.llama.head_context import AutoregressiveContext, BlockContext, HeadContext, MtpContext
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes
-from app.engine.llama.mtp import MtpBackend
 from app.engine.llama.native import EvalObserver, native_log
 
 __all__ = [
     "ActivationRecorder",
+    "AutoregressiveContext",
     "BlockContext",
-    "EagleContext",
     "EvalObserver",
     "HeadBackend",
+    "HeadContext",
     "HiddenStateRecorder",
     "LlamaBackend",
     "LlamaModel",
     "LoadedHead",
-    "MtpBackend",
+    "MtpContext",
     "WritableWeights",
     "add_rpc_servers",
     "buffer_bytes_by_device",

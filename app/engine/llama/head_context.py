@@ -1,8 +1,8 @@
-"""Draft heads of files of their own: contexts that follow the hidden states of a model, and a backend with both.
+"""Contexts of draft heads: a model's own multi-token-prediction (MTP) layer, and EAGLE-3, DFlash and DSpark heads.
 
-Owns the contexts of EAGLE-3, DFlash and DSpark heads, the model's hidden states that they have not computed yet, and
-the format of a saved state of both. Source of the pairing: common_speculative_impl_draft_eagle3 and _dflash in
-llama.cpp common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
+Owns what a head has computed of each sequence, the model's hidden states that wait for it, and the format of its saved
+state. Independent of where the hidden states come from. Source of the pairing: common_speculative_impl_draft_mtp,
+_eagle3 and _dflash in llama.cpp common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import struct
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +18,20 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import Batch, LlamaBackend
-from app.engine.llama.mtp import HiddenRows, Row
-from app.engine.llama.native import hidden_states, layer_inputs, lib
+from app.engine.llama.native import hidden_states, lib
+from app.engine.llama.weight_layouts import StepWeights
 from app.engine.protocol.messages import BackendFacts
+from app.engine.request import AdapterSet
 from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
-from offload.footprint.auxiliary_models import HEAD_BATCH
 from quantizer.errors import EngineError
 
-__all__ = ["BlockContext", "EagleContext", "Followed", "HeadBackend", "HeadContext"]
+__all__ = [
+    *("AutoregressiveContext", "BlockContext", "EagleContext", "Followed", "HeadContext", "HiddenRows", "MtpContext"),
+    *("Row", "joined"),
+]
 
-_UNKNOWN = 0.0  # the hidden state before a token in the middle of a shared or restored text
-_LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes first
+Row = NDArray[np.float32]
+_UNKNOWN = 0.0  # the hidden state before a first token, or one in the middle of a shared or restored text
 _HEADER = struct.Struct("<QQQ")  # of a head's saved state: `begin`, `n_computed`, bytes of the hidden state
 
 
@@ -67,15 +69,55 @@ class _Waiting:
     rows: list[Row]
 
 
+class HiddenRows:
+    """The hidden states of the last tokens of each sequence, rows of float32. Pure: no native memory."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[int, Row]] = {}  # position of the first row, and the rows
+
+    def set(self, sequence_id: int, position: int, rows: Row) -> None:
+        """Store a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, instead of earlier ones.
+
+        The row before them stays: a rejected draft may take the sequence back to its begin.
+        """
+        before = self.before(sequence_id, position)
+        rows = rows.copy() if before is None else np.concatenate((before[np.newaxis], rows))
+        self._rows[sequence_id] = position - (before is not None), rows
+
+    def before(self, sequence_id: int, position: int) -> Row | None:
+        """Return the row of the token before `position`, None if it is not stored."""
+        begin, rows = self._rows.get(sequence_id, (position, ()))
+        index = position - 1 - begin
+        return rows[index] if 0 <= index < len(rows) else None
+
+    def share(self, source_id: int, target_id: int) -> None:
+        """Give a new copy of a sequence the same rows."""
+        self.remove(target_id)
+        if source_id in self._rows:
+            self._rows[target_id] = self._rows[source_id]
+
+    def remove(self, sequence_id: int) -> None:
+        self._rows.pop(sequence_id, None)
+
+
 class HeadContext(LlamaBackend):
     """A head with the model's sequences, by the same ids and positions.
 
-    It computes what it follows when it drafts, or as soon as HEAD_BATCH tokens of a sequence wait. If it lacks a
-    sequence's beginning (restored without it, or no free cells) it continues anyway: drafts are verified.
+    It computes what it follows when it drafts, or as soon as a batch of a sequence waits: most steps without drafts
+    cost it nothing. If it lacks a sequence's beginning (restored without it, or no free cells) it continues anyway:
+    drafts are verified.
     """
 
-    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, spec: HeadSpec) -> None:
-        super().__init__(model, context, facts, adapters)
+    def __init__(
+        self,
+        model: int,
+        context: int,
+        facts: BackendFacts,
+        adapters: LlamaAdapters,
+        spec: HeadSpec,
+        weights: StepWeights | None = None,
+    ) -> None:
+        super().__init__(model, context, facts, adapters, weights)
         self.spec = spec
         self._n_embd = lib.llama_model_n_embd(model)
         self._n_rows = facts.n_batch
@@ -89,8 +131,25 @@ class HeadContext(LlamaBackend):
             followed = self._known(chunk.sequence_id, chunk.position)
             followed.tokens.extend(chunk.tokens)
             followed.rows.extend(features[begin:end])
-            if len(followed.tokens) >= HEAD_BATCH:
-                self._catch_up([chunk.sequence_id])
+            if len(followed.tokens) >= self._n_rows:
+                self.catch_up([chunk.sequence_id])
+
+    def n_waiting(self, sequence_ids: Iterable[int]) -> int:
+        known = (self._followed.get(sequence_id) for sequence_id in sequence_ids)
+        return sum(len(followed.tokens) for followed in known if followed is not None)
+
+    def catch_up(self, sequence_ids: Iterable[int]) -> None:
+        """Compute all tokens that wait; a sequence without cells is forgotten."""
+        while waiting := list(self._next_waiting(sequence_ids)):
+            is_done = self._compute(waiting)
+            for item in waiting:
+                if is_done:
+                    self._computed(item)
+                else:
+                    self._forget(item.sequence_id)
+
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        """Ignore adapters, which change the model alone."""
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         source, target = self._followed.get(source_id), self._followed.get(target_id)
@@ -112,7 +171,7 @@ class HeadContext(LlamaBackend):
         return super().truncate(sequence_id, min(n_tokens, self._n_kept(sequence_id, followed)))
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
-        self._catch_up([sequence_id])
+        self.catch_up([sequence_id])
         followed = self._followed.get(sequence_id)
         if followed is None or not self.facts.supports_shift or followed.begin > n_keep:
             self._forget(sequence_id)
@@ -121,14 +180,14 @@ class HeadContext(LlamaBackend):
         followed.n_computed -= n_discard
 
     def state_bytes(self, sequence_id: int) -> int:
-        self._catch_up([sequence_id])
+        self.catch_up([sequence_id])
         return _HEADER.size + len(self._last_row(sequence_id)) + super().state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
-        self._catch_up([sequence_id])
+        self.catch_up([sequence_id])
         row, followed = self._last_row(sequence_id), self._followed.get(sequence_id, Followed(0, 0))
         header = _HEADER.pack(followed.begin, followed.n_computed, len(row))
-        return _joined(header, row, super().save_state(sequence_id))
+        return joined(header, row, super().save_state(sequence_id))
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         self._forget(sequence_id)
@@ -142,7 +201,7 @@ class HeadContext(LlamaBackend):
 
     @abstractmethod
     def _compute(self, waiting: Sequence[_Waiting]) -> bool:
-        """Compute tokens of several sequences, HEAD_BATCH at most. Return False if cells ran short."""
+        """Compute tokens of several sequences, a batch at most. Return False if cells ran short."""
 
     def _n_kept(self, sequence_id: int, followed: Followed) -> int:  # noqa: ARG002 - some heads compute ahead
         """Return the position from which on the cells are drafts."""
@@ -170,23 +229,13 @@ class HeadContext(LlamaBackend):
         self._followed.pop(sequence_id, None)
         super().truncate(sequence_id, 0)
 
-    def _catch_up(self, sequence_ids: Iterable[int]) -> None:
-        """Compute all tokens that wait; a sequence without cells is forgotten."""
-        while waiting := list(self._next_waiting(sequence_ids)):
-            is_done = self._compute(waiting)
-            for item in waiting:
-                if is_done:
-                    self._computed(item)
-                else:
-                    self._forget(item.sequence_id)
-
     def _computed(self, item: _Waiting) -> None:
         followed = self._followed[item.sequence_id]
         del followed.tokens[: len(item.tokens)], followed.rows[: len(item.tokens)]
         followed.n_computed += len(item.tokens)
 
     def _next_waiting(self, sequence_ids: Iterable[int]) -> Iterator[_Waiting]:
-        n_left = HEAD_BATCH
+        n_left = self._n_rows
         for sequence_id in sequence_ids:
             followed = self._followed.get(sequence_id)
             if followed is not None and followed.tokens and n_left:
@@ -194,25 +243,32 @@ class HeadContext(LlamaBackend):
                 n_left -= min(n_left, len(followed.tokens))
 
 
-class EagleContext(HeadContext):
-    """An EAGLE-3 head: a layer that gets each token with the fused hidden states of the token before it.
+class AutoregressiveContext(HeadContext):
+    """A head of one layer that gets each token with the hidden state of the token before it, and predicts the next.
 
-    A first token has none before it and is left out. Drafts continue with the head's own hidden states.
+    Drafts continue with the head's own hidden states.
     """
 
-    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, spec: HeadSpec) -> None:
-        super().__init__(model, context, facts, adapters, spec)
+    def __init__(
+        self,
+        model: int,
+        context: int,
+        facts: BackendFacts,
+        adapters: LlamaAdapters,
+        spec: HeadSpec,
+        weights: StepWeights | None = None,
+    ) -> None:
+        super().__init__(model, context, facts, adapters, spec, weights)
         self._batch = Batch(self._n_rows, self._n_embd)
-        self._encoded: Batch | None = None  # as wide as the features are
-        self._fused = HiddenRows()  # of the model's tokens
+        self._of_model = HiddenRows()  # of the model's tokens, as the layer gets them
         self._drafted = HiddenRows()  # of the head's own
         self._ahead: dict[int, tuple[int, int]] = {}  # position and token that the last draft began with
         hidden_states().llama_set_embeddings_nextn(context, True, True)
 
     def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
-        """Return the logits after each chunk, of one token each; an empty list if cells run short (see `MtpHead`)."""
+        """Return the logits after each chunk, of one token each; an empty list if cells run short."""
         begun = [chunk for chunk in chunks if self._begins(chunk)]
-        self._catch_up([chunk.sequence_id for chunk in begun])
+        self.catch_up([chunk.sequence_id for chunk in begun])
         for chunk in begun:
             self._drafted.remove(chunk.sequence_id)
             self._ahead.pop(chunk.sequence_id, None)
@@ -235,7 +291,7 @@ class EagleContext(HeadContext):
         is_new = target_id not in self._followed
         super().share_cells(source_id, target_id, begin, end)
         if is_new and target_id in self._followed:
-            self._fused.share(source_id, target_id)
+            self._of_model.share(source_id, target_id)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         if self._ahead.get(sequence_id, (-1, 0))[0] >= n_tokens:
@@ -246,73 +302,93 @@ class EagleContext(HeadContext):
         super().truncate(sequence_id, self._followed.get(sequence_id, Followed(0, 0)).end)
         self._ahead.pop(sequence_id, None)
         super().shift(sequence_id, n_keep, n_discard)
-        self._fused.remove(sequence_id)
+        self._of_model.remove(sequence_id)
 
     def _begins(self, chunk: Chunk) -> bool:
         followed = self._followed.get(chunk.sequence_id)
         return followed is None or followed.end >= chunk.position
 
     def _compute(self, waiting: Sequence[_Waiting]) -> bool:
-        fused = self._fuse(np.stack([row for item in waiting for row in item.rows]))
+        rows = self._layer_input(np.stack([row for item in waiting for row in item.rows]))
         chunks: list[Chunk] = []
         n_states = end = 0
         for item in waiting:
             begin, end = end, end + len(item.tokens)
             if n_left_out := self._n_left_out(item):
-                states = fused[begin + n_left_out - 1 : end - 1]
+                states = rows[begin + n_left_out - 1 : end - 1]
             else:
                 before = self._row_before(item.sequence_id, item.position)
-                states = np.vstack([np.broadcast_to(before, (1, self._n_embd)), fused[begin : end - 1]])
+                states = np.vstack([np.broadcast_to(before, (1, self._n_embd)), rows[begin : end - 1]])
             LlamaBackend.truncate(self, item.sequence_id, item.position + n_left_out)
             if tokens := item.tokens[n_left_out:]:
                 chunks.append(Chunk(item.sequence_id, item.position + n_left_out, tokens, 0))
                 self._batch.states[n_states : n_states + len(tokens)] = states
                 n_states += len(tokens)
             self._drafted.remove(item.sequence_id)
-            self._fused.set(item.sequence_id, item.position, fused[begin:end])
+            self._of_model.set(item.sequence_id, item.position, rows[begin:end])
         return not chunks or self.decode(chunks) is DecodeStatus.DONE
 
-    def _n_left_out(self, item: _Waiting) -> int:
-        """Return 1 for a first token, and for one that the last draft began with: the head has computed it."""
-        is_first = item.position == self._followed[item.sequence_id].begin
-        return int(is_first or self._ahead.pop(item.sequence_id, None) == (item.position, item.tokens[0]))
+    def _layer_input(self, features: Row) -> Row:
+        """Return what the layer gets of the model's hidden states, shape (n, n_embd) of (n, width)."""
+        return features
 
-    def _fuse(self, features: Row) -> Row:
-        """Return the fused hidden states of `features`, shape (n, n_embd) of (n, width)."""
-        if self._encoded is None:
-            self._encoded = Batch(self._n_rows, features.shape[1], has_tokens=False)
-        self._encoded.states[: len(features)] = features
-        # Encoding stores nothing, but positions must follow those of the sequence.
-        position = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
-        chunk = Chunk(0, position, range(len(features)), len(features))
-        if status := lib.llama_encode(self._context, self._encoded.fill([chunk])):
-            raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")
-        pointer = hidden_states().llama_get_embeddings_nextn(self._context)
-        return np.ctypeslib.as_array(pointer, (len(features), self._n_embd)).copy()
+    def _n_left_out(self, item: _Waiting) -> int:
+        """Return 1 for a token that the last draft began with: the layer has computed it."""
+        return int(self._ahead.pop(item.sequence_id, None) == (item.position, item.tokens[0]))
 
     def _n_kept(self, sequence_id: int, followed: Followed) -> int:
         is_ahead = self._ahead.get(sequence_id, (-1, 0))[0] == followed.n_computed
         return followed.n_computed + int(is_ahead)
 
     def _row_before(self, sequence_id: int, position: int) -> Row | float:
-        known = (rows.before(sequence_id, position) for rows in (self._drafted, self._fused))
+        known = (rows.before(sequence_id, position) for rows in (self._drafted, self._of_model))
         return next((row for row in known if row is not None), _UNKNOWN)
 
     def _last_row(self, sequence_id: int) -> bytes:
         followed = self._followed.get(sequence_id)
-        row = self._fused.before(sequence_id, followed.n_computed) if followed else None
+        row = self._of_model.before(sequence_id, followed.n_computed) if followed else None
         return b"" if row is None else row.tobytes()
 
     def _set_last_row(self, sequence_id: int, n_computed: int, row: bytes) -> None:
         rows = np.frombuffer(row, np.float32)
         if rows.shape == (self._n_embd,):
-            self._fused.set(sequence_id, n_computed - 1, rows[None])
+            self._of_model.set(sequence_id, n_computed - 1, rows[None])
 
     def _forget(self, sequence_id: int) -> None:
         super()._forget(sequence_id)
         self._ahead.pop(sequence_id, None)
-        self._fused.remove(sequence_id)
+        self._of_model.remove(sequence_id)
         self._drafted.remove(sequence_id)
+
+
+class MtpContext(AutoregressiveContext):
+    """The MTP layer of the model itself, over the same weights and with the same adapters."""
+
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        LlamaBackend.set_adapters(self, adapters)
+
+
+class EagleContext(AutoregressiveContext):
+    """An EAGLE-3 head, whose encoder fuses the hidden states of several layers. A first token has none before it and is
+    left out."""
+
+    _encoder_input: Batch | None = None  # as wide as the features are
+
+    def _layer_input(self, features: Row) -> Row:
+        if self._encoder_input is None:
+            self._encoder_input = Batch(self._n_rows, features.shape[1], has_tokens=False)
+        self._encoder_input.states[: len(features)] = features
+        # Encoding stores nothing, but positions must follow those of the sequence.
+        position = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
+        chunk = Chunk(0, position, range(len(features)), len(features))
+        if status := lib.llama_encode(self._context, self._encoder_input.fill([chunk])):
+            raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")
+        pointer = hidden_states().llama_get_embeddings_nextn(self._context)
+        return np.ctypeslib.as_array(pointer, (len(features), self._n_embd)).copy()
+
+    def _n_left_out(self, item: _Waiting) -> int:
+        is_first = item.position == self._followed[item.sequence_id].begin
+        return int(is_first or super()._n_left_out(item))
 
 
 class BlockContext(HeadContext):
@@ -331,7 +407,7 @@ class BlockContext(HeadContext):
 
     def predict_blocks(self, chunks: Sequence[Chunk]) -> list[list[PredictedToken]]:
         """Return `n_block` tokens after each chunk, of one token each; an empty list if cells run short."""
-        self._catch_up([chunk.sequence_id for chunk in chunks])
+        self.catch_up([chunk.sequence_id for chunk in chunks])
         n_at_once = max(1, self._n_rows // self._n_places)
         blocks: list[list[PredictedToken]] = []
         for begin in range(0, len(chunks), n_at_once):
@@ -377,83 +453,5 @@ class BlockContext(HeadContext):
         return bool(status == DecodeStatus.DONE.value)
 
 
-class HeadBackend(LlamaBackend):
-    """A backend with a head, which it owns; every change of its cache is applied to both."""
-
-    def __init__(
-        self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, head: HeadContext
-    ) -> None:
-        super().__init__(model, context, facts, adapters)
-        self.head = head
-        self._owned.callback(head.close)
-        self._n_embd, self._n_layers = lib.llama_model_n_embd(model), lib.llama_model_n_layer(model)
-        self._inputs = layer_inputs()
-        self._ends_with_nextn = isinstance(head, EagleContext)
-        for layer in head.spec.target_layers:
-            if self._is_output(layer):
-                hidden_states().llama_set_embeddings_nextn(context, True, False)
-            else:
-                self._inputs.enable(context, layer, True)
-
-    def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        status = super().decode(chunks)
-        if status is DecodeStatus.DONE:
-            self.head.follow(chunks, self._features(sum(len(chunk.tokens) for chunk in chunks)))
-        return status
-
-    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        super().share_cells(source_id, target_id, begin, end)
-        self.head.share_cells(source_id, target_id, begin, end)
-
-    def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        n_left = super().truncate(sequence_id, n_tokens)
-        # Where a state went back further, the head keeps what it has: drafts continue the accepted tokens.
-        self.head.truncate(sequence_id, n_tokens if n_left else 0)
-        return n_left
-
-    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
-        super().shift(sequence_id, n_keep, n_discard)
-        self.head.shift(sequence_id, n_keep, n_discard)
-
-    def state_bytes(self, sequence_id: int) -> int:
-        return _LENGTH.size + super().state_bytes(sequence_id) + self.head.state_bytes(sequence_id)
-
-    def save_state(self, sequence_id: int) -> State:
-        state = super().save_state(sequence_id)
-        return _joined(_LENGTH.pack(len(state)), state, self.head.save_state(sequence_id))
-
-    def restore_state(self, sequence_id: int, state: State) -> bool:
-        view = memoryview(state)
-        end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-        is_restored = super().restore_state(sequence_id, view[_LENGTH.size : end])
-        if is_restored:
-            self.head.restore_state(sequence_id, view[end:])
-        return is_restored
-
-    def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
-        if not super().restore_checkpoint(sequence_id, source_id, n_tokens, checkpoint):
-            return False
-        if source_id is not None and source_id != sequence_id:
-            self.head.share_cells(source_id, sequence_id, 0, n_tokens)
-        else:
-            self.head.truncate(sequence_id, n_tokens)
-        return True
-
-    def _features(self, n_tokens: int) -> Row:
-        """Return a copy of the hidden states of the last batch that the head reads, shape (n_tokens, width)."""
-        shape = (n_tokens, self._n_embd)
-        layers = [np.ctypeslib.as_array(self._pointer(layer), shape) for layer in self.head.spec.target_layers]
-        return np.concatenate(layers, axis=1)
-
-    def _pointer(self, layer: int) -> Any:
-        if self._is_output(layer):
-            return hidden_states().llama_get_embeddings_nextn(self._context)
-        return self._inputs.of(self._context, layer)
-
-    def _is_output(self, layer: int) -> bool:
-        """Return whether an EAGLE-3 head reads what the last layer gives; DFlash heads get it as a further input."""
-        return layer == self._n_layers and self._ends_with_nextn
-
-
-def _joined(*parts: State) -> State:
+def joined(*parts: State) -> State:
     return np.concatenate([np.frombuffer(part, np.uint8) for part in parts]).data

@@ -22,8 +22,8 @@ from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import buffer_bytes_by_device, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
-from app.engine.llama.head_context import BlockContext, EagleContext, HeadBackend, HeadContext
-from app.engine.llama.mtp import MtpBackend, MtpContext
+from app.engine.llama.head_backend import HeadBackend
+from app.engine.llama.head_context import BlockContext, EagleContext, HeadContext, MtpContext
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
 from app.engine.protocol.messages import BackendFacts, EngineConfig
@@ -112,7 +112,7 @@ class LlamaModel:
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without memory for it.
 
-        It is a HeadBackend with a `head`, and an MtpBackend if the MTP layer was loaded and the model has no windows.
+        It is a HeadBackend with a `head`, and if the MTP layer was loaded and the model has no windows.
         `observer` gets all graph nodes.
         """
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
@@ -125,18 +125,17 @@ class LlamaModel:
             # A model without a cache (an encoder) computes whole texts and cannot continue one.
             can_generate = bool(lib.llama_get_memory(context))
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
+            weights = StepWeights(self._plain, setting.plain_from) if self._plain and setting.plain_from else None
             if head is not None:
-                facts = replace(facts, layout=f"{facts.layout}-{head.key}")
-                context_of_head = head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
+                key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
+            elif self._has_mtp and not facts.n_window:
+                key, head_context = "mtp", self._new_mtp(facts, setting, weights, owned)
+            else:
                 owned.pop_all()
-                return HeadBackend(self._model, context, facts, self._llama_adapters, context_of_head)
-            can_draft = self._has_mtp and not facts.n_window
-            mtp = self._new_mtp(facts, setting, owned) if can_draft else None
+                return LlamaBackend(self._model, context, facts, self._llama_adapters, weights)
             owned.pop_all()
-        weights = StepWeights(self._plain, setting.plain_from) if self._plain and setting.plain_from else None
-        if mtp is None:
-            return LlamaBackend(self._model, context, facts, self._llama_adapters, weights)
-        return MtpBackend(self._model, context, facts, self._llama_adapters, mtp, weights)
+        facts = replace(facts, layout=f"{facts.layout}-{key}")
+        return HeadBackend(self._model, context, facts, self._llama_adapters, head_context, weights)
 
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without memory."""
@@ -190,13 +189,16 @@ class LlamaModel:
         self._llama_adapters.attach(context)
         return context
 
-    def _new_mtp(self, facts: BackendFacts, setting: RuntimeSettings, owned: ExitStack) -> MtpContext:
+    def _new_mtp(
+        self, facts: BackendFacts, setting: RuntimeSettings, weights: StepWeights | None, owned: ExitStack
+    ) -> HeadContext:
         # The layer has attention and no state, also where the model has states.
         facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS, truncation=Truncation())
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer would abort
-        return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters)
+        spec = HeadSpec(HeadKind.MTP, target_layers=(lib.llama_model_n_layer(self._model),))
+        return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters, spec, weights)
 
     def _new_head(
         self, spec: HeadSpec, facts: BackendFacts, setting: RuntimeSettings, target: int, owned: ExitStack

@@ -30,8 +30,8 @@ from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
-from app.engine.speculative.draft_heads import BlockHeadSource, HeadSpec
-from app.engine.speculative.draft_model import DraftHead, DraftModel, vocabulary_mismatch
+from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHeadSource, HeadKind, HeadSpec
+from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.setting_choice import choose_setting, describe_settings
@@ -53,7 +53,7 @@ from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.control_vector import read_control_vector
 from quantizer.gguf.header import Header, read_header
 
-__all__ = ["LoadListener", "LoadedEngine", "load_draft_model", "load_model", "make_draft_head", "make_head_source"]
+__all__ = ["LoadListener", "LoadedEngine", "load_draft_model", "load_model", "make_head_source"]
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead
@@ -257,43 +257,41 @@ def _draft_sources(
     facts, config = native.backend.facts, attempt.config
     if not facts.can_generate:
         listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
-    head = make_draft_head(native.backend, mtp_layer_bytes(header), step_cost)
-    if head_source := make_head_source(native.backend, step_cost):
-        listener.on_notice(f"{Path(config.draft_path).name} drafts for {header.path.name}: {head_source.name}.")
-        return (head_source,)
+    head = make_head_source(native.backend, step_cost, mtp_layer_bytes(header))
+    if head is not None and head.name != HeadKind.MTP.source_name:
+        listener.on_notice(f"{Path(config.draft_path).name} drafts for {header.path.name}: {head.name}.")
+        return (head,)
     if has_mtp_layers(header):
-        listener.on_notice(_mtp_notice(header.path.name, head, facts))
+        listener.on_notice(_mtp_notice(header.path.name, facts, can_draft=head is not None))
     place = partial(devices.parameters, setting=attempt.setting)
     draft_model = load_draft_model(config, attempt.setting, native.model, facts, step_cost, native.owned, place)
     return tuple(source for source in (head, draft_model) if source is not None)
 
 
-def make_draft_head(backend: LlamaBackend, layer_bytes: int | None, step_cost: StepCost) -> DraftHead | None:
-    """Return the draft source of the MTP layer (of `layer_bytes`) of a loaded model, None when it does not run."""
-    from app.engine import llama
+def make_head_source(
+    backend: LlamaBackend, step_cost: StepCost, mtp_bytes: int | None = None
+) -> AutoregressiveHeadSource | BlockHeadSource | None:
+    """Return the draft source of the head that a backend was made with, None without one.
 
-    if layer_bytes is None or not isinstance(backend, llama.MtpBackend):
-        return None
-    return DraftHead(backend.mtp, layer_bytes / max(1, backend.facts.model_bytes), step_cost)
-
-
-def make_head_source(backend: LlamaBackend, step_cost: StepCost) -> DraftSource | None:
-    """Return the draft source of the head that a backend was made with, None without one."""
+    `mtp_bytes` are those of the model's MTP layers, which are no model of their own.
+    """
     from app.engine import llama
 
     if not isinstance(backend, llama.HeadBackend):
         return None
     head = backend.head
-    name, share = head.spec.kind.source_name, head.facts.model_bytes / max(1, backend.facts.model_bytes)
-    if isinstance(head, llama.EagleContext):
-        return DraftHead(head, share, step_cost, name=name)
+    kind = head.spec.kind
+    n_bytes = mtp_bytes if kind is HeadKind.MTP and mtp_bytes else head.facts.model_bytes
+    share = n_bytes / max(1, backend.facts.model_bytes)
+    if isinstance(head, llama.AutoregressiveContext):
+        return AutoregressiveHeadSource(kind.source_name, head, share, step_cost)
     assert isinstance(head, llama.BlockContext), "heads predict one token further, or a block"
-    return BlockHeadSource(name, head, share, step_cost)
+    return BlockHeadSource(kind.source_name, head, share, step_cost)
 
 
-def _mtp_notice(name: str, head: DraftHead | None, facts: BackendFacts) -> str:
+def _mtp_notice(name: str, facts: BackendFacts, *, can_draft: bool) -> str:
     """Return the notice for a model that has MTP layers."""
-    if head is not None:
+    if can_draft:
         return f"{name} drafts with its own multi-token-prediction layer."
     reason = "its layers have windows" if facts.n_window else "this engine cannot run them"
     return f"{name} has multi-token-prediction layers and answers without them: {reason}."

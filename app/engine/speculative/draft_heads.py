@@ -1,33 +1,43 @@
 """Draft heads: small models that draft from the hidden states of the model that they were made for.
 
-Owns what a head is (`HeadSpec`) and drafts of heads that predict a block of tokens in one pass (DFlash, DSpark); those
-that predict one token further (EAGLE-3) draft as `draft_model.DraftHead`. Independent of files and of native code, and
-of how drafts are verified.
+Owns what a head is (`HeadSpec`), the drafts of heads that predict one token in a pass (EAGLE-3, a model's own
+multi-token-prediction layer) and of those that predict a block (DFlash, DSpark), and when drafts of heads are due. The
+backend runs a head and keeps it in step with the model's cache. Independent of files and of native code, and of how
+drafts are verified.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import repeat
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import DraftEstimate
-from app.engine.speculative.draft_source import DraftRequest, HeadSource
+from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
+from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, DraftRequest, GreedyDraft
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
-__all__ = ["BlockHead", "BlockHeadSource", "HeadKind", "HeadSpec", "PredictedToken"]
+__all__ = [
+    *("AutoregressiveHead", "AutoregressiveHeadSource", "BlockHead", "BlockHeadSource", "Head", "HeadKind"),
+    *("HeadSpec", "PredictedToken"),
+]
+
+MAX_OBSERVED_WAITING = 16  # tokens of all answers: more are from steps without drafts
 
 
 class HeadKind(StrEnum):
     """The kinds of heads, by the names that people know."""
 
+    MTP = "MTP"
     EAGLE3 = "EAGLE-3"
     DFLASH = "DFlash"
     DSPARK = "DSpark"
@@ -63,8 +73,32 @@ class PredictedToken:
     chance: float
 
 
-class BlockHead(Protocol):
-    """A head of a backend that has followed all its sequences, and predicts a block beyond the end of each."""
+class Head(Protocol):
+    """A head of a backend that follows all its sequences; what the model computed waits until the head needs it."""
+
+    def n_waiting(self, sequence_ids: Iterable[int]) -> int:
+        """Return how many tokens of these sequences the head has not computed."""
+        ...
+
+    def catch_up(self, sequence_ids: Iterable[int]) -> None:
+        """Compute all of them."""
+        ...
+
+
+class AutoregressiveHead(Head, Protocol):
+    """A head that predicts one token beyond the end of a sequence, then one more from its own hidden state."""
+
+    def predict(self, chunks: Many[Chunk]) -> list[NDArray[np.float32]]:
+        """Return the logits after each chunk, of one token each; an empty list if cells run short.
+
+        A chunk begins where its sequence ends in the backend, or after an earlier chunk of this method. Everything is
+        dropped when the backend computes the sequence further.
+        """
+        ...
+
+
+class BlockHead(Head, Protocol):
+    """A head that predicts a block of tokens beyond the end of a sequence."""
 
     @property
     def n_block(self) -> int: ...
@@ -75,22 +109,77 @@ class BlockHead(Protocol):
         ...
 
 
-class BlockHeadSource(HeadSource):
-    """Drafts called `name` from `head`, which reads `share_of_bytes` of the bytes of the model with `target_cost`.
+HeadT = TypeVar("HeadT", bound=Head)
 
-    A block is computed whole, as the head was trained, for all requests of one call at once.
+
+class _HeadSource(Generic[HeadT]):
+    """What the drafts of both kinds of heads have in common: their cost, and when they are due.
+
+    `name` is that of the drafts. The `head` reads `share_of_bytes` of the bytes of the model with `target_cost`.
     """
+
+    evidence = CONFIDENCE
 
     def __init__(
         self,
         name: str,
-        head: BlockHead,
+        head: HeadT,
         share_of_bytes: float,
         target_cost: StepCost,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(name, share_of_bytes, target_cost, clock)
+        self.name = name
         self._head = head
+        self._cost = DraftCost(share_of_bytes, target_cost)
+        self._clock = clock
+        self._probed_at: dict[Sequence, int] = {}  # its number of tokens then
+
+    def n_probe_tokens(self, sequence: Sequence) -> int:
+        probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
+        return int(len(sequence.tokens) >= probed_at + PROBE_EVERY_TOKENS)
+
+    def release(self, sequence: Sequence) -> None:
+        self._probed_at.pop(sequence, None)
+
+    def _begin(self, requests: Many[DraftRequest]) -> float:
+        """Note that these are drafted for and return the time. Tokens of many steps without drafts are computed before:
+        only those of the last step are part of what a draft costs."""
+        for request in requests:
+            self._probed_at[request.sequence] = len(request.sequence.tokens)
+        sequence_ids = [request.sequence.slot_id for request in requests]
+        if self._head.n_waiting(sequence_ids) > MAX_OBSERVED_WAITING:
+            self._head.catch_up(sequence_ids)
+        return self._clock()
+
+
+class AutoregressiveHeadSource(_HeadSource[AutoregressiveHead]):
+    """Drafts of a head token by token; all requests of one call are drafted in the same batches."""
+
+    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
+        rate = sequence.acceptance[self.name].mean_rate
+        return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers))
+
+    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
+        """Return a draft for each request; it ends when cells run short, or when more of it would not pay."""
+        drafts = [GreedyDraft(request, self.name) for request in requests]
+        draft_cost = self._cost.per_token(len(drafts))
+        growing, started_s = drafts, self._begin(requests)
+        while growing and self._extend(growing, started_s):
+            growing, started_s = [draft for draft in growing if draft.may_continue(draft_cost)], self._clock()
+        return [draft.draft() for draft in drafts]
+
+    def _extend(self, drafts: Many[GreedyDraft], started_s: float) -> bool:
+        """Draft one more token for each. Return False if it could not be computed."""
+        predicted = self._head.predict([_next_chunk(draft) for draft in drafts])
+        for draft, logits in zip(drafts, predicted, strict=False):
+            draft.append(logits)
+        if predicted:
+            self._cost.observe(len(drafts), self._clock() - started_s)
+        return bool(predicted)
+
+
+class BlockHeadSource(_HeadSource[BlockHead]):
+    """Drafts of a head block by block: computed whole, as it was trained, for all requests of one call at once."""
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         rate = sequence.acceptance[self.name].mean_rate
@@ -100,13 +189,11 @@ class BlockHeadSource(HeadSource):
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         """Return a draft for each request, empty when cells run short."""
-        chunks = []
-        for request in requests:
-            sequence = request.sequence
-            self._probed_at[sequence] = len(sequence.tokens)
-            chunks.append(Chunk(sequence.slot_id, len(sequence.tokens) - 1, sequence.tokens[-1:], 1))
-        started_s = self._clock()
-        blocks = self._head.predict_blocks(chunks)
+        sequences = [request.sequence for request in requests]
+        started_s = self._begin(requests)
+        blocks = self._head.predict_blocks(
+            [Chunk(sequence.slot_id, len(sequence.tokens) - 1, sequence.tokens[-1:], 1) for sequence in sequences]
+        )
         if not blocks:
             return [NO_DRAFT] * len(requests)
         self._cost.observe(len(requests) * self._head.n_block, self._clock() - started_s)
@@ -114,3 +201,13 @@ class BlockHeadSource(HeadSource):
 
     def _draft(self, block: Many[PredictedToken]) -> Draft:
         return Draft(tuple(item.token for item in block), tuple(item.chance for item in block), 0, self.name)
+
+
+def _next_chunk(draft: GreedyDraft) -> Chunk:
+    """Return the last token so far as a chunk: the newest token of the answer is not computed yet.
+
+    The model may have to repeat tokens before it, which the head has kept.
+    """
+    sequence = draft.request.sequence
+    token = draft.tokens[-1] if draft.tokens else sequence.tokens[-1]
+    return Chunk(sequence.slot_id, len(sequence.tokens) - 1 + len(draft.tokens), [token], 1)

@@ -1,8 +1,7 @@
-"""Drafts that a model computes: a second, smaller one, or the model's own multi-token-prediction (MTP) layer.
+"""Drafts that a second, smaller model computes.
 
-Owns the cache of the draft model, in step with the answers that it drafts for, the cost of drafting, and what its
-vocabulary must share with the target's. The backend runs an MTP layer, from the hidden state that the model computed,
-and keeps it in step with the model's cache. Independent of how drafts are verified.
+Owns its cache, in step with the answers that it drafts for, and what its vocabulary must share with the target's.
+Independent of how drafts are verified.
 """
 
 from __future__ import annotations
@@ -12,10 +11,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
@@ -27,14 +22,12 @@ from app.engine.speculative.draft_source import (
     DraftCost,
     DraftRequest,
     GreedyDraft,
-    HeadSource,
 )
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = ["MTP_HEAD", "DraftHead", "DraftModel", "MtpHead", "Vocabulary", "vocabulary_mismatch"]
+__all__ = ["DraftModel", "Vocabulary", "vocabulary_mismatch"]
 
-MTP_HEAD = "mtp head"
 MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step
 EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
 MAX_OBSERVED_TOKENS = 32  # larger steps only catch up, in too many sizes to measure each
@@ -267,68 +260,3 @@ def vocabulary_mismatch(target: Vocabulary, draft: Vocabulary) -> str:
         return ""
     one, other = (vocabulary.texts[different].decode("utf-8", "replace") for vocabulary in (target, draft))
     return f"token {different} is {other!r} and not {one!r}"
-
-
-class MtpHead(Protocol):
-    """An MTP layer of a backend that has followed all its sequences, and can predict beyond the end of each."""
-
-    def predict(self, chunks: Many[Chunk]) -> list[NDArray[np.float32]]:
-        """Return the logits after each chunk, of one token each; an empty list if cells run short.
-
-        A chunk begins where its sequence ends in the backend, or after an earlier chunk of this method. Everything is
-        dropped when the backend computes the sequence further.
-        """
-        ...
-
-
-class DraftHead(HeadSource):
-    """Drafts from `head`, which reads `share_of_bytes` of the bytes of the model, whose steps cost `target_cost`.
-
-    All requests of one call are drafted in the same batches.
-    """
-
-    def __init__(
-        self,
-        head: MtpHead,
-        share_of_bytes: float,
-        target_cost: StepCost,
-        clock: Callable[[], float] = time.perf_counter,
-        name: str = MTP_HEAD,
-    ) -> None:
-        super().__init__(name, share_of_bytes, target_cost, clock)
-        self._head = head
-
-    def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
-        rate = sequence.acceptance[self.name].mean_rate
-        return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers))
-
-    def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
-        """Return a draft for each request; it ends when cells run short, or when more of it would not pay."""
-        drafts = [GreedyDraft(request, self.name) for request in requests]
-        for request in requests:
-            self._probed_at[request.sequence] = len(request.sequence.tokens)
-        draft_cost = self._cost.per_token(len(drafts))
-        growing = drafts
-        while growing and self._extend(growing):
-            growing = [draft for draft in growing if draft.may_continue(draft_cost)]
-        return [draft.draft() for draft in drafts]
-
-    def _extend(self, drafts: Many[GreedyDraft]) -> bool:
-        """Draft one more token for each. Return False if it could not be computed."""
-        started_s = self._clock()
-        predicted = self._head.predict([_next_chunk(draft) for draft in drafts])
-        for draft, logits in zip(drafts, predicted, strict=False):
-            draft.append(logits)
-        if predicted:
-            self._cost.observe(len(drafts), self._clock() - started_s)
-        return bool(predicted)
-
-
-def _next_chunk(draft: GreedyDraft) -> Chunk:
-    """Return the last token so far as a chunk: the newest token of the answer is not computed yet.
-
-    The model may have to repeat tokens before it, which the layer has kept.
-    """
-    sequence = draft.request.sequence
-    token = draft.tokens[-1] if draft.tokens else sequence.tokens[-1]
-    return Chunk(sequence.slot_id, len(sequence.tokens) - 1 + len(draft.tokens), [token], 1)

@@ -7,8 +7,6 @@ of how drafts are truncated and verified.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate, Evidence
+from app.engine.speculative.acceptance import DraftEstimate, Evidence
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = ["PROBE_EVERY_TOKENS", "DraftCost", "DraftRequest", "DraftSource", "GreedyDraft", "HeadSource"]
+__all__ = ["PROBE_EVERY_TOKENS", "DraftCost", "DraftRequest", "DraftSource", "GreedyDraft"]
 
 PROBE_EVERY_TOKENS = 64  # how often a source that does not pay drafts one token, to measure its acceptance again
 
@@ -111,27 +109,3 @@ class DraftCost:
     def per_token(self, n_answers: int) -> float:
         """Return the cost of a token while drafting for `n_answers` in the same steps."""
         return self.of_step(n_answers) / max(1, n_answers)
-
-
-class HeadSource:
-    """What all drafts of heads have in common, however many tokens a pass predicts: their cost, and when they are due.
-
-    The head reads `share_of_bytes` of the bytes of the model with `target_cost`.
-    """
-
-    evidence = CONFIDENCE
-
-    def __init__(
-        self, name: str, share_of_bytes: float, target_cost: StepCost, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self.name = name
-        self._cost = DraftCost(share_of_bytes, target_cost)
-        self._clock = clock
-        self._probed_at: dict[Sequence, int] = {}  # its number of tokens then
-
-    def n_probe_tokens(self, sequence: Sequence) -> int:
-        probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
-        return int(len(sequence.tokens) >= probed_at + PROBE_EVERY_TOKENS)
-
-    def release(self, sequence: Sequence) -> None:
-        self._probed_at.pop(sequence, None)

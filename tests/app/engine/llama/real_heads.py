@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.backend import Chunk
-from app.engine.llama import BlockContext, EagleContext, HeadBackend, LlamaModel, LoadedHead
+from app.engine.llama import AutoregressiveContext, BlockContext, HeadBackend, LlamaModel, LoadedHead
 from app.engine.load.head_file import read_head
 from app.engine.load.loading import make_head_source
 from app.engine.protocol.messages import EngineConfig
@@ -47,7 +47,7 @@ def draft(backend: HeadBackend, sequence_id: int, position: int, token: int) -> 
     if isinstance(head, BlockContext):
         (block,) = head.predict_blocks([Chunk(sequence_id, position, [token], 1)])
         return [item.token for item in block[:N_DRAFTED]]
-    assert isinstance(head, EagleContext)
+    assert isinstance(head, AutoregressiveContext)
     for i in range(N_DRAFTED):
         (logits,) = head.predict([Chunk(sequence_id, position + i, tokens[-1:], 1)])
         tokens.append(int(logits.argmax()))
@@ -105,7 +105,7 @@ def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
     """Return the head's logits of the tokens after the text."""
     head, position = backend.head, len(TEXT) - 1
     chunk = Chunk(sequence_id, position, TEXT[position:], 1)
-    if isinstance(head, EagleContext):
+    if isinstance(head, AutoregressiveContext):
         (first,) = head.predict([chunk])
         (second,) = head.predict([Chunk(sequence_id, position + 1, [int(first.argmax())], 1)])
         rows = [first, second]

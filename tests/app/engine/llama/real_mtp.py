@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.backend import Chunk
-from app.engine.llama import LlamaModel, MtpBackend
+from app.engine.llama import HeadBackend, LlamaModel, MtpContext
 from app.engine.load.auxiliary_models import mtp_layer_bytes
-from app.engine.load.loading import make_draft_head
+from app.engine.load.loading import make_head_source
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
@@ -38,19 +38,24 @@ CONFIG = EngineConfig(n_ctx=64, n_cells=256, n_threads=1, n_sequences=3)  # answ
 SETTING = RuntimeSettings(1, False, False)
 
 
-def with_a_refused_draft(backend: MtpBackend) -> int:
+def mtp_of(backend: HeadBackend) -> MtpContext:
+    assert isinstance(backend.head, MtpContext)
+    return backend.head
+
+
+def with_a_refused_draft(backend: HeadBackend) -> int:
     compute(backend, 0, 0, 10)
     backend.hold(0)
     for i in range(4):
-        backend.mtp.predict([Chunk(0, 10 + i, [65 + i], 1)])
+        mtp_of(backend).predict([Chunk(0, 10 + i, [65 + i], 1)])
     backend.decode([Chunk(0, 10, [*TEXT[10:13], 7, 8, 9], 6)])
     compute(backend, 0, backend.truncate(0, 13), len(TEXT) - 1)
     return 0
 
 
-def with_a_begin_that_the_head_lost(backend: MtpBackend) -> int:
+def with_a_begin_that_the_head_lost(backend: HeadBackend) -> int:
     compute(backend, 0, 0, 20)
-    backend.mtp.truncate(0, 0)
+    mtp_of(backend).truncate(0, 0)
     compute(backend, 0, 20, len(TEXT) - 1)
     return 0
 
@@ -66,11 +71,23 @@ WAYS = (
 )
 
 
-def logits_after(backend: MtpBackend, sequence_id: int) -> list[float]:
+def n_waiting_by_step(backend: HeadBackend) -> list[int]:
+    """Return how many tokens the layer has not computed after each step of the model, and after a draft."""
+    counts = []
+    for position in range(3):
+        compute(backend, 0, position, position + 1)
+        counts.append(mtp_of(backend).n_waiting([0]))
+    mtp_of(backend).predict([Chunk(0, 3, TEXT[3:4], 1)])
+    counts.append(mtp_of(backend).n_waiting([0]))
+    forget_all(backend)
+    return counts
+
+
+def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
     """Return the logits of the second token from the end of the text, which the head alone has not computed."""
     position = len(TEXT) - 1
-    (first,) = backend.mtp.predict([Chunk(sequence_id, position, TEXT[position:], 1)])
-    (second,) = backend.mtp.predict([Chunk(sequence_id, position + 1, [int(first.argmax())], 1)])
+    (first,) = mtp_of(backend).predict([Chunk(sequence_id, position, TEXT[position:], 1)])
+    (second,) = mtp_of(backend).predict([Chunk(sequence_id, position + 1, [int(first.argmax())], 1)])
     forget_all(backend)
     return [float(logit) for logit in np.concatenate([first, second])]
 
@@ -83,8 +100,8 @@ def main() -> None:
         owned.callback(model.close)
         backend = model.context(CONFIG, SETTING)
         owned.callback(backend.close)
-        assert isinstance(backend, MtpBackend)
-        head = make_draft_head(backend, layer, free_steps())
+        assert isinstance(backend, HeadBackend)
+        head = make_head_source(backend, free_steps(), layer)
         assert head is not None
         head._cost._share_of_bytes = 0.01  # two layers make no cheap head
         found = {
@@ -93,7 +110,8 @@ def main() -> None:
             for name, sources in (("plain", []), ("drafted", [head]))
         }
         logits = {way.__name__: logits_after(backend, way(backend)) for way in WAYS}
-    print(json.dumps({"answers": found, "logits": logits}))
+        n_waiting = n_waiting_by_step(backend)
+    print(json.dumps({"answers": found, "logits": logits, "n_waiting": n_waiting}))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.engine.backend import Chunk, DecodeStatus
-from app.engine.llama import MtpBackend
+from app.engine.llama import HeadBackend
 from app.engine.load import auxiliary_models
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.protocol.messages import EngineConfig
@@ -17,7 +17,7 @@ from tests.quantizer.gguf_heads import predicting_model
 
 REAL_HEAD = "tests.app.engine.llama.real_mtp"
 SAME = 1e-3  # logits that differ by their last bits only
-ALIKE = 1.0  # less than half a standard deviation of these logits
+WAYS = ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_begin", "saved_and_restored"]
 
 
 @pytest.fixture(scope="module", params=["glm4moe", "deepseek2", "hy_v3", "qwen35"])
@@ -49,13 +49,13 @@ def test_mtp_drafts_spare_most_steps_although_some_are_rejected(results: dict[st
     assert 2 * drafted["n_steps"] < plain["n_steps"], "which looks up drafts too"
 
 
-@pytest.mark.parametrize("way", ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_begin"])
+@pytest.mark.parametrize("way", WAYS)
 def test_mtp_logits_are_equal_however_the_text_was_computed(results: dict[str, Any], way: str) -> None:
     assert difference(results, way) < SAME
 
 
-def test_after_a_restore_mtp_lacks_only_one_hidden_state(results: dict[str, Any]) -> None:
-    assert SAME < difference(results, "saved_and_restored") < ALIKE
+def test_mtp_computes_nothing_until_it_drafts(results: dict[str, Any]) -> None:
+    assert results["n_waiting"] == [1, 2, 3, 0]
 
 
 def test_mtp_continues_without_the_beginning_of_a_text(results: dict[str, Any]) -> None:
@@ -88,5 +88,5 @@ def test_a_notice_reports_whether_an_mtp_layer_drafts(
     with loaded.owned:
         assert notice in notices
         assert [source.name for source in loaded.draft_sources] == names
-        assert isinstance(loaded.backend, MtpBackend) == bool(names)
+        assert isinstance(loaded.backend, HeadBackend) == bool(names)
         assert loaded.backend.decode([Chunk(0, 0, [1, 2, 3], 1)]) is DecodeStatus.DONE

@@ -17,11 +17,12 @@ from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import FinishReason, Request, SamplingParams
-from app.engine.speculative.draft_model import DraftHead, DraftModel
+from app.engine.speculative.draft_heads import AutoregressiveHeadSource
+from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from quantizer.errors import EngineError, RequestError
-from tests.app.engine.fake_mtp_head import FakeMtpHead
+from tests.app.engine.fake_head import FakeHead
 from tests.app.engine.recording import Record, run
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -573,11 +574,12 @@ def draft_model(backend: FakeBackend, wrong_every: int = 10**9) -> DraftModel:
     return DraftModel(drafting, backend.facts, StepCost(), clock=lambda: 0.0)
 
 
-def mtp_drafts(backend: FakeBackend, wrong_every: int = 10**9, *, ignore_eos: bool = True) -> DraftHead:
-    return DraftHead(FakeMtpHead(backend, wrong_every, ignore_eos=ignore_eos), 0.01, StepCost(), clock=lambda: 0.0)
+def head_drafts(backend: FakeBackend, wrong_every: int = 10**9, *, ignore_eos: bool = True) -> AutoregressiveHeadSource:
+    head = FakeHead(backend, wrong_every, ignore_eos=ignore_eos)
+    return AutoregressiveHeadSource("mtp head", head, 0.01, StepCost(), clock=lambda: 0.0)
 
 
-@pytest.mark.parametrize("new_source", [draft_model, mtp_drafts])
+@pytest.mark.parametrize("new_source", [draft_model, head_drafts])
 def test_computed_drafts_that_are_right_are_accepted_whole(new_source: Callable[..., DraftSource]) -> None:
     record, backend, wanted = Record(), FakeBackend(), request("a", n_tokens=200, ignore_eos=True)
     source = new_source(backend)
@@ -590,7 +592,7 @@ def test_computed_drafts_that_are_right_are_accepted_whole(new_source: Callable[
     assert 0.9 * drafted.n_drafted < drafted.n_accepted
 
 
-@pytest.mark.parametrize("new_source", [draft_model, mtp_drafts])
+@pytest.mark.parametrize("new_source", [draft_model, head_drafts])
 def test_a_source_that_is_always_wrong_is_hardly_used(new_source: Callable[..., DraftSource]) -> None:
     record, backend = Record(), FakeBackend()
     source = new_source(backend, wrong_every=1)
@@ -606,7 +608,8 @@ def test_a_source_that_costs_more_than_it_gains_does_not_keep_steps_from_running
     for has_source in (False, True):
         cost = StepCost({1: 1.0, 64: 32.5}, single_s=0.001)
         backend = FakeBackend()
-        dear = DraftHead(FakeMtpHead(backend, 10**9, ignore_eos=True), 1.0, cost, clock=lambda: 0.0)
+        head = FakeHead(backend, 10**9, ignore_eos=True)
+        dear = AutoregressiveHeadSource("mtp head", head, 1.0, cost, clock=lambda: 0.0)
         sources: list[DraftSource] = [dear] if has_source else []
         engine = Engine(backend, Record(), step_cost=cost, draft_sources=sources, clock=lambda: 0.0)
         engine.submit(request("a", n_tokens=40, ignore_eos=True))
@@ -697,7 +700,7 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
     drafts = DraftModel(drafting, backend.facts, StepCost(), clock=lambda: 0.0)
     sources: list[DraftSource] = [drafts] if wrong_every else []
     if head_wrong_every:
-        sources.insert(0, mtp_drafts(backend, head_wrong_every, ignore_eos=False))
+        sources.insert(0, head_drafts(backend, head_wrong_every, ignore_eos=False))
     engine = Engine(backend, record, step_cost=FreeDrafts(), draft_sources=sources)
     wanted: dict[str, Request] = {}
     aborts: list[tuple[int, str]] = []

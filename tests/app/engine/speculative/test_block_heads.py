@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
 
 from app.engine.backend import Chunk
@@ -23,6 +24,12 @@ class CountingHead:
     def __init__(self, *, has_room: bool = True) -> None:
         self.calls: list[list[tuple[int, int]]] = []
         self._has_room = has_room
+
+    def n_waiting(self, _sequence_ids: Iterable[int]) -> int:
+        return 0
+
+    def catch_up(self, _sequence_ids: Iterable[int]) -> None:
+        raise AssertionError("nothing waits")
 
     def predict_blocks(self, chunks: Many[Chunk]) -> list[list[PredictedToken]]:
         self.calls.append([(chunk.sequence_id, chunk.position) for chunk in chunks])

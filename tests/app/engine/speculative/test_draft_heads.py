@@ -11,15 +11,16 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import CONFIDENCE, Acceptance
-from app.engine.speculative.draft_model import MTP_HEAD, DraftHead
+from app.engine.speculative.draft_heads import MAX_OBSERVED_WAITING, AutoregressiveHeadSource
 from app.engine.speculative.draft_source import DraftRequest
 from app.engine.speculative.step_cost import StepCost
-from tests.app.engine.fake_mtp_head import FakeMtpHead
+from tests.app.engine.fake_head import FakeHead
 
+NAME = "mtp head"
 GREEDY = SamplingParams(temperature=0.0)
 
 
-class Counting(FakeMtpHead):
+class Counting(FakeHead):
     n_steps = 0
 
     def predict(self, chunks: Many[Chunk]) -> list[NDArray[np.float32]]:
@@ -33,18 +34,18 @@ def new_sequence(backend: FakeBackend, prompt: str, place: int = 0) -> Sequence:
     backend.decode([Chunk(place, 0, tokens[:-1], 1)])
     sampler = backend.new_sampler(GREEDY, ignore_eos=True)
     request = Request(request_id="a", prompt=prompt, sampling=GREEDY)
-    acceptance = {MTP_HEAD: Acceptance(CONFIDENCE)}
+    acceptance = {NAME: Acceptance(CONFIDENCE)}
     sequence = Sequence(request, 1, tokens, len(tokens) - 1, 4096, sampler, acceptance, 0.0)
     sequence.sequence_id, sequence.n_computed = place, len(tokens) - 1
     return sequence
 
 
-def new_source(head: FakeMtpHead, share_of_bytes: float = 0.01) -> DraftHead:
+def new_source(head: FakeHead, share_of_bytes: float = 0.01) -> AutoregressiveHeadSource:
     """Drafts that cost only the bytes read for them, by the clock."""
-    return DraftHead(head, share_of_bytes, StepCost(), clock=lambda: 0.0)
+    return AutoregressiveHeadSource(NAME, head, share_of_bytes, StepCost(), clock=lambda: 0.0)
 
 
-def propose(drafts: DraftHead, *sequences: Sequence, n_tokens: int = 4) -> list[list[int]]:
+def propose(drafts: AutoregressiveHeadSource, *sequences: Sequence, n_tokens: int = 4) -> list[list[int]]:
     return [
         list(draft.tokens) for draft in drafts.propose([DraftRequest(sequence, n_tokens) for sequence in sequences])
     ]
@@ -60,7 +61,7 @@ def next_tokens(backend: FakeBackend, sequence: Sequence, n_tokens: int) -> list
 def test_a_draft_is_the_greedy_output_of_the_head() -> None:
     backend = FakeBackend()
     sequence = new_sequence(backend, "a prompt")
-    assert propose(new_source(FakeMtpHead(backend)), sequence) == [next_tokens(backend, sequence, 4)]
+    assert propose(new_source(FakeHead(backend)), sequence) == [next_tokens(backend, sequence, 4)]
 
 
 def test_requests_of_one_call_are_drafted_in_the_same_batches() -> None:
@@ -73,7 +74,7 @@ def test_requests_of_one_call_are_drafted_in_the_same_batches() -> None:
 
 def test_after_a_rejected_draft_the_next_continues_the_sampled_tokens() -> None:
     backend = FakeBackend()
-    drafts = new_source(FakeMtpHead(backend))
+    drafts = new_source(FakeHead(backend))
     sequence = new_sequence(backend, "a prompt")
     propose(drafts, sequence)
     backend.decode([Chunk(0, sequence.n_computed, sequence.tokens[-1:], 1)])
@@ -85,30 +86,46 @@ def test_after_a_rejected_draft_the_next_continues_the_sampled_tokens() -> None:
 def test_without_room_a_draft_ends() -> None:
     backend = FakeBackend()
     sequence = new_sequence(backend, "a prompt")
-    assert propose(new_source(FakeMtpHead(backend, n_ahead=2)), sequence) == [next_tokens(backend, sequence, 2)]
-    assert propose(new_source(FakeMtpHead(backend, n_ahead=0)), sequence) == [[]]
+    assert propose(new_source(FakeHead(backend, n_ahead=2)), sequence) == [next_tokens(backend, sequence, 2)]
+    assert propose(new_source(FakeHead(backend, n_ahead=0)), sequence) == [[]]
 
 
 def test_a_draft_ends_when_one_more_token_would_not_pay() -> None:
     backend = FakeBackend()
     sequence = new_sequence(backend, "a prompt")
     sure = CONFIDENCE.prior_rates[-1]
-    assert [len(draft) for draft in propose(new_source(FakeMtpHead(backend), sure**2), sequence, n_tokens=9)] == [2]
+    assert [len(draft) for draft in propose(new_source(FakeHead(backend), sure**2), sequence, n_tokens=9)] == [2]
 
 
 def test_the_measured_cost_of_a_step_is_in_the_estimate() -> None:
     backend = FakeBackend()
     ticks = iter(range(1000))
-    drafts = DraftHead(FakeMtpHead(backend), 0.5, StepCost(single_s=10.0), clock=lambda: float(next(ticks)))
+    target, head = StepCost(single_s=10.0), FakeHead(backend)
+    drafts = AutoregressiveHeadSource(NAME, head, 0.5, target, clock=lambda: float(next(ticks)))
     sequence = new_sequence(backend, "a prompt")
     assert drafts.estimate(sequence, 4, 1).draft_cost == 0.5
     propose(drafts, sequence)
     assert drafts.estimate(sequence, 4, 1).draft_cost == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(("n_behind", "is_before"), [(MAX_OBSERVED_WAITING, False), (MAX_OBSERVED_WAITING + 1, True)])
+def test_what_many_steps_left_is_computed_before_a_draft_is_timed(n_behind: int, is_before: bool) -> None:
+    backend = FakeBackend()
+    sequence, head = new_sequence(backend, "abc"), FakeHead(backend)
+    head.n_behind = n_behind
+    waiting: list[int] = []  # whenever the time is taken
+
+    def clock() -> float:
+        waiting.append(head.n_behind)
+        return 0.0
+
+    AutoregressiveHeadSource(NAME, head, 0.01, StepCost(), clock).propose([DraftRequest(sequence, 1)])
+    assert waiting[:2] == [0 if is_before else n_behind, 0]
+
+
 def test_a_head_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
     backend = FakeBackend()
-    drafts = new_source(FakeMtpHead(backend))
+    drafts = new_source(FakeHead(backend))
     sequence = new_sequence(backend, "a prompt")
     n_probes = 0
     for _ in range(200):
@@ -123,7 +140,7 @@ def test_a_head_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
 
 def test_a_sequence_that_ended_is_forgotten() -> None:
     backend = FakeBackend()
-    drafts = new_source(FakeMtpHead(backend))
+    drafts = new_source(FakeHead(backend))
     sequence = new_sequence(backend, "a prompt")
     propose(drafts, sequence)
     drafts.release(sequence)

@@ -1,8 +1,8 @@
-"""A multi-token-prediction layer over the fake backend."""
+"""A draft head over the fake backend."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from app.engine.fake import FakeBackend
 _WRONG = ord("#")  # never an output of the fake backend
 
 
-class FakeMtpHead:
-    """A `MtpHead` over `backend`, wrong at one position in `wrong_every`, with cells for `n_ahead` tokens."""
+class FakeHead:
+    """An `AutoregressiveHead` over `backend`, wrong at one position in `wrong_every`; cells for `n_ahead` tokens."""
 
     def __init__(
         self, backend: FakeBackend, wrong_every: int = 10**9, n_ahead: int = 100, ignore_eos: bool = True
@@ -24,6 +24,7 @@ class FakeMtpHead:
         self._ignore_eos = ignore_eos
         self._n_ahead = n_ahead
         self._lines: dict[int, list[int]] = {}  # by sequence: the tokens that were followed, then those predicted
+        self.n_behind = 0  # tokens that no pass has computed
         self._decode, backend.decode = backend.decode, self._follow  # type: ignore[method-assign]
 
     def _follow(self, chunks: Sequence[Chunk]) -> DecodeStatus:
@@ -32,7 +33,14 @@ class FakeMtpHead:
             self._lines.update((chunk.sequence_id, self._backend.tokens(chunk.sequence_id)) for chunk in chunks)
         return status
 
+    def n_waiting(self, _sequence_ids: Iterable[int]) -> int:
+        return self.n_behind
+
+    def catch_up(self, _sequence_ids: Iterable[int]) -> None:
+        self.n_behind = 0
+
     def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
+        self.n_behind = 0
         predicted = [self._predict(chunk) for chunk in chunks]
         n_ahead = max(len(self._lines[chunk.sequence_id]) - self._n_known(chunk.sequence_id) for chunk in chunks)
         return predicted if n_ahead <= self._n_ahead else []

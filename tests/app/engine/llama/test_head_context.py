@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.engine.llama.mtp import HiddenRows
+from app.engine.llama.head_context import HiddenRows
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
@@ -49,7 +49,4 @@ def test_a_copy_of_a_sequence_has_its_rows_only() -> None:
 def test_removed_rows_are_not_returned() -> None:
     rows = stored()
     rows.remove(1)
-    assert rows.before(1, 11) is None
-    rows = stored()
-    rows.clear()
     assert rows.before(1, 11) is None
