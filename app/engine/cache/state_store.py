@@ -12,7 +12,8 @@ import hashlib
 import os
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
 MAX_CHECKPOINT_BYTES = 256 << 20  # of the checkpoints along one sequence
 MIN_CHECKPOINTS, MAX_CHECKPOINTS = 2, 8  # along one sequence
+MAX_WRITE_DELAY_S = 10.0  # of a state while the engine computes
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class _Entry:
 class StateStore:
     """Saved states of one model. Use it from one thread; it writes files in a thread of its own.
 
+    A write takes a processor from the engine, so it waits for `writing`, unless memory is full or it has waited long.
     A `namespace` stands for what states depend on besides tokens; states of one never match in another.
     """
 
@@ -64,6 +68,7 @@ class StateStore:
             name: _Entry(key, None, n_bytes) for name, key, n_bytes in states_in(folder)
         }
         self._to_write: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._may_write, self._closing = threading.Event(), threading.Event()
         self._writer = threading.Thread(target=self._write_files, name="prefix-writer", daemon=True)
         self._writer.start()
 
@@ -146,8 +151,19 @@ class StateStore:
 
     def close(self) -> None:
         """Write the remaining states to disk and end the writing thread."""
+        self._closing.set()
+        self._may_write.set()
         self._to_write.put(None)
         self._writer.join()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Let states be written now: the engine does not compute."""
+        self._may_write.set()
+        try:
+            yield
+        finally:
+            self._may_write.clear()
 
     def _remove(self, name: str) -> None:
         entry = self._entries.pop(name, None)
@@ -158,6 +174,7 @@ class StateStore:
 
     def _write_files(self) -> None:
         while (name := self._to_write.get()) is not None:
+            self._wait_to_write()
             with self._lock:
                 entry = self._entries.get(name)
             if entry is not None and entry.state is not None and not entry.file_bytes:
@@ -168,10 +185,24 @@ class StateStore:
                         (self._folder / name).unlink(missing_ok=True)
             self._shrink()
 
+    def _wait_to_write(self) -> None:
+        """Wait until the engine has been idle for a moment: the next request often comes at once."""
+        deadline_s = time.monotonic() + MAX_WRITE_DELAY_S
+        while time.monotonic() < deadline_s and not self._is_memory_full():
+            if self._may_write.wait(_POLL_S) and (self._closing.wait(_POLL_S) or self._may_write.is_set()):
+                return
+
+    def _is_memory_full(self) -> bool:
+        with self._lock:
+            return self._memory_bytes() > self._max_memory_bytes
+
+    def _memory_bytes(self) -> int:
+        return sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
+
     def _shrink(self) -> None:
         """Drop states from memory and files from disk, the least recently used first, down to the limits."""
         with self._lock:
-            n_memory = sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
+            n_memory = self._memory_bytes()
             n_disk = sum(entry.file_bytes for entry in self._entries.values())
             for name, entry in list(self._entries.items()):
                 if n_memory > self._max_memory_bytes and entry.state is not None:

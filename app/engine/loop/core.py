@@ -29,6 +29,7 @@ from quantizer.errors import EngineError, ErrorInfo, UserError
 
 __all__ = ["Engine", "Event"]
 
+_MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and holding a sequence first copies its states
 _MAX_SCORED_BYTES = 64 << 20  # of prompt logits in a step; llama.cpp's buffer never shrinks
 
 Event = Output | Finished | Failed
@@ -66,12 +67,18 @@ class Engine:
         self.counters = Counters(drafts={name: DraftCounts() for name in self._drafter.source_names})
         self._verifier = Verifier(backend, self.counters, self._drafter.observe_sample, clock)
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
+        self._at_checkpoints: list[int] = []  # sequences whose states are to be saved as they are now
         self._aborted: set[str] = set()
         self._in_flight: set[str] = set()
 
     @property
     def is_idle(self) -> bool:
         return not (self._slots.running or self._slots.n_waiting)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether every request has been scheduled and computed up to its newest token."""
+        return not self._slots.n_waiting and all(sequence.is_decoding for sequence in self._slots.running)
 
     @property
     def occupancy(self) -> Occupancy:
@@ -111,6 +118,7 @@ class Engine:
 
     def step(self) -> None:
         """Compute one batch and emit its events."""
+        self.save_checkpoints()
         self._apply_aborts()
         self._finish_timed_out()
         self._slots.start_waiting()
@@ -126,6 +134,12 @@ class Engine:
             self._backend.set_adapters(runnable[0].adapters)
             by_key = {sequence.arrival: sequence for sequence in runnable}
             self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()], self._n_more_steps())
+
+    def save_checkpoints(self) -> None:
+        """Save the states that the last step reached, if the next step is not to: its events can be sent before."""
+        reached, self._at_checkpoints = self._at_checkpoints, []
+        for sequence_id in reached:
+            self._cache.checkpoint(sequence_id)
 
     def save_idle_sequence(self) -> bool:
         """Save one finished sequence that is not saved yet. Return False if there is none."""
@@ -205,8 +219,7 @@ class Engine:
             in_flight = {sequence.request.request_id for sequence, _ in batch}
             if in_flight <= self._aborted:  # since this step began
                 return
-            # What an interrupted batch of several states leaves of other sequences' states is unknown.
-            self._in_flight = in_flight if len(batch) == 1 or self._facts.supports_truncation else set()
+            self._in_flight = in_flight if self._may_interrupt(batch) else set()
         try:
             self._hold(batch)
             status = self._backend.decode([sequence.chunk(n_tokens) for sequence, n_tokens in batch])
@@ -234,13 +247,18 @@ class Engine:
         elif not (self._cache.evict_one() or self._slots.preempt_without_cells()):
             self._fail_batch(batch, EngineError("The KV cache has no free cells for a batch.", "Use a smaller --ctx."))
 
+    def _may_interrupt(self, batch: Batch) -> bool:
+        """Return whether a batch may end midway. What that leaves of states is unknown: they go back to its begin."""
+        return self._facts.supports_truncation or (len(batch) == 1 and batch[0][1] >= _MIN_INTERRUPTED)
+
     def _hold(self, batch: Batch) -> None:
-        """Hold the sequences that may lose more of this batch than their states allow."""
+        """Hold the sequences that may lose more of this batch than their states allow, or all of it."""
         if self._facts.supports_truncation:
             return
         n_free = self._facts.truncation.n_rejected_freely([n_tokens for _, n_tokens in batch])
         for sequence, n_tokens in batch:
-            if n_tokens - sequence.n_pending > n_free:
+            may_lose_all = sequence.n_computed > 0 and self._may_interrupt(batch)
+            if may_lose_all or n_tokens - sequence.n_pending > n_free:
                 self._cache.hold(sequence.slot_id)
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
@@ -261,7 +279,7 @@ class Engine:
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])
             self._emit_prompt(sequence, row, begin, n_known)
             if sequence.n_computed in sequence.checkpoints and n_known == n_tokens:
-                self._cache.checkpoint(sequence.slot_id)
+                self._at_checkpoints.append(sequence.slot_id)
             if sequence.n_pending == 0:
                 try:
                     n_steps = self._emit_output(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)

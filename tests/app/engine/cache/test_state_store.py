@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
+import pytest
+
+from app.engine.cache import state_store
 from app.engine.cache.state_store import SavedMatch, StateStore
 
 
@@ -78,6 +82,38 @@ def test_states_leave_memory_for_the_disk_and_are_read_again(tmp_path: Path) -> 
     store.close()
     assert load(store, [1] * 4) == b"x" * 600
     assert load(store, [2] * 4) == b"y" * 600
+
+
+class Written:
+    """The names of files as they are written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(state_store, "MAX_WRITE_DELAY_S", float("inf"))
+        monkeypatch.setattr(state_store, "write_state", self._write)
+        self.names: list[str] = []
+        self.has_more = threading.Event()
+
+    def _write(self, _folder: Path, name: str, *_: object) -> int:
+        self.names.append(name)
+        self.has_more.set()
+        return 1
+
+
+def test_states_are_written_while_the_engine_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written(monkeypatch)
+    store = saved(tmp_path, ([1, 2, 3], b"state"))
+    assert not written.names, "the engine may compute"
+    with store.writing():
+        assert written.has_more.wait(30)
+    store.close()
+    assert len(written.names) == 1
+
+
+def test_a_full_memory_is_written_while_the_engine_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written(monkeypatch)
+    store = saved(tmp_path, ([1] * 4, b"x" * 600), ([2] * 4, b"y" * 600), max_memory_bytes=1000)
+    assert written.has_more.wait(30)
+    store.close()
 
 
 def test_a_damaged_file_is_a_miss(tmp_path: Path) -> None:

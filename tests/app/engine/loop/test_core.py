@@ -267,6 +267,48 @@ def test_an_interrupted_batch_is_computed_again() -> None:
     )
 
 
+class InterruptedStates(FakeBackend):
+    """Its second decode is interrupted; the states go back to where they were held, or are lost."""
+
+    n_decodes = 0
+    positions: tuple[int, ...] = ()
+
+    def decode(self, chunks: list[Chunk]) -> DecodeStatus:
+        self.n_decodes += 1
+        (chunk,) = chunks
+        if self.n_decodes == 2:
+            super().decode([replace(chunk, tokens=chunk.tokens[:1], n_logits=0)])
+            self.truncate(chunk.sequence_id, chunk.position)
+            return DecodeStatus.INTERRUPTED
+        self.positions = (*self.positions, chunk.position)
+        return super().decode(chunks)
+
+
+def test_after_an_interrupted_batch_a_model_with_states_goes_on_where_that_began() -> None:
+    wanted = request(prompt="p" * 120)
+    record = Record()
+    backend = InterruptedStates(n_batch=32, supports_truncation=False)
+    engine = Engine(backend, record)
+    engine.submit(wanted)
+    run(engine)
+    assert record.text["a"] == answer_alone(wanted)[0]
+    assert backend.positions[:3] == (0, 32, 64), "nothing is computed again"
+
+
+class NotInterrupted(FakeBackend):
+    def interrupt(self) -> None:
+        raise AssertionError("the states would be lost")
+
+
+def test_a_step_of_an_answer_with_states_is_not_interrupted() -> None:
+    engine = Engine(NotInterrupted(supports_truncation=False), Record())
+    engine.submit(request("a", ignore_eos=True))
+    engine.step()
+    decode = engine._backend.decode
+    engine._backend.decode = lambda chunks: (engine.abort("a"), decode(chunks))[1]  # type: ignore[method-assign]
+    run(engine)
+
+
 def test_a_running_answer_is_put_back_and_not_lost_when_cells_run_out() -> None:
     wanted = [request(name, prompt=name * 20, n_tokens=60, ignore_eos=True) for name in "abc"]
     record = Record()
@@ -525,6 +567,18 @@ def test_a_conversation_continues_after_a_restart_from_its_saved_state(tmp_path:
         while engine.save_idle_sequence():
             pass
         store.close()
+
+
+def test_the_states_at_the_end_of_a_prompt_are_saved_after_its_first_token(tmp_path: Path) -> None:
+    record, store = Record(), StateStore(tmp_path)
+    engine = Engine(FakeBackend(supports_truncation=False), record, store)
+    engine.submit(request("a", prompt="p" * 120, n_tokens=9, ignore_eos=True))
+    engine.step()
+    assert record.text["a"]
+    assert not store.checkpoints([*b"p" * 120])
+    engine.save_checkpoints()
+    assert [match.n_tokens for match in store.checkpoints([*b"p" * 120])] == [120]
+    store.close()
 
 
 def test_idle_saving_ends(tmp_path: Path) -> None:
