@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +24,7 @@ from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.load.speed_sampler import SpeedSampler
 from app.engine.loop.core import Engine, Event
+from app.engine.outbox import Outbox
 from app.engine.protocol import messages
 from app.engine.protocol.messages import WorkerMessage
 from app.engine.request import Request
@@ -53,7 +55,7 @@ class Worker:
         self._inbox: queue.SimpleQueue[WorkerMessage | None] = queue.SimpleQueue()  # None: no more will come
         self._engine: Engine | None = None
         self._speed_sampler = SpeedSampler()
-        self._events: list[Event] = []
+        self._outbox = Outbox(self.send)
         self._next_progress_s = 0.0
         self.is_stopping = False
 
@@ -116,12 +118,17 @@ class Worker:
             loaded.owned.callback(embeddings.close)
             drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
             self.send(messages.Ready(loaded.backend.facts, (*loaded.settings, drafts)))
-            while self._handle_inbox(self._engine, embeddings, loaded.backend):
+            while self._handle_inbox(self._engine, embeddings, loaded):
+                may_wait = self._engine.is_decoding and embeddings.is_idle
                 self._engine.step()
-                self._flush_events()
+                if may_wait:
+                    self._outbox.flush_if_due()
+                else:  # so that the next long step delays no text, and a first token comes at once
+                    self._outbox.flush()
+                self._engine.save_checkpoints()
                 embeddings.step()
             self._engine.close()
-            self._flush_events()
+            self._outbox.flush()
             self._speed_sampler.flush()
             counters = self._engine.counters
             if n_decode := counters.n_decode_tokens:
@@ -135,15 +142,9 @@ class Worker:
             self._save_all(self._engine)
 
     def _emit(self, event: Event) -> None:
-        """Collect the events of a step; one write sends them all."""
-        self._events.append(event)
+        self._outbox.add(event)
         if isinstance(event, messages.Finished) and self._engine is not None:
             self._speed_sampler.end(event, self._engine.occupancy.n_cells_used)
-
-    def _flush_events(self) -> None:
-        if self._events:
-            events, self._events = self._events, []
-            self.send(*events)
 
     def _save_all(self, engine: Engine) -> None:
         """Save finished sequences for the next start, as far as time allows."""
@@ -151,15 +152,20 @@ class Worker:
         while time.monotonic() < deadline_s and engine.save_idle_sequence():
             pass
 
-    def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> bool:
+    def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, loaded: LoadedEngine) -> bool:
         """Handle the received messages, waiting while there is nothing to compute. Return False at the end."""
-        received = [self._wait_for_message(engine)] if engine.is_idle and embeddings.is_idle else []
+        received: list[WorkerMessage | None] = []
+        if engine.is_idle and embeddings.is_idle:
+            with nullcontext() if loaded.store is None else loaded.store.writing():
+                received.append(self._wait_for_message(engine))
         while not self._inbox.empty():
             received.append(self._inbox.get())
+        if received:
+            self._outbox.flush()
         for message in received:
             if message is None:
                 return False
-            self._handle(message, engine, embeddings, backend)
+            self._handle(message, engine, embeddings, loaded.backend)
         return True
 
     def _wait_for_message(self, engine: Engine) -> WorkerMessage | None:
