@@ -21,6 +21,7 @@ from quantizer.errors import ServiceError, UserError
 
 __all__ = [
     "DEPTHS",
+    "NO_DRAFTS",
     "PREFILL_TOKENS",
     "TASKS",
     "WORDS",
@@ -194,14 +195,15 @@ def _task(instruction: str, words: Iterable[str], answer: Iterable[str]) -> Edit
     return EditTask(f"{instruction}\n\nText:\n{''.join(words)}\n\nResult:\n", "".join(answer))
 
 
+NO_DRAFTS = "no drafts"
 TASKS: dict[str, Callable[[RandomText], EditTask]] = {"rename": rename, "copy": copy, "novel": novel}
 
 
-async def force_answer(client: BenchClient, task: EditTask) -> TimedAnswer:
+async def force_answer(client: BenchClient, task: EditTask, **options: Any) -> TimedAnswer:
     """Force the first 256 tokens of the task's answer. Raises ServiceError if the server writes others."""
     tokens = (await client.tokenize(task.answer))[:_N_TOKENS]
     grammar = "root ::= " + " ".join(f"<[{token}]>" for token in tokens)
-    answer = await client.complete(task.prompt, len(tokens), temperature=0.0, grammar=grammar)
+    answer = await client.complete(task.prompt, len(tokens), temperature=0.0, grammar=grammar, **options)
     if answer.n_output != len(tokens) or not task.answer.startswith(answer.text.rstrip("\N{REPLACEMENT CHARACTER}")):
         cause = f"The server left the grammar: {answer.n_output} tokens, {answer.text[:80]!r} …"
         raise ServiceError(cause, "Use one that supports grammars of token ids.")
@@ -342,9 +344,10 @@ async def _crowd_rate(bench: Bench, n_clients: int) -> float:
 
 
 async def edit(bench: Bench) -> AsyncGenerator[Figure, None]:
-    """Measure tokens a second of forced answers that repeat their prompt in part, in whole or not."""
-    for name, make in TASKS.items():
-        answers = [await force_answer(bench.client, make(bench.prose)) for _ in range(bench.n_runs)]
+    """Measure tokens a second of forced answers that repeat their prompt in part, in whole or not, and of the last
+    without drafts, where the server leaves them out on demand."""
+    for name, make, options in [*((*task, {}) for task in TASKS.items()), (NO_DRAFTS, novel, {"speculative.n_max": 0})]:
+        answers = [await force_answer(bench.client, make(bench.prose), **options) for _ in range(bench.n_runs)]
         rates = tuple(answer.decode_rate for answer in answers)
         yield Measurement("edit", name, "tok/s", rates, _drafts(answers), _tokens_per_pass(answers))
 

@@ -85,7 +85,8 @@ class Request:
     name, 0 for those left out; None means all at 1. Special tokens are not output, except those spelled like one of
     `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
     context is shifted. Other prompts may leave this one at its `branches`, in characters or, where the prompt is token
-    ids, in those: a model whose sequences cannot be truncated saves its states there.
+    ids, in those: a model whose sequences cannot be truncated saves its states there. A step verifies at most
+    `max_draft_tokens`; None leaves that to what pays.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
     after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
@@ -116,6 +117,7 @@ class Request:
     visible_tags: tuple[str, ...] = ()
     min_room: int = 1
     branches: tuple[int, ...] = ()
+    max_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         self._check_prompt()
@@ -129,6 +131,8 @@ class Request:
             raise RequestError(f"logprobs is {self.n_logprobs}.", f"Give a count from 0 to {MAX_LOGPROBS}.")
         if not -1 <= self.n_keep <= 2**31 - 1:
             raise RequestError(f"n_keep is {self.n_keep}.", "Give a count from 0, or -1 for the whole prompt.")
+        if self.max_draft_tokens is not None and not 0 <= self.max_draft_tokens <= 2**31 - 1:
+            raise RequestError(f"speculative.n_max is {self.max_draft_tokens}.", "Give a count from 0.")
         if not 0 <= self.n_indent <= MAX_INDENT:
             raise RequestError(f"n_indent is {self.n_indent}.", f"Give a count from 0 to {MAX_INDENT}.")
         for name, limit_s in (("max_time", self.max_time_s), ("t_max_predict_ms", self.max_predict_s)):

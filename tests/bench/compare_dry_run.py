@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from app.engine.llama.model import dry_context_params
 from app.engine.llama.native import lib
 from app.engine.load.dry_run import DryRunRequest, compute_by_device
-from offload.footprint.kv_cache import KvTypes, n_cached_sequences
+from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
-from quantizer.gguf.layer_caches import layer_caches_of
+from offload.placement.load_parameters import ON_HOST
 from tests.bench.engine_log import EngineLog
 from tests.offload.model_outlines import OUTLINES, Outline, header_of, write_outline
 
@@ -68,7 +69,6 @@ def points(name: str, log: EngineLog, folder: Path) -> Iterator[Point]:
     OUTLINES[part.stem] = cut(OUTLINES[name])
     write_outline(part.stem, part)
     header = header_of(part.stem)
-    places = n_cached_sequences(layer_caches_of(header), N_SEQUENCES)
     model = load(part, log)
     try:
         weights_mib = log.buffers_of("model")
@@ -76,7 +76,7 @@ def points(name: str, log: EngineLog, folder: Path) -> Iterator[Point]:
             runs = (compute_by_device(DryRunRequest(path, setting)) for path in (part, whole))
             dry, dry_whole = (sum(run.values()) for run in runs)
             planned = PlannedModel(header, header.tensors).measured(setting, dry).profile(setting)
-            cached, computed = make_context(model, log, setting, places)
+            cached, computed = make_context(model, log, setting)
             ours = planned.weight_bytes + planned.cache_bytes + planned.compute_bytes
             yield Point(
                 setting,
@@ -100,17 +100,10 @@ def load(path: Path, log: EngineLog) -> int:
     return model
 
 
-def make_context(model: int, log: EngineLog, setting: RunConfig, places: int) -> tuple[float, float]:
-    """Make the context and free it; return the MiB of its caches and states, and those that it computes in."""
-    params = lib.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = setting.n_cells, places
-    params.n_batch = params.n_ubatch = setting.n_ubatch
-    params.type_k, params.type_v = setting.kv_types.ids
-    params.kv_unified, params.swa_full = True, False
-    fused, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.flash_attn_type = fused if setting.is_fused else plain
+def make_context(model: int, log: EngineLog, setting: RunConfig) -> tuple[float, float]:
+    """Make the engine's context and free it; return the MiB of its caches and states, and those that it computes in."""
     log.text = ""
-    context = lib.llama_init_from_model(model, params)
+    context = lib.llama_init_from_model(model, dry_context_params(model, setting, ON_HOST))
     if not context:
         sys.exit(log.text)
     lib.llama_free(context)

@@ -1,12 +1,12 @@
 """Print what localllm and llama-server take for the same work, in turns, model by model.
 
-Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json FOLDER]`, on
-a quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends them;
-medians of the rounds count. Shapes that are not in `--folder` are made there, and tuned by `localllm tune` once. The
-ratios say how many times better ours is than llama-server by default, and than its best flags for that case; `own` is
-an edit's rate over ours at `decode, depth 512`, although only an edit pays for its grammar (a tenth of a small model's
-time). Exits with 1 where a line of `AIMS` is missed. On a busy machine `--processor-time` counts the seconds that a
-server computed, with one thread each; needs Linux.
+Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json FOLDER]`,
+on a quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends
+them; medians of the rounds count. Shapes that are not in `--folder` are made there, and tuned by `localllm tune`
+once. The ratios say how many times better ours is than llama-server by default, and than its best flags for that
+case; `own` is an edit's rate over ours of the same work without drafts. Exits with 1 where a line of `AIMS` is
+missed. On a busy machine `--processor-time` counts the seconds that a server computed, with one thread each; needs
+Linux.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rich.table import Table
 
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results, Unmeasured, line
-from app.bench.workloads import WORKLOADS, Bench, RandomText, Workload, decode_case, measured_text, run_workloads
+from app.bench.workloads import NO_DRAFTS, WORKLOADS, Bench, RandomText, Workload, measured_text, run_workloads
 from quantizer.errors import UserError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.process import python_command
@@ -132,7 +132,7 @@ class Row:
 def rows(measured: SideBySide) -> list[Row]:
     """Return a row for each case that ours has."""
     by_side = {peer.label: {item.key: item for item in peer.measurements} for peer in measured.peers}
-    plain = next((item for item in measured.ours.measurements if item.case == decode_case(512)), None)
+    plain = next((item for item in measured.ours.measurements if item.case == NO_DRAFTS), None)
     found = []
     for item in measured.ours.measurements:
         others = [(name, figures[item.key]) for name, figures in by_side.items() if item.key in figures]

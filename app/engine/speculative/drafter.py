@@ -75,6 +75,8 @@ class Drafter:
         for sequence in decoding if self._truncation.allows_rejection(len(decoding)) else ():
             n_room = sequence.limit - len(sequence.tokens) - 1
             n_max = min(MAX_DRAFT_TOKENS // len(decoding) - sequence.n_repeated, n_room)
+            if (limit := sequence.request.max_draft_tokens) is not None:
+                n_max = min(n_max, limit)
             if n_max > 0:
                 candidates.append(_Candidate(sequence, n_max))
         for source in self._sources:

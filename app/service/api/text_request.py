@@ -137,6 +137,7 @@ class GenerationBody(SamplingBody):
     n_keep: int | None = None
     max_time: float | None = None
     t_max_predict_ms: int | None = None
+    max_draft_tokens: int | None = Field(None, alias="speculative.n_max")
 
     def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
         """Return the engine's request for `prompt`. Raises RequestError for values out of range or unsupported."""
@@ -153,6 +154,7 @@ class GenerationBody(SamplingBody):
             n_keep=self.n_keep or 0,
             max_time_s=self.max_time,
             max_predict_s=None if limit_ms in (None, 0, -1) else limit_ms / 1000,
+            max_draft_tokens=self.max_draft_tokens,
         )
 
     @abstractmethod

@@ -646,6 +646,18 @@ def test_computed_drafts_that_are_right_are_accepted_whole(new_source: Callable[
     assert 0.9 * drafted.n_drafted < drafted.n_accepted
 
 
+@pytest.mark.parametrize(("limit", "n_passes"), [(0, range(200, 201)), (1, range(100, 111))])
+def test_a_request_limits_its_drafts(limit: int, n_passes: range) -> None:
+    record, backend = Record(), FakeBackend()
+    wanted = replace(request("a", n_tokens=200, ignore_eos=True), max_draft_tokens=limit)
+    engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[head_drafts(backend)])
+    engine.submit(wanted)
+    run(engine)
+    assert record.text["a"] == answer_alone(wanted)[0]
+    assert record.finished["a"].usage.n_passes in n_passes
+    assert bool(record.finished["a"].usage.n_drafted_tokens) == bool(limit)
+
+
 @pytest.mark.parametrize("new_source", [draft_model, head_drafts])
 def test_a_source_that_is_always_wrong_is_hardly_used(new_source: Callable[..., DraftSource]) -> None:
     record, backend = Record(), FakeBackend()

@@ -43,13 +43,21 @@ def test_context_shift_and_limits_of_time_reach_the_engine() -> None:
     assert (request.max_time_s, request.max_predict_s) == (9.5, 1.5)
 
 
+def test_the_longest_draft_of_a_request_reaches_the_engine() -> None:
+    bodies = [CompletionBody(prompt="hello"), CompletionBody(**{"prompt": "hello", "speculative.n_max": 0})]
+    assert [body.completion_requests()[0].max_draft_tokens for body in bodies] == [None, 0]
+
+
 @pytest.mark.parametrize("limit_ms", [None, 0, -1])
 def test_llama_servers_ways_to_set_no_limit_of_time(limit_ms: int | None) -> None:
     (request,) = CompletionBody(prompt="hello", t_max_predict_ms=limit_ms).completion_requests()
     assert request.max_predict_s is None
 
 
-@pytest.mark.parametrize("fields", [{"max_time": 0}, {"max_time": "NaN"}, {"t_max_predict_ms": -5}, {"n_keep": -2}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"max_time": 0}, {"max_time": "NaN"}, {"t_max_predict_ms": -5}, {"n_keep": -2}, {"speculative.n_max": -1}],
+)
 def test_limits_that_are_none_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(RequestError):
         CompletionBody(prompt="hello", **fields).completion_requests()
