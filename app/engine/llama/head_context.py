@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,10 @@ __all__ = [
 ]
 
 Row = NDArray[np.float32]
+_TOKEN = np.dtype("<i4")
 _UNKNOWN = 0.0  # the hidden state before a first token, or one in the middle of a shared or restored text
-_HEADER = struct.Struct("<QQQ")  # of a head's saved state: `begin`, `n_computed`, bytes of the hidden state
+# Of a head's saved state: `begin`, `n_computed`, tokens that wait, bytes of their rows and of the last computed row.
+_HEADER = struct.Struct("<QQQQQ")
 
 
 @dataclass(slots=True)
@@ -134,11 +137,11 @@ class HeadContext(LlamaBackend):
             if len(followed.tokens) >= self._n_rows:
                 self.catch_up([chunk.sequence_id])
 
-    def n_waiting(self, sequence_ids: Iterable[int]) -> int:
+    def n_waiting(self, sequence_ids: Collection[int]) -> int:
         known = (self._followed.get(sequence_id) for sequence_id in sequence_ids)
         return sum(len(followed.tokens) for followed in known if followed is not None)
 
-    def catch_up(self, sequence_ids: Iterable[int]) -> None:
+    def catch_up(self, sequence_ids: Collection[int]) -> None:
         """Compute all tokens that wait; a sequence without cells is forgotten."""
         while waiting := list(self._next_waiting(sequence_ids)):
             is_done = self._compute(waiting)
@@ -180,24 +183,30 @@ class HeadContext(LlamaBackend):
         followed.n_computed -= n_discard
 
     def state_bytes(self, sequence_id: int) -> int:
-        self.catch_up([sequence_id])
-        return _HEADER.size + len(self._last_row(sequence_id)) + super().state_bytes(sequence_id)
+        return len(self._saved_rows(sequence_id)) + super().state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
-        self.catch_up([sequence_id])
-        row, followed = self._last_row(sequence_id), self._followed.get(sequence_id, Followed(0, 0))
-        header = _HEADER.pack(followed.begin, followed.n_computed, len(row))
-        return joined(header, row, super().save_state(sequence_id))
+        return joined(self._saved_rows(sequence_id), super().save_state(sequence_id))
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         self._forget(sequence_id)
-        begin, n_computed, n_row_bytes = _HEADER.unpack_from(state)
-        own = memoryview(state)[_HEADER.size + n_row_bytes :]
-        if n_computed <= begin or not super().restore_state(sequence_id, own):
+        begin, n_computed, n_waiting, n_rows_bytes, n_last_bytes = _HEADER.unpack_from(state)
+        sizes = np.cumsum([_HEADER.size, n_waiting * _TOKEN.itemsize, n_rows_bytes, n_last_bytes]).tolist()
+        tokens, rows, last = (memoryview(state)[one:other] for one, other in pairwise(sizes))
+        own = memoryview(state)[sizes[-1] :]
+        if n_computed > begin and not super().restore_state(sequence_id, own):
             return False
-        self._followed[sequence_id] = Followed(begin, n_computed)
-        self._set_last_row(sequence_id, n_computed, bytes(state[_HEADER.size : _HEADER.size + n_row_bytes]))
+        waiting = np.frombuffer(rows, np.float32).reshape(n_waiting, -1) if n_waiting else ()
+        self._followed[sequence_id] = Followed(begin, n_computed, np.frombuffer(tokens, _TOKEN).tolist(), [*waiting])
+        self._set_last_row(sequence_id, n_computed, bytes(last))
         return True
+
+    def _saved_rows(self, sequence_id: int) -> bytes:
+        """Return the begin of a saved state: what waits would take longer to compute than to save."""
+        followed, last = self._followed.get(sequence_id, Followed(0, 0)), self._last_row(sequence_id)
+        tokens, rows = np.array(followed.tokens, _TOKEN).tobytes(), b"".join(row.tobytes() for row in followed.rows)
+        header = _HEADER.pack(followed.begin, followed.n_computed, len(followed.tokens), len(rows), len(last))
+        return b"".join((header, tokens, rows, last))
 
     @abstractmethod
     def _compute(self, waiting: Sequence[_Waiting]) -> bool:
@@ -234,7 +243,7 @@ class HeadContext(LlamaBackend):
         del followed.tokens[: len(item.tokens)], followed.rows[: len(item.tokens)]
         followed.n_computed += len(item.tokens)
 
-    def _next_waiting(self, sequence_ids: Iterable[int]) -> Iterator[_Waiting]:
+    def _next_waiting(self, sequence_ids: Collection[int]) -> Iterator[_Waiting]:
         n_left = self._n_rows
         for sequence_id in sequence_ids:
             followed = self._followed.get(sequence_id)

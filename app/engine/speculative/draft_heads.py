@@ -9,7 +9,7 @@ drafts are verified.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from enum import StrEnum
@@ -76,11 +76,11 @@ class PredictedToken:
 class Head(Protocol):
     """A head of a backend that follows all its sequences; what the model computed waits until the head needs it."""
 
-    def n_waiting(self, sequence_ids: Iterable[int]) -> int:
+    def n_waiting(self, sequence_ids: Collection[int]) -> int:
         """Return how many tokens of these sequences the head has not computed."""
         ...
 
-    def catch_up(self, sequence_ids: Iterable[int]) -> None:
+    def catch_up(self, sequence_ids: Collection[int]) -> None:
         """Compute all of them."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,10 @@ class FakeHead:
             self._lines.update((chunk.sequence_id, self._backend.tokens(chunk.sequence_id)) for chunk in chunks)
         return status
 
-    def n_waiting(self, _sequence_ids: Iterable[int]) -> int:
+    def n_waiting(self, _sequence_ids: Collection[int]) -> int:
         return self.n_behind
 
-    def catch_up(self, _sequence_ids: Iterable[int]) -> None:
+    def catch_up(self, _sequence_ids: Collection[int]) -> None:
         self.n_behind = 0
 
     def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:

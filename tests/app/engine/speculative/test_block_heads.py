@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as Many
 
 from app.engine.backend import Chunk
@@ -25,10 +25,10 @@ class CountingHead:
         self.calls: list[list[tuple[int, int]]] = []
         self._has_room = has_room
 
-    def n_waiting(self, _sequence_ids: Iterable[int]) -> int:
+    def n_waiting(self, _sequence_ids: Collection[int]) -> int:
         return 0
 
-    def catch_up(self, _sequence_ids: Iterable[int]) -> None:
+    def catch_up(self, _sequence_ids: Collection[int]) -> None:
         raise AssertionError("nothing waits")
 
     def predict_blocks(self, chunks: Many[Chunk]) -> list[list[PredictedToken]]:
