@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of
+from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
 
 __all__ = ["external_models", "hugging_face_snapshots"]
 
@@ -59,9 +59,9 @@ def _hugging_face_models(home: Path, environment: Mapping[str, str]) -> Iterator
         repo = folder.name.removeprefix("models--").replace("--", "/", 1)
         found: dict[Path, Path] = {}
         for snapshot in _snapshots_of(folder):
-            for path in sorted(snapshot.rglob("*.gguf")):
-                if is_model_file(path.name) and path.exists():
-                    found.setdefault(path.relative_to(snapshot), path)
+            files = [path for path in sorted(snapshot.rglob("*.gguf")) if is_model_file(path.name) and path.exists()]
+            for path in without_heads(files):
+                found.setdefault(path.relative_to(snapshot), path)
         for path in found.values():
             yield ModelRef(f"{repo}/{path.stem}", path, repo, "Hugging Face")
 

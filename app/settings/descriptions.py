@@ -96,7 +96,9 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
         choices=("warn", "ask", "load"),
     ),
     "draft": SettingDescription(
-        "Small model with the same vocabulary, or draft head, that drafts for the default model.", metavar="MODEL"
+        "Small model with the same vocabulary, or draft head, that drafts for the default model; none: not even the "
+        "head that lies beside a model.",
+        metavar="MODEL",
     ),
     "lora": SettingDescription("LoRA adapters of the default model.", metavar="FILE[=NAME]"),
     "control_vector": SettingDescription("Control vectors of the default model.", metavar="FILE[=SCALE]"),

@@ -21,6 +21,7 @@ from quantizer.errors import UsageError
 from quantizer.files import explained, write_atomically
 
 __all__ = [
+    "NO_DRAFT",
     "SettingSource",
     "Settings",
     "edit_toml",
@@ -35,6 +36,7 @@ __all__ = [
 
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
+NO_DRAFT = "none"  # as `draft`: nothing drafts, not even a head that lies beside a model
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _KINDS = {int: "a whole number", bool: "true or false", str: "a text", Path: "a path"}
 _ENVIRONMENT = "The environment"  # as a source of settings

@@ -11,14 +11,15 @@ import click
 
 from app.cli.options import complete_model, options, requested_planning_context, setting_options
 from app.cli.output.format import print_json, print_lines
-from app.settings.settings import Settings, load_settings
+from app.settings.settings import NO_DRAFT, Settings, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
+    from app.library.machine_fit.planning import PlanningContext
     from offload.footprint.auxiliary_models import AuxiliaryModels
+    from offload.footprint.model import PlannedModel
     from offload.plan import PlacementPlan
-    from quantizer.gguf.header import Header
 
 __all__ = ["plan"]
 
@@ -58,7 +59,7 @@ def plan(
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
     from app.library.hub.selection import find_model
-    from app.library.machine_fit.planning import plan_of, plan_of_absent
+    from app.library.machine_fit.planning import plan_of_absent
     from app.protocol.plan import describe_plan
     from offload.footprint.model import kv_table
 
@@ -75,10 +76,14 @@ def plan(
         found = plan_of_absent(candidate, notice, wanted())
         data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
     else:
-        auxiliary = _auxiliary_models(candidate.header, model, settings, draft=draft, lora=lora or (), mmproj=mmproj)
-        candidate = replace(candidate, auxiliary=auxiliary)
-        found = plan_of(candidate, settings, wanted(), is_here=not vram and ram is None)
-        found = _with_projector_warning(found, candidate.header.path, auxiliary)
+        is_default = model == settings.model
+        settings = replace(
+            settings,
+            draft=draft if draft is not None else settings.draft if is_default or settings.draft == NO_DRAFT else "",
+            lora=tuple(lora or ()) or (settings.lora if is_default else ()),
+            control_vector=(),
+        )
+        found = _plan_with_auxiliary(candidate, settings, mmproj, wanted(), is_here=not vram and ram is None)
         data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
     if wants_json:
         print_json(data)
@@ -98,30 +103,37 @@ def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Itera
     return gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
 
 
-def _auxiliary_models(
-    header: Header, model: str, settings: Settings, *, draft: str | None, lora: Sequence[str], mmproj: str | None
-) -> AuxiliaryModels:
-    """Return what is loaded beside the model of `header`, called `model`: by flags, else by the settings.
+def _plan_with_auxiliary(
+    model: PlannedModel, settings: Settings, mmproj: str | None, context: PlanningContext, *, is_here: bool
+) -> PlacementPlan:
+    """Return the plan of `model` with what `settings` attach to it, else with the draft head beside it.
 
     Raises UserError for files of another kind.
     """
-    from app.engine.load.auxiliary_models import read_auxiliary_models
+    from app.engine.load.auxiliary_models import left_out_notice, read_auxiliary_models
+    from app.engine.load.head_file import find_head
+    from app.library.machine_fit.planning import plan_of
     from app.service.models.model_file import read_attachments
 
-    is_default = model == settings.model
-    settings = replace(
-        settings,
-        draft=draft if draft is not None else settings.draft if is_default else "",
-        lora=tuple(lora) or (settings.lora if is_default else ()),
-        control_vector=(),
-    )
-    attached = read_attachments(settings, header.path)
-    return read_auxiliary_models(
-        header,
-        draft_path=attached.draft_path,
-        adapters=[Path(path) for path, _ in attached.lora],
-        projector=Path(mmproj) if mmproj else None,
-    )
+    attached = read_attachments(settings, model.header.path)
+    head, notices = (None, ()) if settings.draft else find_head(model.header)
+
+    def planned(draft_path: str) -> PlacementPlan:
+        auxiliary = read_auxiliary_models(
+            model.header,
+            draft_path=draft_path,
+            adapters=[Path(path) for path, _ in attached.lora],
+            projector=Path(mmproj) if mmproj else None,
+        )
+        found = plan_of(replace(model, auxiliary=auxiliary), settings, context, is_here=is_here)
+        return _with_projector_warning(found, model.header.path, auxiliary)
+
+    found = planned(attached.draft_path)
+    if head is not None:
+        plain, found = found, planned(str(head))
+        if notice := left_out_notice(head, found, plain):
+            found, notices = plain, (*notices, notice)
+    return replace(found, warnings=(*found.warnings, *notices))
 
 
 def _with_projector_warning(found: PlacementPlan, model: Path, auxiliary: AuxiliaryModels) -> PlacementPlan:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from app.library.download.events import Report
+    from app.library.download.events import Event, Report
     from app.library.hub.reference import Reference
     from app.library.pulling.puller import Puller
 
@@ -33,6 +34,7 @@ __all__ = ["pull"]
 @click.option("--remove-checkpoint", "is_removing", is_flag=True, help="Remove checkpoint files once converted.")
 @click.option("--limit-rate", "bytes_per_s", type=BYTE_SIZE, default=0, help="Bytes per second at most, such as 5MB.")
 @click.option("--connections", "n_connections", type=click.IntRange(1, 16), default=4, show_default=True)
+@click.option("--no-head", is_flag=True, help="Leave out the draft head of the model.")
 @options("is_overwriting", "wants_json")
 def pull(
     reference: str,
@@ -40,13 +42,15 @@ def pull(
     is_removing: bool,
     bytes_per_s: int,
     n_connections: int,
+    no_head: bool,
     is_overwriting: bool,
     wants_json: bool,
 ) -> None:
     """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
 
-    Without a quant, the best one that runs well on this machine is chosen. Ctrl-C keeps what was downloaded: the same
-    command resumes. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+    Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (a file with
+    dspark-, dflash- or eagle3- in its name) comes with its model, which answers faster with it. Ctrl-C keeps what was
+    downloaded: the same command resumes. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment
@@ -61,7 +65,8 @@ def pull(
     wanted = resolve_reference(reference, access.endpoint)
     if is_removing and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
-    with Index(settings.cache_dir) as index, _shown(wants_json=wants_json) as report:
+    heads: list[str] = []
+    with Index(settings.cache_dir) as index, _shown(heads, wants_json=wants_json) as report:
         puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
         if file_type:
             path, made = asyncio.run(_pull_checkpoint(puller, wanted, file_type, settings, is_removing=is_removing))
@@ -69,9 +74,11 @@ def pull(
                 print_json({"event": "quantized", **made})
         else:
             choose = quant_chooser(access, lambda: local_planning_context(settings))
-            path = asyncio.run(puller.pull(lambda at: plan_model_pull(at, wanted, settings.models_dir, choose)))
+            plan = partial(plan_model_pull, with_head=not no_head)
+            path = asyncio.run(puller.pull(lambda at: plan(at, wanted, settings.models_dir, choose)))
     if not wants_json:
-        click.echo(printable(f"{path} is complete. Run it: localllm run {resolve(str(path), settings).id}"))
+        drafts = "".join(f" {Path(head).name} drafts for it." for head in heads[-1:])
+        click.echo(printable(f"{path} is complete.{drafts} Run it: localllm run {resolve(str(path), settings).id}"))
 
 
 async def _pull_checkpoint(
@@ -106,14 +113,20 @@ async def _pull_checkpoint(
 
 
 @contextmanager
-def _shown(*, wants_json: bool) -> Iterator[Report]:
-    """Yield the consumer of events: JSON on stdout, or a bar on stderr."""
+def _shown(heads: list[str], *, wants_json: bool) -> Iterator[Report]:
+    """Yield the consumer of events: JSON on stdout, or a bar on stderr. `heads` receives the paths of draft heads."""
     if wants_json:
         from app.library.download.events import encode_event
 
         yield lambda event: print_json(encode_event(event))
         return
     from app.cli.output.progress import DownloadProgress
+    from app.library.download.events import HeadAdded
 
     with DownloadProgress() as progress:
-        yield progress.show
+
+        def show(event: Event) -> None:
+            heads.extend([event.path] if isinstance(event, HeadAdded) else [])
+            progress.show(event)
+
+        yield show

@@ -8,17 +8,27 @@ vendored in llama-cpp-python 0.3.36.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from app.engine.load.head_file import is_head, read_head
+from app.engine.load.head_file import find_head, is_head, read_head
+from app.engine.protocol.messages import EngineConfig
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
+from offload.plan import PlacementPlan
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
-__all__ = ["find_projectors", "has_mtp_layers", "mtp_layer_bytes", "read_auxiliary_models"]
+__all__ = [
+    "find_projectors",
+    "has_mtp_layers",
+    "left_out_notice",
+    "mtp_layer_bytes",
+    "read_auxiliary_models",
+    "with_found_head",
+]
 
 _PROJECTOR = "mmproj"  # in the names of such files, and their general.type
 
@@ -36,6 +46,21 @@ def read_auxiliary_models(
         projector=_projector(projector) if projector else None,
         has_mtp_layer=not layer_caches_of(header).n_window and mtp_layer_bytes(header) is not None,
     )
+
+
+def with_found_head(config: EngineConfig, header: Header) -> tuple[EngineConfig, tuple[str, ...]]:
+    """Return `config` with the head beside the model of `header` if it is to be found, and why others do not draft."""
+    if config.draft_path or not config.finds_head:
+        return config, ()
+    path, passed_over = find_head(header)
+    return replace(config, draft_path=str(path or "")), passed_over
+
+
+def left_out_notice(head: Path, with_head: PlacementPlan, without: PlacementPlan) -> str:
+    """Return why a head that was found is not loaded: only the model fits better. Empty where both fit as well."""
+    if without.assessment.verdict.rank >= with_head.assessment.verdict.rank:
+        return ""
+    return f"{head.name} does not draft: without it more of the model fits. Pass it as --draft to load it all the same."
 
 
 def find_projectors(model: Path) -> tuple[Path, ...]:

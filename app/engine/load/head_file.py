@@ -8,6 +8,7 @@ src/models of llama.cpp as vendored in llama-cpp-python 0.3.36.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -16,9 +17,11 @@ from offload.footprint.auxiliary_models import DRAFT_HEADS
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import ArrayRef, Header
 from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.sidecars import head_rank
 from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.validation import validate_gguf
 
-__all__ = ["head_kind", "is_head", "read_head"]
+__all__ = ["find_head", "head_kind", "is_head", "read_head", "validate_head"]
 
 MAX_BLOCK_TOKENS = 32  # that a head predicts at once; those in use have 8 to 16
 _REMEDY = "Choose the head that was made for this model for --draft, or leave it out."
@@ -85,6 +88,32 @@ def read_head(head: Header, model: Header) -> HeadSpec:
         is_causal=_flag(head, "attention.causal", default=False),
         has_confidence="conf_proj.weight" in names,
     )
+
+
+def validate_head(path: Path, model: Header) -> HeadSpec:
+    """Return what the file at `path` needs to draft for `model`. Raises ModelFileError as `read_head` does."""
+    header = validate_gguf(path)
+    if not is_head(header):
+        raise ModelFileError(f"{path.name} is not a draft head: it is a {header.architecture} model.", _REMEDY)
+    return read_head(header, model)
+
+
+def find_head(model: Header) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the draft head beside `model`, by its name, that belongs to it, and why others were passed over."""
+    try:
+        beside = [path.name for path in model.path.parent.iterdir()]
+    except OSError:  # a folder whose files can be opened by their names only
+        return None, ()
+    heads = sorted((rank, name) for name in beside if (rank := head_rank(name)) is not None)
+    passed_over: list[str] = []
+    for path in (model.path.with_name(name) for _, name in heads if name != model.path.name):
+        try:
+            validate_head(path, model)
+        except ModelFileError as error:
+            passed_over.append(error.cause)
+        else:
+            return path, tuple(passed_over)
+    return None, tuple(passed_over)
 
 
 def _faults(head: Header, model: Header) -> Iterator[str]:

@@ -19,11 +19,17 @@ from numpy.typing import NDArray
 from app.engine.backend import Backend
 from app.engine.cache.state_store import StateStore
 from app.engine.embedding import Embedder, pooling_of
-from app.engine.load.auxiliary_models import has_mtp_layers, mtp_layer_bytes, read_auxiliary_models
+from app.engine.load.auxiliary_models import (
+    has_mtp_layers,
+    left_out_notice,
+    mtp_layer_bytes,
+    read_auxiliary_models,
+    with_found_head,
+)
 from app.engine.load.head_file import is_head, read_head
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
-from app.engine.load.planner import LoadAttempt, LoadDevices, load_within_memory
+from app.engine.load.planner import LoadAttempt, LoadDevices, LoadPlanner, load_within_memory
 from app.engine.load.run_history import RunHistory
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context
@@ -44,7 +50,7 @@ from app.engine.tuning.tune_results import (
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
 from offload.devices.host_memory import host_memory
-from offload.footprint.auxiliary_models import PlannedDraft
+from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
 from offload.placement.load_parameters import LoadParameters
@@ -122,7 +128,8 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     if tested.is_new and not tested.is_safe:
         listener.on_notice(NOTICE)
     config, notice = size_context(config, header, is_on_host=not devices.has_gpu)
-    for sentence in filter(None, (notice, exposure_warning(config.rpc))):
+    config, passed_over = with_found_head(config, header)
+    for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over)):
         listener.on_notice(sentence)
     key = model_key(path)
     tuned = TuneFile(cache_dir)
@@ -135,9 +142,19 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         plain_from=plain_from_of(header),
     )
     adapters = [Path(file) for file, _ in config.lora]
-    auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
-    planner = devices.planner(path, header, key, auxiliary)
-    attempt = planner.attempt(config, choice.setting)
+    setting = choice.setting
+
+    def planned(config: EngineConfig) -> tuple[AuxiliaryModels, LoadPlanner, LoadAttempt]:
+        auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
+        planner = devices.planner(path, header, key, auxiliary)
+        return auxiliary, planner, planner.attempt(config, setting)
+
+    auxiliary, planner, attempt = planned(config)
+    if config.draft_path != requested.draft_path:
+        plain = planned(replace(config, draft_path=""))
+        if notice := left_out_notice(Path(config.draft_path), attempt.plan, plain[2].plan):
+            listener.on_notice(notice)
+            auxiliary, planner, attempt = plain
     listener.on_plan(describe_plan(attempt.plan))
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)

@@ -68,7 +68,10 @@ class UnfitPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Options of loading a model. 0 means: choose for this model and machine. `draft_path` is a draft model's file."""
+    """Options of loading a model. 0 means: choose for this model and machine.
+
+    `draft_path` is the file of a draft model or head; without one `finds_head` uses the head that is beside the model.
+    """
 
     n_ctx: int = 0
     n_cells: int = 0
@@ -81,6 +84,7 @@ class EngineConfig:
     rpc: tuple[str, ...] = ()  # host:port of servers whose devices are used like those of this machine
     when_unfit: UnfitPolicy = UnfitPolicy.WARN
     draft_path: str = ""
+    finds_head: bool = False
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
     gpu_layers: Mapping[str, int] | None = None  # layers by GPU chosen by the user; None: as planned

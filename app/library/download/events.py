@@ -15,6 +15,8 @@ __all__ = [
     "Done",
     "Event",
     "Fetching",
+    "HeadAdded",
+    "HeadLeftOut",
     "Progress",
     "Report",
     "Retrying",
@@ -112,7 +114,31 @@ class Done:
     is_new: bool
 
 
-Event: TypeAlias = Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Converting | Done
+@dataclass(frozen=True, slots=True)
+class HeadAdded:
+    """The draft head at `path` is complete and drafts for the model file `model`, which is `done`."""
+
+    kind: ClassVar[str] = "head_added"
+    path: str
+    model: str
+    n_bytes: int
+    hashes: tuple[str, ...]
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLeftOut:
+    """The draft head `name` is not added to the model file `model`, which is `done`, for `reason`, a sentence."""
+
+    kind: ClassVar[str] = "head_left_out"
+    name: str
+    model: str
+    reason: str
+
+
+Event: TypeAlias = (
+    Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Converting | Done | HeadAdded | HeadLeftOut
+)
 _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
 Report: TypeAlias = Callable[[Event], None]
 
@@ -140,4 +166,6 @@ def event_text(event: Event) -> str:
             return f"{event.name}: {event.reason}; again in {event.wait_s:.1f} s."
         case Discarded():
             return f"{event.name} starts again: {event.reason}."
+        case HeadLeftOut():
+            return f"{event.model} is complete without its draft head {event.name}: {event.reason}"
     return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable
 from app.library.local.naming import is_safe_name
 from quantizer.errors import CheckpointError
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, unsplit_name
+from quantizer.gguf.sidecars import head_rank, is_sidecar
 
 __all__ = [
     "RepoFile",
@@ -52,6 +53,7 @@ _QUANT = re.compile(
     re.IGNORECASE,
 )
 _SPELLINGS = {"FP16": "F16", "FP32": "F32"}
+_BITS = re.compile(r"\d+")
 _NO_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # image projectors and importance matrices
 _CONFIG = "config.json"
 _WEIGHTS = re.compile(r"(gptq_)?model(-[\w.-]+)?\.safetensors")  # others, such as consolidated.*, are duplicates
@@ -102,13 +104,25 @@ class Repository:
     @property
     def models(self) -> tuple[RepoModel, ...]:
         """The complete GGUF models, smallest first; a split model with a missing part is left out."""
-        groups: dict[str, list[RepoFile]] = {}
-        for file in self.files:
-            if file.path.endswith(".gguf") and file.n_bytes and not _NO_MODELS.search(file.name):
-                whole = str(PurePosixPath(file.path).with_name(unsplit_name(file.name)))
-                groups.setdefault(whole, []).append(file)
-        models = (_model(PurePosixPath(path).name, files) for path, files in groups.items())
-        return tuple(sorted((model for model in models if model), key=lambda model: (model.n_bytes, model.name)))
+        return _models(file for file in self.files if not is_sidecar(file.name))
+
+    @property
+    def sidecars(self) -> tuple[RepoModel, ...]:
+        """The draft heads of the models, of all kinds; they can be fetched by their names."""
+        return _models(file for file in self.files if is_sidecar(file.name))
+
+    def head_of(self, model: RepoModel) -> RepoFile | None:
+        """Return the draft head for `model`: of the best kind, nearest at or above its folder, nearest in its bits."""
+        folder = PurePosixPath(model.files[0].path).parent
+        ranks = {
+            (rank, -head.path.count("/"), abs(_n_bits(quant_of(head.name)) - _n_bits(model.quant)), head.path): head
+            for head in self.files
+            if (rank := head_rank(head.name)) is not None
+            and head.n_bytes
+            and shard_index(head.name) is None
+            and folder.is_relative_to(PurePosixPath(head.path).parent)
+        }
+        return ranks[min(ranks)] if ranks and not is_sidecar(model.name) else None
 
 
 def parse_repository(data: Any) -> Repository:
@@ -151,6 +165,23 @@ def _files(siblings: Sequence[Mapping[str, Any]]) -> Iterator[RepoFile]:
         digest = Digest("git", sibling.get("blobId") or "") if lfs is None else Digest("sha256", lfs["sha256"])
         if all(map(is_safe_name, path.split("/"))):
             yield RepoFile(path, n_bytes, digest)
+
+
+def _models(candidates: Iterable[RepoFile]) -> tuple[RepoModel, ...]:
+    """Return the complete models among the files, smallest first."""
+    groups: dict[str, list[RepoFile]] = {}
+    for file in candidates:
+        if file.path.endswith(".gguf") and file.n_bytes and not _NO_MODELS.search(file.name):
+            whole = str(PurePosixPath(file.path).with_name(unsplit_name(file.name)))
+            groups.setdefault(whole, []).append(file)
+    models = (_model(PurePosixPath(path).name, files) for path, files in groups.items())
+    return tuple(sorted((model for model in models if model), key=lambda model: (model.n_bytes, model.name)))
+
+
+def _n_bits(quant: str) -> int:
+    """Return the bits in the name of a quant, 0 without one."""
+    match = _BITS.search(quant)
+    return int(match[0]) if match else 0
 
 
 def _model(name: str, files: list[RepoFile]) -> RepoModel | None:

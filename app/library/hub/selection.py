@@ -65,7 +65,7 @@ def select(repository: Repository, reference: RepoReference | FileReference, cho
     """Return the model of `reference`; `choose` decides among several. Raises NotOnHubError if there is none."""
     models = repository.models
     if isinstance(reference, FileReference):
-        return QuantChoice(_with_file(models, reference), "It was named.")
+        return QuantChoice(_with_file((*models, *repository.sidecars), reference), "It was named.")
     if not models:
         raise _no_model(repository)
     if reference.quant:

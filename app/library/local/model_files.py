@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
+from quantizer.gguf.sidecars import is_sidecar
 
 __all__ = [
     "MAX_FOLDERS",
@@ -22,12 +23,14 @@ __all__ = [
     "ModelStat",
     "added_at_ns",
     "folder_stamp",
+    "head_paths",
     "identity_of",
     "is_model_file",
     "model_paths",
     "parts_of",
     "repo_of",
     "stat_model",
+    "without_heads",
 ]
 
 FileIdentity: TypeAlias = tuple[tuple[int, int] | str, ...]
@@ -55,12 +58,25 @@ class ModelStat:
 def model_paths(models_dir: Path) -> list[Path]:
     """Return the first or only file of every model, at most `MAX_FOLDERS` folders down, sorted.
 
-    Hidden files and folders are skipped, and so is a link to a folder above itself.
+    Hidden files and folders are skipped, and so are a link to a folder above itself and a draft head beside a model.
     """
-    return sorted(_models_below(models_dir, MAX_FOLDERS, frozenset()))
+    return sorted(without_heads(_files_below(models_dir, MAX_FOLDERS, frozenset())))
 
 
-def _models_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+def head_paths(models_dir: Path) -> list[Path]:
+    """Return the draft heads that lie beside models, sorted."""
+    files = set(_files_below(models_dir, MAX_FOLDERS, frozenset()))
+    return sorted(files.difference(without_heads(files)))
+
+
+def without_heads(files: Iterable[Path]) -> list[Path]:
+    """Return the models among the GGUF `files`: a draft head beside a model is none."""
+    files = list(files)
+    with_models = {file.parent for file in files if not is_sidecar(file.name)}
+    return [file for file in files if not (is_sidecar(file.name) and file.parent in with_models)]
+
+
+def _files_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
     try:
         entries, status = _visible(folder), folder.stat()
     except OSError:  # missing, or it cannot be read
@@ -73,7 +89,7 @@ def _models_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]
             if is_model_file(entry.name):
                 yield folder / entry.name
         elif n_folders:
-            yield from _models_below(folder / entry.name, n_folders - 1, above | ({here} if status.st_ino else set()))
+            yield from _files_below(folder / entry.name, n_folders - 1, above | ({here} if status.st_ino else set()))
 
 
 def _visible(folder: Path) -> list[os.DirEntry[str]]:

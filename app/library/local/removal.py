@@ -12,11 +12,11 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.library.local.model_files import MAX_FOLDERS, ModelRef, parts_of
+from app.library.local.model_files import MAX_FOLDERS, ModelRef, is_model_file, parts_of
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
@@ -24,6 +24,7 @@ from app.settings.settings import Settings
 from quantizer.errors import UsageError
 from quantizer.files import explained, try_lock, writer_of
 from quantizer.gguf.shards import shard_index, shard_path
+from quantizer.gguf.sidecars import head_rank, is_sidecar
 from quantizer.process import is_process_alive
 from quantizer.write.partial_output import lock_path
 
@@ -38,8 +39,11 @@ __all__ = [
 ]
 
 
-def plan_removal(ref: ModelRef, models_dir: Path) -> RemovalResult:
-    """Return what removing `ref` would remove. Raises UsageError for a model outside the library."""
+def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()) -> RemovalResult:
+    """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads.
+
+    Raises UsageError for a model outside the library.
+    """
     folder = ref.path.parent
     if ref.place:
         cause = f"{ref.id} is {ref.place}." if ref.place == BUILT_IN else f"{ref.id} belongs to {ref.place}."
@@ -47,8 +51,17 @@ def plan_removal(ref: ModelRef, models_dir: Path) -> RemovalResult:
     is_below = folder.is_relative_to(models_dir) and len(folder.relative_to(models_dir).parts) <= MAX_FOLDERS
     if not is_below or folder.resolve() != models_dir.resolve() / folder.relative_to(models_dir):
         raise UsageError(f"{ref.path} is not in the library itself.", "Delete the file where it is.")
-    paths = tuple(path for path in (*parts_of(ref.path), recipe_path(ref.path)) if os.path.lexists(path))
+    files = (*parts_of(ref.path), recipe_path(ref.path), *_heads_without(ref.path, leaving))
+    paths = tuple(path for path in files if os.path.lexists(path))
     return RemovalResult(ref.id, tuple(map(str, paths)), sum(map(_n_bytes_freed, paths)))
+
+
+def _heads_without(model: Path, leaving: Collection[Path]) -> list[Path]:
+    """Return the draft heads in the folder of `model` if it holds no other model but those `leaving`."""
+    others = [path for path in sorted(model.parent.glob("*.gguf")) if is_model_file(path.name) and path not in leaving]
+    if is_sidecar(model.name) or any(path != model and not is_sidecar(path.name) for path in others):
+        return []
+    return [path for path in others if head_rank(path.name) is not None]
 
 
 def remove(removal: RemovalResult, models_dir: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.library.external import external_models
 from app.library.hub.reference import RepoReference
-from app.library.local.model_files import ModelRef, added_at_ns, model_paths, repo_of
+from app.library.local.model_files import ModelRef, added_at_ns, head_paths, model_paths, repo_of
 from app.library.local.naming import id_of, ids_of, is_path, listed
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError, UsageError
@@ -61,12 +61,16 @@ def available(settings: Settings) -> tuple[ModelRef, ...]:
 def resolve(name: str, settings: Settings) -> ModelRef:
     """Return the model called `name`: `guide`, a path to a GGUF, a name in the library or in another program.
 
+    A draft head beside a model has its file's name here, though no list shows it.
+
     Raises UnknownModelError that lists the models, ModelFileError for a file or folder that is not a GGUF.
     """
     if not is_path(name):
         here = available(settings)
         if _matching(name, here):
             return find_by_name(name, here)
+        if heads := _heads_called(name, settings.models_dir):
+            return heads[0]
         if not _exists(Path(name)):
             others = tuple({ref.id: ref for ref in reversed(external_models())}.values())  # of one id, the first
             if _matching(name, others):
@@ -169,6 +173,12 @@ def _library(models_dir: Path) -> list[ModelRef]:
     repos = {path: repo_of(path, models_dir) for path in paths}
     ids = ids_of(repos.items(), added_at_ns, {GUIDE})
     return [ModelRef(id=ids[path], path=path, repo=repos[path]) for path in paths]
+
+
+def _heads_called(name: str, models_dir: Path) -> list[ModelRef]:
+    """Return the draft heads beside models that are called `name`; lists do not show them."""
+    refs = [ModelRef(id_of(path.name), path, repo_of(path, models_dir)) for path in head_paths(models_dir)]
+    return [ref for ref in refs if name.lower() in (ref.id.lower(), *_file_names(ref.path))]
 
 
 def _exists(path: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from app.library.download.downloader import Downloader, DownloadOptions
-from app.library.download.events import Chosen, Discarded, Done, Report, Waiting
+from app.library.download.events import Chosen, Discarded, Done, HeadAdded, HeadLeftOut, Report, Waiting
 from app.library.download.http_session import HttpSession, RemoteChangedError
 from app.library.download.partial_file import journal_of
 from app.library.download.remote_file import RemoteFile, StreamingHash
@@ -32,6 +32,7 @@ from quantizer.convert.checkpoint_source import config_header
 from quantizer.errors import StorageError, UserError
 from quantizer.files import explained, remove_lock, sync_folder, try_lock
 from quantizer.gguf.file_types import FileType
+from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import validate_gguf
 
 __all__ = ["MakePlan", "PullPlan", "Puller", "RunPlan", "Staging", "plan_checkpoint_pull", "plan_model_pull", "staged"]
@@ -44,7 +45,7 @@ class PullPlan:
     """The `files` to fetch from `source` into `folder`; `reason` is a sentence.
 
     The first file appears last: it marks that all are complete. `check` receives its path, with the others beside it,
-    and raises a UserError for an invalid model.
+    and raises a UserError for an invalid model. `head` is fetched once the model is complete.
     """
 
     source: str
@@ -52,6 +53,7 @@ class PullPlan:
     folder: Path
     reason: str
     check: Callable[[Path], object]
+    head: PullPlan | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -63,9 +65,17 @@ RunPlan: TypeAlias = Callable[[HttpSession, PullPlan], Awaitable[Path]]
 
 
 async def plan_model_pull(
-    session: HttpSession, reference: RepoReference | FileReference | UrlReference, models_dir: Path, choose: ChooseQuant
+    session: HttpSession,
+    reference: RepoReference | FileReference | UrlReference,
+    models_dir: Path,
+    choose: ChooseQuant,
+    *,
+    with_head: bool = True,
 ) -> PullPlan:
-    """Return the plan to pull the model of `reference`; `choose` picks among quants. Raises HubError."""
+    """Return the plan to pull the model of `reference`, and its draft head; `choose` picks among quants.
+
+    Raises HubError.
+    """
     if isinstance(reference, UrlReference):
         file = await fetch_file_info(session, reference.url, reference.name, QUICK_RETRIES)
         folder = models_dir / reference.host / reference.name.removesuffix(".gguf")
@@ -74,7 +84,27 @@ async def plan_model_pull(
     repository = await fetch_repository(session, reference.repo, revision, QUICK_RETRIES)
     choice = await asyncio.to_thread(select, repository, reference, choose)
     files = tuple(repository.remote(file, session.access) for file in choice.model.files)
-    return PullPlan(reference.repo, files, models_dir / reference.repo, choice.reason, validate_gguf)
+    folder = models_dir / reference.repo
+    head = repository.head_of(choice.model) if with_head else None
+    return PullPlan(
+        reference.repo,
+        files,
+        folder,
+        choice.reason,
+        validate_gguf,
+        _head_plan(reference.repo, repository.remote(head, session.access), folder / files[0].name) if head else None,
+    )
+
+
+def _head_plan(source: str, head: RemoteFile, model: Path) -> PullPlan:
+    """Return the plan to put `head` beside the file `model`."""
+
+    def check(path: Path) -> None:
+        from app.engine.load.head_file import validate_head  # imports numpy
+
+        validate_head(path, read_header(model))
+
+    return PullPlan(source, (head,), model.parent, f"It drafts for {model.name}.", check)
 
 
 async def plan_checkpoint_pull(session: HttpSession, repo: str, folder: Path, file_type: FileType) -> PullPlan:
@@ -120,6 +150,23 @@ class Puller:
         raise HubError("The repository changes faster than it can be fetched.", "Try again later.")
 
     async def _run(self, session: HttpSession, plan: PullPlan) -> Path:
+        path, hashes, is_new = await self._fetch(session, plan)
+        self.report(Done(str(path), plan.n_bytes, hashes, is_new))
+        if plan.head is not None:
+            await self._add_head(session, plan.head, path.name)
+        return path
+
+    async def _add_head(self, session: HttpSession, head: PullPlan, model: str) -> None:
+        """Fetch the head of a complete model, and report why if that fails: the model is there all the same."""
+        try:
+            path, hashes, is_new = await self._fetch(session, head)
+        except (UserError, RemoteChangedError) as error:
+            self.report(HeadLeftOut(head.files[0].name, model, str(error) or "it changes while it is fetched."))
+        else:
+            self.report(HeadAdded(str(path), model, head.n_bytes, hashes, is_new))
+
+    async def _fetch(self, session: HttpSession, plan: PullPlan) -> tuple[Path, tuple[str, ...], bool]:
+        """Return the path of the first file, the hashes of all, and whether they had to be fetched."""
         first = plan.files[0].name
         self.report(Chosen(plan.source, first, len(plan.files), plan.n_bytes, plan.reason))
         async with staged(plan.folder, [file.name for file in plan.files], self.report) as staging:
@@ -134,8 +181,7 @@ class Puller:
                     self.record(staging.target(file.name), file, found)
                 elif file.digest.kind == "sha256":
                     self.index.record_sha256(staging.target(file.name), found)
-            self.report(Done(str(staging.target(first)), plan.n_bytes, tuple(hashes), is_new))
-            return staging.target(first)
+            return staging.target(first), tuple(hashes), is_new
 
     def record(self, path: Path, file: RemoteFile, found: str) -> None:
         """Record the hash `found` and the origin of a new file. Raises StorageError."""

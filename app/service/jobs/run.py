@@ -126,6 +126,9 @@ def _download(running: RunningJob, line: Line) -> RunningJob:
         case download.Done():
             result = {"path": event.path, "bytes": event.n_bytes, "is_new": event.is_new}
             return running.changed(result=result, n_done_bytes=event.n_bytes, n_bytes=event.n_bytes)
+        case download.HeadAdded():
+            result = {**(running.job.result or {}), "head": event.path}
+            return running.changed(result=result)
     return running.changed(message=sentence) if sentence else running
 
 

@@ -15,7 +15,7 @@ from app.library.local.model_files import FileIdentity, identity_of
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
 from app.library.local.resolve import absolute, resolve
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
-from app.settings.settings import Settings
+from app.settings.settings import NO_DRAFT, Settings
 from quantizer.errors import UsageError
 from quantizer.gguf.header import Header
 from quantizer.gguf.lora_adapter import validate_adapter
@@ -124,7 +124,7 @@ def read_attachments(settings: Settings, model: Path) -> Attachments:
 
 
 def _draft_path(settings: Settings) -> str:
-    if not settings.draft:
+    if settings.draft in ("", NO_DRAFT):
         return ""
     path = resolve(settings.draft, settings).path
     validate_gguf(path)

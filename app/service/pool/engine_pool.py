@@ -22,7 +22,7 @@ from app.service.pool.load_queue import LoadQueue
 from app.service.pool.memory import Memory
 from app.service.pool.worker_process import StartWorker
 from app.settings.parsing import parse_duration, parse_rpc_endpoints
-from app.settings.settings import Settings
+from app.settings.settings import NO_DRAFT, Settings
 from offload.footprint.context import DEFAULT_N_CTX
 from quantizer.errors import RequestError, UsageError
 from quantizer.process import python_command
@@ -209,6 +209,7 @@ def _engine_config(
         lora=attached.lora,
         control_vectors=attached.control_vectors,
         draft_path=attached.draft_path,
+        finds_head=settings.draft != NO_DRAFT,
     )
 
 

@@ -116,20 +116,38 @@ class MachineMemory:
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
         """Return how fast the model would answer or, where that is unknown, how many layers GPUs would hold."""
         model = _planned(path, config)
-        return lambda machine: _worth(self._assess(model, config, machine))
+        plain = _without_found_head(model, config)
+
+        def worth(machine: Machine) -> float:
+            found = _worth(self._assess(model, config, machine))
+            return found if found or plain is model else _worth(self._assess(plain, config, machine))
+
+        return worth
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
-        """Raise UnfitError where the user has to confirm, EngineError where the model is too large."""
+        """Raise UnfitError where the user has to confirm, EngineError where the model is too large.
+
+        A draft head that was found beside the model gives way to it, as it does in the worker.
+        """
+        model = _planned(path, config)
+        plain = _without_found_head(model, config)
+        try:
+            self._check(model, config, machine)
+        except EngineError:
+            if plain is model:
+                raise
+            self._check(plain, config, machine)
+
+    def _check(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> None:
         from app.engine.load.sizing import check_fit, requested_run
         from offload.plan import plan
 
-        model = _planned(path, config)
         requested = requested_run(config, is_fused=bool(machine.gpus))
         check_fit(plan(model, requested, machine, self._rates(config, machine)), config.when_unfit)
         assessment = self._assess(model, config, machine)
         if self._max_bytes is not None and assessment.placement is None and config.when_unfit is not UnfitPolicy.LOAD:
             needed, allowed = format_memory(assessment.profile.total_bytes), format_memory(self._max_bytes)
-            cause = f"{path.stem} needs {needed}, and models may take {allowed} together."
+            cause = f"{model.header.path.stem} needs {needed}, and models may take {allowed} together."
             raise EngineError(cause, "Raise max_memory, use a smaller --ctx, or load it all the same with --yes.")
 
     def _assess(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> Assessment:
@@ -162,14 +180,22 @@ class MachineMemory:
 
 
 def _planned(path: Path, config: EngineConfig) -> PlannedModel:
-    from app.engine.load.auxiliary_models import read_auxiliary_models
+    from app.engine.load.auxiliary_models import read_auxiliary_models, with_found_head
     from offload.footprint.model import PlannedModel
     from quantizer.gguf.validation import tensors_of, validate_gguf
 
     header = validate_gguf(path)
+    config, _ = with_found_head(config, header)
     adapters = [Path(file) for file, _ in config.lora]
     auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
     return PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
+
+
+def _without_found_head(model: PlannedModel, config: EngineConfig) -> PlannedModel:
+    """Return `model` without the head that was found beside it; the same object if none was."""
+    if config.draft_path or model.auxiliary.draft is None:
+        return model
+    return replace(model, auxiliary=replace(model.auxiliary, draft=None))
 
 
 def _worth(assessment: Assessment) -> float:

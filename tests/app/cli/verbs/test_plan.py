@@ -11,6 +11,7 @@ from app.library.machine_fit.planning import parse_machine
 from offload.devices.machine import Device, DeviceKind, Machine
 from quantizer.errors import UsageError
 from tests.app.cli.in_process import run_localllm
+from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 
 GIB = 1 << 30
 HERE = Machine(Device(name="CPU", kind=DeviceKind.CPU, total_bytes=8 * GIB, free_bytes=6 * GIB, bytes_per_s=25e9))
@@ -47,6 +48,30 @@ def test_auxiliary_models_are_listed_and_counted(environment: Mapping[str, str],
     gpu, _ = output["devices"]
     assert gpu["extras_bytes"] >= extra["weights_bytes"] + extra["kv_bytes"] > 0
     assert extra["kv_bytes"] == gpu["kv_bytes"]
+
+
+def test_the_head_beside_a_model_is_counted_unless_none_is_wanted(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    model, machine = drafted_model(tmp_path / "m.gguf"), ("--ram", "16GiB@60GB/s", "--json")
+    draft_head(tmp_path / "dflash-m.gguf", "dflash")
+    (tmp_path / "dspark-m.gguf").write_bytes(b"no GGUF")
+    done = plan(environment, str(model), *machine)
+    assert done.returncode == 0, done.stderr
+    (extra,) = json.loads(done.stdout)["extras"]
+    assert extra["what"].endswith("dflash-m.gguf")
+    assert any("dspark-m.gguf" in warning for warning in json.loads(done.stdout)["warnings"])
+    for silent in (
+        plan(environment, str(model), *machine, "--draft", "none"),
+        _with_setting(environment, model, machine),
+    ):
+        assert json.loads(silent.stdout)["extras"] == []
+
+
+def _with_setting(
+    environment: Mapping[str, str], model: Path, machine: tuple[str, ...]
+) -> subprocess.CompletedProcess[str]:
+    return plan({**environment, "LOCALLLM_DRAFT": "none"}, str(model), *machine)
 
 
 def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[str, str], tiny_model: Path) -> None:

@@ -16,6 +16,7 @@ from tests.app.cli.in_process import run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
 
 
@@ -68,6 +69,44 @@ def test_the_path_and_the_next_command_are_printed(own: Mapping[str, str]) -> No
     assert done.returncode == 0
     assert "localllm run m:q4_0" in done.stdout
     assert "It was named." in done.stderr
+
+
+@pytest.fixture
+def drafted(hub: HubServer, tmp_path: Path) -> HubRepo:
+    """A repository with a model and its draft head."""
+    files = {"d-Q8_0.gguf": drafted_model(tmp_path / "d.gguf"), "dflash-d-Q8_0.gguf": tmp_path / "head.gguf"}
+    draft_head(tmp_path / "head.gguf", "dflash")
+    return hub.repos.setdefault("org/drafted", HubRepo.of("org/drafted", dict(files)))
+
+
+def test_a_draft_head_comes_with_its_model_and_is_said_at_the_end(own: Mapping[str, str], drafted: HubRepo) -> None:
+    done = pull(own, drafted.id)
+    assert done.returncode == 0, done.stderr
+    assert "is complete. dflash-d-Q8_0.gguf drafts for it. Run it: localllm run d:q8_0" in done.stdout
+    listed = json.loads(run_localllm(own, "ls", "--json").stdout)
+    assert "dflash" not in json.dumps(listed)
+    again = events(pull(own, drafted.id, "--json").stdout)
+    kinds = [event["event"] for event in again]
+    assert kinds == ["chosen", "done", "chosen", "head_added"]
+    assert Path(again[-1]["path"]).name == "dflash-d-Q8_0.gguf"
+    assert run_localllm(own, "rm", "d", "--yes").returncode == 0
+    assert not Path(again[-1]["path"]).parent.exists()
+
+
+def test_a_model_comes_alone_with_no_head(own: Mapping[str, str], drafted: HubRepo) -> None:
+    kinds = [event["event"] for event in events(pull(own, drafted.id, "--no-head", "--json").stdout)]
+    assert kinds[-1] == "done"
+    assert "head_added" not in kinds
+
+
+def test_a_head_of_another_model_is_named_on_stderr_and_the_model_is_there(
+    own: Mapping[str, str], drafted: HubRepo, model: bytes
+) -> None:
+    drafted.put("d-Q8_0.gguf", model)
+    done = pull(own, drafted.id)
+    assert done.returncode == 0
+    assert "d-Q8_0.gguf is complete without its draft head dflash-d-Q8_0.gguf: " in " ".join(done.stderr.split())
+    assert "drafts for it" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.engine.llama import HeadBackend
+from app.engine.load import planner
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.protocol.messages import EngineConfig
+from app.protocol.plan import Plan
+from offload.devices.machine import Machine
 from quantizer.errors import ModelFileError
 from tests.quantizer.gguf_draft_heads import HEADS, draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
@@ -84,3 +90,53 @@ def test_a_head_of_another_model_is_refused_before_it_is_loaded(tmp_path: Path) 
     model, head = tiny_llama(tmp_path / "m.gguf"), draft_head(tmp_path / "h.gguf", "eagle3")
     with pytest.raises(ModelFileError, match=r"h\.gguf cannot draft for m\.gguf: it "):
         load(tmp_path, model, head)
+
+
+def load_alone(
+    model: Path, *, finds_head: bool = True, on_plan: Callable[[Plan], object] = lambda _plan: None
+) -> tuple[list[str], list[str]]:
+    """Load a model that is told no head, and return the names of its draft sources and the notices."""
+    notices: list[str] = []
+    config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1, finds_head=finds_head)
+    loaded = load_model(model, config, model.parent, LoadListener(lambda _fraction: True, notices.append, on_plan))
+    with loaded.owned:
+        return [source.name for source in loaded.draft_sources], notices
+
+
+def test_the_head_beside_a_model_drafts_without_being_named(tmp_path: Path) -> None:
+    model, _ = drafted_model(tmp_path / "m.gguf"), draft_head(tmp_path / "dflash-m.gguf", "dflash")
+    names, notices = load_alone(model)
+    assert names == ["dflash head"]
+    assert "dflash-m.gguf drafts for m.gguf: dflash head." in notices
+    assert load_alone(model, finds_head=False)[0] == []
+
+
+def test_a_head_of_another_model_beside_it_is_passed_over_with_a_notice(tmp_path: Path) -> None:
+    model, _ = tiny_llama(tmp_path / "m.gguf"), draft_head(tmp_path / "dflash-m.gguf", "dflash")
+    names, notices = load_alone(model)
+    assert names == []
+    assert any(notice.startswith("dflash-m.gguf cannot draft for m.gguf: ") for notice in notices)
+
+
+def test_a_head_that_was_found_gives_way_where_only_the_model_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = drafted_model(tmp_path / "m.gguf"), draft_head(tmp_path / "dflash-m.gguf", "dflash")
+    detect, verdicts, n_free = planner.detect_machine, list[str](), [0]
+
+    def with_free(*given: Any) -> Machine:
+        machine = detect(*given)
+        return replace(machine, host=replace(machine.host, free_bytes=n_free[0]))
+
+    def fits(n_mib: int) -> bool:
+        n_free[0] = n_mib << 20
+        load_alone(model, finds_head=False, on_plan=lambda plan: verdicts.append(plan.verdict))
+        return verdicts[-1] == "fits"
+
+    monkeypatch.setattr(planner, "detect_machine", with_free)
+    n_free[0] = bisect_left(range(1 << 13), True, key=fits) << 20
+    names, notices = load_alone(model)
+    assert names == []
+    assert any(notice.startswith("dflash-m.gguf does not draft: ") for notice in notices)
+    n_free[0] += 1 << 30
+    assert load_alone(model)[0] == ["dflash head"]

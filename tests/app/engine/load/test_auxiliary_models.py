@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import pytest
 
-from app.engine.load.auxiliary_models import find_projectors, read_auxiliary_models
+from app.engine.load.auxiliary_models import find_projectors, left_out_notice, read_auxiliary_models
+from app.service.pool.memory_fake import host_with
+from offload.footprint.model import PlannedModel
+from offload.footprint.profile import RunConfig
+from offload.placement.assessment import FitLevel
+from offload.plan import PlacementPlan, plan
+from offload.speed.cost_model import expected_rates
 from quantizer.errors import ModelFileError
 from quantizer.gguf.validation import validate_gguf
+from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_heads import predicting_model
 
 
@@ -53,3 +62,24 @@ def test_only_a_projector_is_one(tmp_path: Path, tiny_model: Path) -> None:
 def test_projectors_are_found_beside_a_model_by_their_names(tmp_path: Path) -> None:
     beside = projector(tmp_path / "mmproj-model-f16.gguf")
     assert find_projectors(tmp_path / "model.gguf") == (beside,)
+
+
+def test_a_head_that_was_found_is_left_out_where_only_the_model_alone_fits(tmp_path: Path) -> None:
+    header, head = validate_gguf(drafted_model(tmp_path / "m.gguf")), draft_head(tmp_path / "dflash-m.gguf", "dflash")
+    alone = PlannedModel(header, header.tensors)
+    drafting = replace(alone, auxiliary=read_auxiliary_models(header, draft_path=str(head)))
+
+    def planned(model: PlannedModel, n_bytes: int) -> PlacementPlan:
+        machine = host_with(n_bytes)
+        return plan(model, RunConfig(n_ctx=64, n_cells=64), machine, expected_rates(machine))
+
+    def least_bytes(model: PlannedModel) -> int:
+        fits = FitLevel.FITS.rank
+        return bisect_left(range(4 << 30), True, key=lambda n: planned(model, n).assessment.verdict.rank == fits)
+
+    few, enough = least_bytes(alone), least_bytes(drafting)
+    assert few < enough
+    notice = left_out_notice(head, planned(drafting, few), planned(alone, few))
+    assert notice.startswith("dflash-m.gguf does not draft")
+    assert left_out_notice(head, planned(drafting, enough), planned(alone, enough)) == ""
+    assert left_out_notice(head, planned(drafting, 1), planned(alone, 1)) == ""

@@ -7,7 +7,7 @@ import gguf
 import pytest
 
 from app.engine.load.auxiliary_models import read_auxiliary_models
-from app.engine.load.head_file import head_kind, is_head, read_head
+from app.engine.load.head_file import find_head, head_kind, is_head, read_head
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import read_header
@@ -99,3 +99,29 @@ def test_a_plan_refuses_a_head_that_does_not_belong_to_the_model(tmp_path: Path,
     head = draft_head(tmp_path / "h.gguf", "eagle3")
     with pytest.raises(ModelFileError, match=r"cannot draft for tiny\.gguf: it reads layer 3 of a model with 2"):
         read_auxiliary_models(read_header(tiny_model), draft_path=str(head))
+
+
+def test_the_head_beside_a_model_that_drafts_a_block_first_is_found(tmp_path: Path) -> None:
+    model = read_header(drafted_model(tmp_path / "m.gguf"))
+    assert find_head(model) == (None, ())
+    for name, kind in (("m-eagle3-F32", "eagle3"), ("dflash-m", "dflash"), ("dspark-m", "dspark"), ("h", "dspark")):
+        draft_head(tmp_path / f"{name}.gguf", kind)
+    (tmp_path / "below").mkdir()
+    draft_head(tmp_path / "below" / "dspark-a.gguf", "dspark")
+    assert find_head(model) == (tmp_path / "dspark-m.gguf", ())
+    (tmp_path / "dspark-m.gguf").unlink()
+    assert find_head(model) == (tmp_path / "dflash-m.gguf", ())
+
+
+def test_files_beside_a_model_that_cannot_draft_for_it_are_passed_over_with_the_reason(tmp_path: Path) -> None:
+    model = read_header(drafted_model(tmp_path / "m.gguf"))
+    draft_head(tmp_path / "dspark-a.gguf", "dspark", lambda writer: writer.add_uint32("dflash.block_size", 1))
+    (tmp_path / "dspark-b.gguf").write_bytes(b"no GGUF")
+    (tmp_path / "dspark-c.gguf").mkdir()
+    drafted_model(tmp_path / "dspark-d.gguf")
+    draft_head(tmp_path / "mtp-m.gguf", "dspark")
+    path, reasons = find_head(model)
+    assert path is None
+    assert all(f"dspark-{name}.gguf" in reason for name, reason in zip("abcd", reasons, strict=True))
+    eagle3 = draft_head(tmp_path / "eagle3-m.gguf", "eagle3")
+    assert find_head(model) == (eagle3, reasons)

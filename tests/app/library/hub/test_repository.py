@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -139,3 +140,39 @@ def test_a_reference_without_a_model_raises_with_the_choices(
 ) -> None:
     with pytest.raises(HubError, match=words):
         select(repository(**files), reference, _smallest)
+
+
+def _head_name(files: Iterable[str], model: str) -> str | None:
+    held = repository(**{name: name.encode() for name in files})
+    head = held.head_of(next(each for each in held.models if each.files[0].path == model))
+    return head.path if head else None
+
+
+def test_draft_heads_are_no_models_of_the_repository() -> None:
+    heads = ("dflash-m-Q8_0.gguf", "eagle3-m.gguf", "m-dspark-F16.gguf", "mtp-m-Q8_0.gguf")
+    held = repository(**dict.fromkeys((*heads, "m-Q8_0.gguf", "m-MTP-Q4_K_M.gguf"), b"m"))
+    assert [model.name for model in held.models] == ["m-MTP-Q4_K_M.gguf", "m-Q8_0.gguf"]
+    assert sorted(head.name for head in held.sidecars) == sorted(heads)
+    assert select(held, FileReference("org/repo", heads[0]), _smallest).model.name == heads[0]
+
+
+@pytest.mark.parametrize(
+    ("files", "model", "head"),
+    [
+        (("eagle3-m.gguf", "dflash-m.gguf", "dspark-m.gguf"), "m-Q4_0.gguf", "dspark-m.gguf"),
+        (("eagle3-m.gguf", "m-dflash-F16.gguf"), "m-Q4_0.gguf", "m-dflash-F16.gguf"),
+        (("mtp-m-Q4_0.gguf",), "m-Q4_0.gguf", None),
+        (("DFlash-m.gguf", "m-EAGLE3-Q4_0.gguf.txt"), "m-Q4_0.gguf", None),
+        (("dflash-m-Q8_0.gguf", "dflash-m-Q5_K_M.gguf", "dflash-m-BF16.gguf"), "m-Q4_0.gguf", "dflash-m-Q5_K_M.gguf"),
+        (("dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf", "dflash-m-BF16.gguf"), "m-F16.gguf", "dflash-m-BF16.gguf"),
+        (("Q4_0/dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf"), "Q4_0/m-Q4_0.gguf", "Q4_0/dflash-m-Q8_0.gguf"),
+        (("dflash-m-Q4_0.gguf",), "Q4_0/m-Q4_0.gguf", "dflash-m-Q4_0.gguf"),
+        (("heads/dflash-m-Q4_0.gguf", "Q8_0/dflash-m.gguf"), "Q4_0/m-Q4_0.gguf", None),
+        (("dflash-m-00001-of-00002.gguf", "dflash-m-00002-of-00002.gguf"), "m-Q4_0.gguf", None),
+        ((), "m-Q4_0.gguf", None),
+    ],
+)
+def test_the_head_of_a_model_has_the_best_kind_then_the_nearest_folder_and_quant(
+    files: tuple[str, ...], model: str, head: str | None
+) -> None:
+    assert _head_name((*files, model), model) == head

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from app.library.local.model_files import folder_stamp, identity_of, model_paths, parts_of, repo_of, stat_model
+from app.library.local.model_files import (
+    folder_stamp,
+    head_paths,
+    identity_of,
+    model_paths,
+    parts_of,
+    repo_of,
+    stat_model,
+)
 from tests.app.small_models import small_model, small_shards
 
 
@@ -22,6 +30,15 @@ def test_models_are_files_at_most_three_folders_down_in_order_of_name(tmp_path: 
     ):
         small_model(tmp_path / other)
     assert model_paths(tmp_path) == sorted(wanted)
+
+
+def test_a_draft_head_beside_a_model_is_no_model_and_one_alone_is(tmp_path: Path) -> None:
+    model, head, mtp = (small_model(tmp_path / "a" / name) for name in ("m-MTP.gguf", "dflash-m.gguf", "mtp-m.gguf"))
+    alone = small_model(tmp_path / "b" / "m-eagle3-Q8_0.gguf")
+    assert model_paths(tmp_path) == [model, alone]
+    assert head_paths(tmp_path) == [head, mtp]
+    model.unlink()
+    assert model_paths(tmp_path) == [head, mtp, alone]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows lets few users make links")

@@ -43,6 +43,25 @@ def test_a_model_at_any_depth_goes_and_the_models_folder_stays(library: Settings
     assert list(library.models_dir.iterdir()) == []
 
 
+def test_the_draft_heads_of_a_folder_go_with_its_last_model(library: Settings) -> None:
+    folder = library.models_dir / "me" / "x"
+    for name in ("m-Q4_0", "m-Q8_0", "dflash-m", "m-eagle3-Q8_0"):
+        small_model(folder / f"{name}.gguf")
+    _remove("m-q4_0", library)
+    assert sorted(path.name for path in folder.iterdir()) == ["dflash-m.gguf", "m-Q8_0.gguf", "m-eagle3-Q8_0.gguf"]
+    _remove("m-eagle3-Q8_0", library)
+    assert sorted(path.name for path in folder.iterdir()) == ["dflash-m.gguf", "m-Q8_0.gguf"]
+    _remove("m-q8_0", library)
+    assert list(library.models_dir.iterdir()) == []
+
+
+def test_models_that_go_together_take_their_heads_once(library: Settings) -> None:
+    paths = [small_model(library.models_dir / "me" / "x" / f"{name}.gguf") for name in ("a", "b", "dspark-a")]
+    a, b = (resolve(name, library) for name in ("a", "b"))
+    assert plan_removal(a, library.models_dir).paths == (str(paths[0]),)
+    assert plan_removal(b, library.models_dir, [a.path]).paths == (str(paths[1]), str(paths[2]))
+
+
 def test_a_folder_with_anything_else_in_it_stays(library: Settings) -> None:
     small_model(library.models_dir / "me" / "x" / "m.gguf")
     notes = library.models_dir / "me" / "x" / "README.md"

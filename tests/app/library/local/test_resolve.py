@@ -26,6 +26,19 @@ def test_a_library_model_is_found_by_stem_file_and_repo(settings: Settings, name
     assert resolve(name, settings).id == "solo"
 
 
+@pytest.mark.parametrize("name", ["dflash-solo-q8_0", "DFlash-solo-Q8_0.gguf", "dflash-solo:q8_0", "{folder}/{file}"])
+def test_a_draft_head_beside_a_model_is_found_by_its_name_though_it_is_not_listed(
+    settings: Settings, name: str
+) -> None:
+    folder, file = settings.models_dir / "me" / "solo", "dflash-solo-Q8_0.gguf"
+    (folder / file).write_bytes(b"GGUF")
+    assert resolve(name.format(folder=folder, file=file), settings).path == folder / file
+    assert file not in [ref.path.name for ref in available(settings)]
+    assert resolve("me/solo", settings).id == "solo"
+    with pytest.raises(UnknownModelError):
+        resolve("me/solo:q8_0", settings)
+
+
 def test_a_repo_with_several_files_is_ambiguous_and_they_are_listed(settings: Settings) -> None:
     with pytest.raises(UnknownModelError, match="qwen:q4, qwen:q8"):
         resolve("bartowski/Qwen-GGUF", settings)

@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from app.library.download.events import Chosen, Discarded, Done, Fetching, Progress, Retrying, encode_event
+from app.library.download.events import (
+    Chosen,
+    Discarded,
+    Done,
+    Fetching,
+    HeadAdded,
+    HeadLeftOut,
+    Progress,
+    Retrying,
+    encode_event,
+)
 from app.protocol.job import Job
 from app.service.jobs.run import RunningJob
 from quantizer.errors import EngineError, ErrorInfo, StorageError
@@ -41,6 +51,19 @@ def test_a_restarted_file_is_not_counted_twice() -> None:
     begun = Fetching("a.gguf", 600, 0), Progress("a.gguf", 600, 600, 100.0, 0.0), Discarded("a.gguf", "it was wrong")
     job = job_after(*map(encode_event, (*begun, Fetching("a.gguf", 600, 0)))).job
     assert (job.n_done_bytes, job.n_bytes) == (0, 600)
+
+
+def test_a_draft_head_is_added_to_the_model_that_is_the_result() -> None:
+    chosen = Chosen("hub", "dflash-m.gguf", 1, 90, "It drafts for m.gguf.")
+    done = Done("/models/m.gguf", 600, ("aa",), is_new=True)
+    head = chosen, Fetching("dflash-m.gguf", 90, 0), Progress("dflash-m.gguf", 90, 90, 9.0, 0.0)
+    added = HeadAdded("/models/dflash-m.gguf", "m.gguf", 90, ("bb",), is_new=True)
+    model = {"path": "/models/m.gguf", "bytes": 600, "is_new": True}
+    job = job_after(*map(encode_event, (done, *head, added))).job
+    assert job.result == model | {"head": "/models/dflash-m.gguf"}
+    left = job_after(*map(encode_event, (done, *head, HeadLeftOut("dflash-m.gguf", "m.gguf", "It is damaged.")))).job
+    assert left.result == model
+    assert left.message == "m.gguf is complete without its draft head dflash-m.gguf: It is damaged."
 
 
 def test_a_retry_is_a_message() -> None:

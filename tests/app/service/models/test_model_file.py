@@ -43,6 +43,11 @@ def test_a_draft_model_is_found_by_name_and_validated(tmp_path: Path, tiny_model
         read_attachments(Settings(draft=str(broken)), tiny_model)
 
 
+def test_no_draft_model_is_read_without_a_name_and_for_the_word_none(tiny_model: Path) -> None:
+    for draft in ("", "none"):
+        assert read_attachments(Settings(draft=draft), tiny_model).draft_path == ""
+
+
 @pytest.fixture(scope="module")
 def steered(start_service: Callable[..., RunningService], tmp_path_factory: pytest.TempPathFactory) -> RunningService:
     path = lora(tmp_path_factory.mktemp("lora") / "style.gguf")

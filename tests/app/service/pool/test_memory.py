@@ -18,6 +18,7 @@ from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind
 from offload.placement.search import margin_bytes
 from quantizer.errors import EngineError, ModelFileError, UnfitError, UsageError
+from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 
 GIB = 1 << 30
 MORE_THAN_ANY = 1 << 60
@@ -117,6 +118,28 @@ def test_a_model_beyond_max_memory_is_refused_with_both_numbers(tmp_path: Path, 
     with pytest.raises(EngineError, match=r"needs \d+ MiB, and models may take 200 MiB together"):
         memory.check(guide, CONFIG, memory.machine(()))
     memory.check(guide, EngineConfig(when_unfit=UnfitPolicy.LOAD), memory.machine(()))
+
+
+def test_a_head_beside_a_model_is_counted_and_gives_way_where_memory_is_short(tmp_path: Path) -> None:
+    model = drafted_model(tmp_path / "m.gguf")
+    draft_head(tmp_path / "dspark-m.gguf", "dspark")
+    memory, finding = _memory(tmp_path), replace(CONFIG, finds_head=True)
+
+    def is_accepted(config: EngineConfig, n_bytes: int) -> bool:
+        try:
+            memory.check(model, config, host_with(n_bytes))
+        except EngineError:
+            return False
+        return True
+
+    def least_bytes(config: EngineConfig) -> tuple[int, int]:
+        demand, sizes = memory.demand(model, config), range(4 * GIB)
+        wanted = bisect_left(sizes, True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
+        return wanted, bisect_left(sizes, True, key=lambda n_bytes: is_accepted(config, n_bytes))
+
+    plain, named = least_bytes(CONFIG), least_bytes(replace(CONFIG, draft_path=str(tmp_path / "dspark-m.gguf")))
+    assert all(one < other for one, other in zip(plain, named, strict=True))
+    assert least_bytes(finding) == plain
 
 
 def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
