@@ -104,7 +104,7 @@ def _head_plan(source: str, head: RemoteFile, model: Path) -> PullPlan:
 
         validate_head(path, read_header(model))
 
-    return PullPlan(source, (head,), model.parent, f"It drafts for {model.name}.", check)
+    return PullPlan(source, (head,), model.parent, f"By its name it drafts for {model.name}.", check)
 
 
 async def plan_checkpoint_pull(session: HttpSession, repo: str, folder: Path, file_type: FileType) -> PullPlan:

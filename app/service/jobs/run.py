@@ -114,7 +114,7 @@ def _download(running: RunningJob, line: Line) -> RunningJob:
     match event:
         case download.Chosen():
             running = replace(running, n_bytes=event.n_bytes, n_bytes_before=0, n_file_bytes=0)
-            return running.changed(message=sentence, n_bytes=event.n_bytes)
+            return running.changed(message=sentence, n_done_bytes=0, n_bytes=event.n_bytes)
         case download.Fetching():
             before = running.n_bytes_before + running.n_file_bytes
             running = replace(running, n_bytes_before=before, n_file_bytes=event.n_bytes)
@@ -127,8 +127,12 @@ def _download(running: RunningJob, line: Line) -> RunningJob:
             result = {"path": event.path, "bytes": event.n_bytes, "is_new": event.is_new}
             return running.changed(result=result, n_done_bytes=event.n_bytes, n_bytes=event.n_bytes)
         case download.HeadAdded():
-            result = {**(running.job.result or {}), "head": event.path}
-            return running.changed(result=result)
+            drafted: dict[str, Any] = {**(running.job.result or {}), "head": event.path}
+            n_bytes = drafted["bytes"] + event.n_bytes
+            return running.changed(result=drafted, n_done_bytes=n_bytes, n_bytes=n_bytes)
+        case download.HeadLeftOut():
+            n_bytes = (running.job.result or {})["bytes"]
+            return running.changed(message=sentence, n_done_bytes=n_bytes, n_bytes=n_bytes)
     return running.changed(message=sentence) if sentence else running
 
 

@@ -54,15 +54,19 @@ def test_a_restarted_file_is_not_counted_twice() -> None:
 
 
 def test_a_draft_head_is_added_to_the_model_that_is_the_result() -> None:
-    chosen = Chosen("hub", "dflash-m.gguf", 1, 90, "It drafts for m.gguf.")
+    chosen = Chosen("hub", "dflash-m.gguf", 1, 90, "By its name it drafts for m.gguf.")
     done = Done("/models/m.gguf", 600, ("aa",), is_new=True)
     head = chosen, Fetching("dflash-m.gguf", 90, 0), Progress("dflash-m.gguf", 90, 90, 9.0, 0.0)
     added = HeadAdded("/models/dflash-m.gguf", "m.gguf", 90, ("bb",), is_new=True)
     model = {"path": "/models/m.gguf", "bytes": 600, "is_new": True}
     job = job_after(*map(encode_event, (done, *head, added))).job
     assert job.result == model | {"head": "/models/dflash-m.gguf"}
+    assert job.n_done_bytes == job.n_bytes == 690
+    there = job_after(*map(encode_event, (done, chosen))).job
+    assert (there.n_done_bytes, there.n_bytes) == (0, 90)
     left = job_after(*map(encode_event, (done, *head, HeadLeftOut("dflash-m.gguf", "m.gguf", "It is damaged.")))).job
     assert left.result == model
+    assert left.n_done_bytes == left.n_bytes == 600
     assert left.message == "m.gguf is complete without its draft head dflash-m.gguf: It is damaged."
 
 
