@@ -91,6 +91,14 @@ def test_of_several_commits_the_one_that_main_was_counts(home: Path) -> None:
     assert [ref.path.parent.name for ref in external_models()] == ["b"]
 
 
+def test_a_draft_head_beside_a_model_of_another_program_is_no_model(home: Path) -> None:
+    cache = home / ".cache" / "huggingface" / "hub"
+    for name in ("m-Q4.gguf", "dflash-m-Q4.gguf"):
+        hugging_face_model(cache, "org/both", name)
+    hugging_face_model(cache, "org/head", "dflash-m-Q4.gguf")
+    assert [ref.id for ref in external_models()] == ["org/both/m-Q4", "org/head/dflash-m-Q4"]
+
+
 def test_a_model_here_wins_over_one_of_another_program(home: Path) -> None:
     settings = Settings(data_dir=home / "data")
     own = small_model(settings.models_dir / "me" / "x" / "m.gguf")

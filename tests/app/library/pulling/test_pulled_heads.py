@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.library.download.downloader import DownloadOptions
-from app.library.download.events import Chosen, Done, Event, Fetching, HeadAdded, HeadLeftOut
+from app.library.download.events import Chosen, Done, Event, Fetching, HeadAdded, HeadLeftOut, Progress
 from app.library.download.http_session import HttpSession
 from app.library.hub.access import HubAccess
 from app.library.hub.reference import FileReference, RepoReference, parse_reference
@@ -33,6 +34,7 @@ class Library:
     models_dir: Path
     index: Index
     said: list[Event] = field(default_factory=list)
+    is_fetching_head: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pull(self, reference: str = "org/repo:Q4_K_M", *, with_head: bool = True) -> Path:
         wanted = parse_reference(reference, self.hub.url)
@@ -43,7 +45,12 @@ class Library:
 
         access, options = HubAccess(self.hub.url, ""), DownloadOptions(retry=IMPATIENT)
         self.said.clear()
-        return await Puller(access, self.index, options, self.said.append).pull(plan)
+        return await Puller(access, self.index, options, self._hear).pull(plan)
+
+    def _hear(self, event: Event) -> None:
+        self.said.append(event)
+        if isinstance(event, Progress) and event.name == HEAD and event.n_done:
+            self.is_fetching_head.set()
 
     def put(self, **files: bytes) -> None:
         """Replace the files of the repository."""
@@ -148,6 +155,23 @@ async def test_a_head_that_cannot_be_fetched_is_left_out_and_comes_with_the_next
     assert resumed.name == HEAD
     assert resumed.n_done > 0, "what came the first time is kept"
     assert isinstance(library.said[-1], HeadAdded)
+    assert library.files == [HEAD, MODEL]
+
+
+async def test_an_interrupted_pull_leaves_the_model_and_resumes_the_head(library: Library) -> None:
+    library.hub.bytes_per_s = 400_000
+    pulling = asyncio.create_task(library.pull())
+    async with asyncio.timeout(60):
+        await library.is_fetching_head.wait()
+    pulling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pulling
+    folder = library.models_dir / "org" / "repo"
+    assert (folder / MODEL).is_file()
+    assert not (folder / HEAD).exists()
+    library.hub.bytes_per_s = 0
+    await library.pull()
+    assert next(event.n_done for event in library.said if isinstance(event, Fetching)) > 0
     assert library.files == [HEAD, MODEL]
 
 

@@ -124,6 +124,16 @@ async def test_attachments_that_change_answers_have_their_own_engine(tmp_path: P
     assert len({plain, adapted, steered}) == 3
 
 
+@pytest.mark.parametrize(("draft", "finds_head"), [("", True), ("small", True), ("none", False)])
+async def test_the_head_beside_a_model_is_used_unless_none_is_wanted(
+    tmp_path: Path, tiny_model: Path, draft: str, finds_head: bool
+) -> None:
+    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path, draft=draft)
+    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    shared = pool.engine_for(tiny_model, read_model_file(tiny_model), NOTHING_ATTACHED, None)
+    assert shared.engine.config.finds_head is finds_head
+
+
 async def test_reloading_is_refused_while_another_name_answers(service: Service) -> None:
     await service.make(MADE, system="Be short.")
     await service.ask(MADE)
