@@ -22,7 +22,7 @@ from app.engine.request import FinishReason, TokenLogprob
 
 __all__ = ["StepOutput", "Verifier", "generate_steps", "n_steps_at_once"]
 
-_MAX_STEPS_S = 0.02  # without output or a turn for others
+_MAX_STEPS_S = 0.045  # without output or a turn for others
 _MAX_STEPS = 8
 
 
