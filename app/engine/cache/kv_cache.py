@@ -84,7 +84,8 @@ class KVCacheManager:
         n_known = self._offloader.n_known(tokens[:-1], adapters)  # before anything is evicted
         slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
         self._offloader.save_checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
-        return replace(slot, checkpoints=plan_checkpoints([*branches, n_known], slot.n_cached, len(tokens)))
+        places, min_end = [*branches, n_known], self._offloader.min_end_tokens
+        return replace(slot, checkpoints=plan_checkpoints(places, slot.n_cached, len(tokens), min_end))
 
     def _allocate(self, tokens: Sequence[int], adapters: AdapterSet, *, wants_first_cells: bool) -> Slot:
         """Return a locked slot with the longest cached prefix of `tokens`; at least the last token is left to compute.
@@ -249,6 +250,7 @@ class KVCacheManager:
         if (
             self._offloader is None
             or not self._facts.is_on_host
+            or not self._facts.has_attention  # which alone reads cells
             or n_idle <= max(MAX_IDLE_CELLS, n_read // MAX_IDLE_SHARE)
         ):
             return False
@@ -324,10 +326,13 @@ class KVCacheManager:
         self._free_ids.append(sequence_id)
 
 
-def plan_checkpoints(branches: Iterable[int], n_cached: int, n_prompt: int) -> tuple[int, ...]:
+def plan_checkpoints(
+    branches: Iterable[int], n_cached: int, n_prompt: int, min_end_tokens: int = MIN_SAVED_TOKENS
+) -> tuple[int, ...]:
     """Return after how many tokens of a prompt to save states: at the `branches`, and at its end for its next turn.
 
-    The same prompt again continues before its last token; that place costs a step, so it has to be worth it.
+    The same prompt again continues before its last token; that place costs a step, so it has to be worth it. The end is
+    left out if it is fewer than `min_end_tokens` after another place.
     """
     planned: list[int] = []
     last = n_cached
@@ -335,8 +340,8 @@ def plan_checkpoints(branches: Iterable[int], n_cached: int, n_prompt: int) -> t
         if last + MIN_SAVED_TOKENS <= place < n_prompt:
             planned.append(place)
             last = place
-    if n_prompt - 1 - last >= MIN_END_TOKENS:
+    if n_prompt - 1 - last >= max(MIN_END_TOKENS, min_end_tokens):
         planned.append(n_prompt - 1)
-    elif n_prompt - last >= MIN_SAVED_TOKENS:
+    elif n_prompt - last >= min_end_tokens:
         planned.append(n_prompt)
     return tuple(planned)

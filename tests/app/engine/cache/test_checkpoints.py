@@ -128,3 +128,5 @@ def test_checkpoints_are_planned_where_they_save_more_than_they_cost() -> None:
     assert plan_checkpoints([100], n_cached=90, n_prompt=110) == ()
     assert plan_checkpoints([], n_cached=0, n_prompt=400) == (399,)
     assert plan_checkpoints([500], n_cached=0, n_prompt=400) == (399,)
+    assert plan_checkpoints([100], n_cached=0, n_prompt=400, min_end_tokens=300) == (100, 400)
+    assert plan_checkpoints([100], n_cached=0, n_prompt=400, min_end_tokens=301) == (100,)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.engine.backend import Chunk
 from app.engine.cache.prefix_tree import PrefixTree
-from app.engine.cache.state_offload import MIN_SAVED_TOKENS, StateOffloader
+from app.engine.cache.state_offload import MIN_SAVED_TOKENS, PARAMETERS_PER_BYTE, StateOffloader
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 
@@ -44,6 +45,17 @@ def test_a_sequence_with_shared_tokens_is_not_worth_keeping_when_it_is_evicted(s
     offloader = offloader_with(store, one=[*LONG, 1], other=[*LONG, 2])
     assert not offloader.is_worth_keeping(0)
     assert offloader.is_cheap_to_evict(0)
+
+
+def test_states_that_cost_more_than_their_tokens_are_not_saved(store: StateStore) -> None:
+    offloader = offloader_with(store, supports_truncation=False, long=LONG)
+    n_bytes = offloader._backend.state_bytes(0)
+    for n_tokens, is_worth_it in ((len(LONG), True), (len(LONG) + 1, False)):
+        facts = replace(offloader._facts, n_parameters=PARAMETERS_PER_BYTE * n_bytes // n_tokens)
+        offloader._facts = facts
+        assert offloader.is_worth_saving(0) == offloader.is_worth_keeping(0) == is_worth_it
+    offloader.save_checkpoint(0)
+    assert offloader.min_end_tokens > MIN_SAVED_TOKENS
 
 
 def test_of_sequences_that_share_most_tokens_one_is_worth_saving_for_the_next_start(store: StateStore) -> None:
