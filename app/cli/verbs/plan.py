@@ -128,9 +128,9 @@ def _plan_with_auxiliary(
         found = plan_of(replace(model, auxiliary=auxiliary), settings, context, is_here=is_here)
         return _with_projector_warning(found, model.header.path, auxiliary)
 
-    found = planned(attached.draft_path)
-    if head is not None:
-        plain, found = found, planned(str(head))
+    found = planned(str(head or attached.draft_path))
+    if head is not None and found.assessment.verdict.rank:  # without it no plan is better than the best
+        plain = planned("")
         if notice := left_out_notice(head, found, plain):
             found, notices = plain, (*notices, notice)
     return replace(found, warnings=(*found.warnings, *notices))

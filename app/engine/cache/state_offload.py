@@ -138,8 +138,8 @@ class StateOffloader:
     def is_worth_saving(self, sequence_id: int) -> bool:
         """Return whether a sequence has enough tokens that no saved one has."""
         tokens, namespace = self._key(sequence_id)
-        n_new = len(tokens) - self._store.n_saved(tokens, namespace)
-        return n_new >= self._min_tokens(self._backend.state_bytes(sequence_id)) and self._fits(sequence_id)
+        n_new, n_bytes = len(tokens) - self._store.n_saved(tokens, namespace), self._backend.state_bytes(sequence_id)
+        return self._min_tokens(n_bytes) <= n_new and n_bytes <= self._store.max_state_bytes
 
     def is_worth_keeping(self, sequence_id: int) -> bool:
         """Return whether a sequence that is evicted has enough tokens that are neither shared nor saved."""

@@ -183,7 +183,10 @@ class HeadContext(LlamaBackend):
         followed.n_computed -= n_discard
 
     def state_bytes(self, sequence_id: int) -> int:
-        return len(self._saved_rows(sequence_id)) + super().state_bytes(sequence_id)
+        followed = self._followed.get(sequence_id, Followed(0, 0))
+        n_waiting_bytes = sum(_TOKEN.itemsize + row.nbytes for row in followed.rows)
+        own = _HEADER.size + n_waiting_bytes + len(self._last_row(sequence_id))
+        return own + super().state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
         return joined(self._saved_rows(sequence_id), super().save_state(sequence_id))

@@ -141,20 +141,9 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         is_safe=tested.is_safe,
         plain_from=plain_from_of(header),
     )
-    adapters = [Path(file) for file, _ in config.lora]
-    setting = choice.setting
-
-    def planned(config: EngineConfig) -> tuple[AuxiliaryModels, LoadPlanner, LoadAttempt]:
-        auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
-        planner = devices.planner(path, header, key, auxiliary)
-        return auxiliary, planner, planner.attempt(config, setting)
-
-    auxiliary, planner, attempt = planned(config)
-    if config.draft_path != requested.draft_path:
-        plain = planned(replace(config, draft_path=""))
-        if notice := left_out_notice(Path(config.draft_path), attempt.plan, plain[2].plan):
-            listener.on_notice(notice)
-            auxiliary, planner, attempt = plain
+    has_found_head = config.draft_path != requested.draft_path
+    plan = partial(_plan_load, devices, header, key, choice.setting, listener)
+    auxiliary, planner, attempt = plan(config, has_found_head=has_found_head)
     listener.on_plan(describe_plan(attempt.plan))
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
@@ -180,6 +169,33 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         if config.lora or draft_sources:  # they take time of each step
             return loaded
         return replace(loaded, record_speed=_recorder(attempt, planner.model, key, cache_dir).record)
+
+
+def _plan_load(
+    devices: LoadDevices,
+    header: Header,
+    key: str,
+    setting: RuntimeSettings,
+    listener: LoadListener,
+    config: EngineConfig,
+    *,
+    has_found_head: bool,
+) -> tuple[AuxiliaryModels, LoadPlanner, LoadAttempt]:
+    """Return what is loaded beside the model, its planner and the first attempt.
+
+    A head that was found, not chosen, is left out with a notice where only the model alone fits.
+    """
+    adapters = [Path(file) for file, _ in config.lora]
+    auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
+    planner = devices.planner(header.path, header, key, auxiliary)
+    attempt = planner.attempt(config, setting)
+    if has_found_head and attempt.plan.assessment.verdict.rank:  # without it no plan is better than the best
+        plain_config = replace(config, draft_path="")
+        plain = _plan_load(devices, header, key, setting, listener, plain_config, has_found_head=False)
+        if notice := left_out_notice(Path(config.draft_path), attempt.plan, plain[2].plan):
+            listener.on_notice(notice)
+            return plain
+    return auxiliary, planner, attempt
 
 
 def _open(
