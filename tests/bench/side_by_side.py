@@ -36,6 +36,7 @@ from quantizer.errors import UserError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.process import python_command
 from quantizer.write.quantize import execute
+from tests.bench.intrusion import intrusion
 from tests.bench.make_model import plan_random_model
 from tests.bench.peer import ATTENTION, DEFAULT, PEER_FLAGS, SLOTS, SPECULATION, serve_peer
 from tests.bench.processor_clock import processor_clock
@@ -60,6 +61,7 @@ WORKS: dict[str, tuple[str, ...]] = {
     "turns": ATTENTION,
     _RESTART: ATTENTION,
     "clients": SLOTS,
+    "intrusion": ATTENTION,
     "edit": SPECULATION,
 }
 
@@ -224,7 +226,7 @@ def _say(name: str, figure: Figure) -> None:
 
 async def _one_round(side: Side, work: str, seed: int, *, in_cpu_s: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="side-by-side-", ignore_cleanup_errors=True) as folder:
-        works = WORKLOADS | restart_workloads(Path(folder, "conversation.json"))
+        works = WORKLOADS | {"intrusion": intrusion} | restart_workloads(Path(folder, "conversation.json"))
         parts = ("leave", "back") if work == _RESTART else (work,)
         done = [await _figures(side, Path(folder), (part, works[part]), seed, in_cpu_s=in_cpu_s) for part in parts]
     return [figure for figures in done for figure in figures]

@@ -1,8 +1,8 @@
 """The choice of tokens that each step computes. Pure.
 
 There is no prefill phase and no decode phase: each sequence has tokens to compute and a count of those computed.
-Decoding sequences go first, so that running answers keep streaming; prompts share the rest of the budget. Independent
-of models, caches and everything about requests but these counts.
+Decoding sequences go first, so that running answers keep streaming; prompts share the rest of the budget, the more of
+it the more of them wait. Independent of models, caches and everything about requests but these counts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class TokenDemand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Limits of a step: `n_tokens` in all, `n_prefill_tokens` of prompts while any sequence is decoding.
+    """Limits of a step: `n_tokens` in all, `n_prefill_tokens` for each waiting prompt while any sequence is decoding.
 
+    One long prompt then leaves short gaps in the running answers, and several do not wait for many small steps.
     `n_scored_tokens` limits scored prompts, to a quarter while any is decoding: logits take memory and time.
     """
 
@@ -66,7 +67,7 @@ def schedule(demands: Sequence[TokenDemand], budget: StepBudget) -> dict[int, in
             n_left -= n_draft
     n_scored_left = budget.n_scored_tokens
     if answering:
-        n_left = min(n_left, budget.n_prefill_tokens)
+        n_left = min(n_left, budget.n_prefill_tokens * len(prompts))
         n_scored_left = max(1, n_scored_left // 4)
     for demand in prompts:
         n_share = min(demand.n_pending, n_left, n_scored_left if demand.is_scored else n_left)

@@ -24,8 +24,14 @@ def test_a_prompt_is_chunked_smaller_while_an_answer_streams() -> None:
     assert schedule([prompt(1, 2000), answer(2)], BUDGET) == {2: 1, 1: 127}
 
 
+def test_the_more_prompts_wait_the_more_of_a_step_they_take_from_running_answers() -> None:
+    assert schedule([prompt(1, 85), prompt(2, 85), prompt(3, 85), answer(4)], BUDGET) == {4: 1, 1: 85, 2: 85, 3: 85}
+    assert schedule([prompt(1, 2000), prompt(2, 2000), answer(3)], BUDGET) == {3: 1, 1: 255}
+    assert sum(schedule([*(prompt(key, 2000) for key in range(8)), answer(9)], BUDGET).values()) == 512
+
+
 def test_a_prompt_that_continues_gets_whole_blocks_and_one_that_ends_gets_all() -> None:
-    assert sum(schedule([prompt(1, 50), prompt(2, 2000), *map(answer, range(3, 10))], BUDGET).values()) == 128
+    assert sum(schedule([prompt(1, 50), prompt(2, 2000), *map(answer, range(3, 10))], BUDGET).values()) == 256
     assert schedule([prompt(1, 100), answer(2)], BUDGET) == {2: 1, 1: 100}
     assert schedule([prompt(1, 10)], StepBudget(8, 2)) == {1: 8}
 
