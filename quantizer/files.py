@@ -1,6 +1,8 @@
 """Files that are whole or not there: atomic writes, syncing, locks between processes, and the errors of disks.
 
-Knows no format. `filelock` is imported at the first lock only: it takes a tenth of a second.
+Owns the rights of what only its owner may read: files 0600 in folders 0700. Windows has no such modes; there the
+folders of the user's profile are private already. Knows no format. `filelock` is imported at the first lock only: it
+takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +22,22 @@ from quantizer.errors import StorageError, UserError
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["BackgroundSync", "explained", "remove_lock", "sync_folder", "try_lock", "write_atomically", "writer_of"]
+__all__ = [
+    "PRIVATE_FILE",
+    "BackgroundSync",
+    "explained",
+    "make_private",
+    "open_private",
+    "private_folder",
+    "remove_lock",
+    "sync_folder",
+    "try_lock",
+    "write_atomically",
+    "writer_of",
+]
+
+PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # their modes
+_OTHERS = 0o077
 
 _SYNC_BYTES = 128 << 20
 _SUFFIX = ".tmp"
@@ -58,6 +77,45 @@ def write_atomically(
         raise
     if sync:
         sync_folder(path.parent)
+
+
+def private_folder(path: Path) -> Path:
+    """Create the folder at `path` with those above it that are missing, for their owner only, and return it.
+
+    One that exists stays as it is; see `make_private`. Raises OSError.
+    """
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+    return path
+
+
+def open_private(path: Path, *, is_new: bool = False) -> BinaryIO:
+    """Open the file at `path` for appending, created for its owner only; `is_new` requires that there is none.
+
+    Raises OSError.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if is_new else 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, PRIVATE_FILE), "ab")
+
+
+def make_private(path: Path) -> bool:
+    """Take the rights of others from a file or folder of this user; return whether they had any.
+
+    Links, missing files and those of other users stay as they are. The file is not opened: closing it would release
+    SQLite's locks. Raises OSError.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    if not is_plain or status.st_uid != os.geteuid() or not status.st_mode & _OTHERS:
+        return False
+    path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+    return True
 
 
 def writer_of(path: Path) -> str:

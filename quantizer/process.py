@@ -23,9 +23,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import IO, Any, BinaryIO, TypeAlias
 
 from quantizer.errors import EngineError, ErrorInfo, UserError, redact_paths
+from quantizer.memory_limit import ProcessBytes, check_memory_limit, out_of_memory
 
 __all__ = [
     "ChildProcess",
@@ -128,7 +129,10 @@ def _clean(line: str) -> str:
 
 
 def exit_error(name: str, status: int, stderr: StderrTail, remedy: str) -> EngineError:
-    """Return the error for the process called `name` that ended with `status`, with its last output."""
+    """Return the error for the process called `name` that ended with `status`: that it lacked memory within a limit,
+    or its last output."""
+    if shortage := out_of_memory(name, stderr.lines):
+        return shortage
     output = " | ".join(stderr.lines[-_N_REPORTED_LINES:])
     cause = f"The {name} died ({_status_name(status)})" + (f"; its last output: {output}" if output else "")
     return EngineError(cause.rstrip(".") + ".", remedy)
@@ -167,11 +171,14 @@ class ChildProcess:
         folder: Path | None = None,
         on_stderr: Callable[[str], None] = lambda _text: None,
         max_line_bytes: int = _MAX_LINE_BYTES,
+        takes: ProcessBytes = ProcessBytes.COMMAND,
     ) -> ChildProcess:
         """Start `command` in `folder`, with the variables of `environment` added to this process's.
 
-        `name` is used in the EngineError that is raised where the system cannot start it.
+        `name` is used in the EngineError that is raised where the system cannot start it, or its limits of memory are
+        below what such a process `takes`.
         """
+        check_memory_limit(name, takes)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -183,9 +190,8 @@ class ChildProcess:
                 limit=max_line_bytes,
                 **_detached_process_options(),
             )
-        except OSError as error:
-            cause = f"The {name} cannot be started: {error.strerror}."
-            raise EngineError(cause, "Free memory or processes.") from error
+        except (OSError, RuntimeError, MemoryError) as error:  # asyncio waits for each child in a thread
+            raise _start_error(name, error) from error
         return cls(process, on_stderr)
 
     @property
@@ -254,6 +260,13 @@ class ChildProcess:
             self._on_stderr(self.stderr.feed(data))
 
 
+def _start_error(name: str, error: Exception) -> EngineError:
+    """Return the error for the process called `name` that the system could not start."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or "not enough memory"
+    shortage = out_of_memory(name, [repr(error)])
+    return shortage or EngineError(f"The {name} cannot be started: {reason}.", "Free memory or processes.")
+
+
 class OwnedProcess:
     """A child that ends with its owner, unless it is released: its stdin is closed when the owner ends or dies."""
 
@@ -310,7 +323,8 @@ class OwnedProcess:
 
 
 def run_to_exit(command: Sequence[str], timeout_s: float) -> tuple[int, str, StderrTail]:
-    """Run `command` and return its exit status, stdout and stderr. Raises TimeoutError, and kills it then."""
+    """Run `command` and return its exit status, stdout and stderr. Raises TimeoutError, and kills it then, and OSError
+    where the system cannot start it."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
@@ -327,14 +341,11 @@ def run_child(
 ) -> Generator[Message, None, None]:
     """Start `command`, send it `request` and yield its messages. Closing the generator early ends the child.
 
-    Raises the UserError that the child reported; EngineError with `name` and its last output where it died otherwise.
+    Raises the UserError that the child reported; EngineError with `name` where it cannot be started, and with its last
+    output where it died otherwise.
     """
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment
-        ) as child,
-    ):
+    check_memory_limit(name, ProcessBytes.JOB)
+    with tempfile.TemporaryFile() as errors, _started(command, name, errors, environment) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -348,6 +359,15 @@ def run_child(
                 raise exit_error(name, child.returncode, StderrTail(errors.read()), remedy)
         finally:
             _end(child)
+
+
+def _started(
+    command: Sequence[str], name: str, errors: IO[bytes], environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment)
+    except OSError as error:
+        raise _start_error(name, error) from error
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -1,27 +1,38 @@
-"""The memory that this process may use: the system's, or less where a container limits it.
+"""The memory that models may use: the system's, or less where a container or the process's limits allow less.
 
-Owns reading limits. Independent of their use. Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes) and
-v2 (memory.max); a limit above the system's memory is none.
+Owns reading the limits of control groups; `quantizer.memory_limit` reads those of the process. Independent of their
+use. Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes, and memory.memsw.limit_in_bytes, which counts
+swap too) and v2 (memory.max; memory.high, above which the system slows the group down). No plan counts on swap, so
+v2's memory.swap.max changes nothing. A limit above the system's memory is none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-__all__ = ["HostMemory", "container_limit", "host_memory"]
+from quantizer.memory_limit import MemoryLimit, ProcessBytes, memory_limits
+
+__all__ = ["HostMemory", "container_limit", "host_memory", "process_limit"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
-# Limit and use, in bytes: of version 2, of version 1.
-_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+# Limit and use, in bytes, and the pages of files in memory.stat: of version 2, of version 1.
+_PAGES, _PAGES_V1 = ("inactive_file", "active_file"), ("total_inactive_file", "total_active_file")
+_FILES = (
+    ("memory.max", "memory.current", _PAGES),
+    ("memory.high", "memory.current", _PAGES),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", _PAGES_V1),
+    ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", _PAGES_V1),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes in all and free now; `is_limited` where a container allows less than the system has."""
+    """Bytes in all and free now; `is_limited` where a container or a process may use less than the system has."""
 
     total_bytes: int
     free_bytes: int
@@ -29,12 +40,21 @@ class HostMemory:
 
 
 def host_memory() -> HostMemory:
-    """Return the memory of this machine or container."""
+    """Return the memory that an engine process may use for models: this machine's, or what limits leave of it."""
     system = psutil.virtual_memory()
-    limit = container_limit()
-    if limit is None or limit.total_bytes >= system.total:
-        return HostMemory(system.total, system.available)
-    return HostMemory(limit.total_bytes, min(limit.free_bytes, system.available), is_limited=True)
+    container = container_limit()
+    limits = [process_limit(limit) for limit in memory_limits()] + ([container] if container else [])
+    limits = [limit for limit in limits if limit.total_bytes < system.total]
+    return HostMemory(
+        min([limit.total_bytes for limit in limits], default=system.total),
+        min([system.available, *(limit.free_bytes for limit in limits)]),
+        is_limited=bool(limits),
+    )
+
+
+def process_limit(limit: MemoryLimit) -> HostMemory:
+    """Return what `limit` leaves to an engine process, beside what it takes before it loads a model."""
+    return HostMemory(limit.max_bytes, limit.free_bytes(ProcessBytes.ENGINE), is_limited=True)
 
 
 def container_limit(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> HostMemory | None:
@@ -59,11 +79,23 @@ def _folders(root: Path, own: Path) -> list[Path]:
     return sorted(folders)
 
 
-def _limit(folder: Path, limit_name: str, used_name: str) -> HostMemory | None:
-    """Return one group's limit; "max", or no file, means that it has none."""
+def _limit(folder: Path, limit_name: str, used_name: str, page_names: Sequence[str]) -> HostMemory | None:
+    """Return one group's limit; "max", or no file, means that it has none.
+
+    The pages of files count as free, as the system counts its own: it drops them for whoever needs memory.
+    """
     try:
         limit = int((folder / limit_name).read_text(encoding="ascii"))
         used = int((folder / used_name).read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
+    used -= min(used, _file_bytes(folder / "memory.stat", page_names))
     return HostMemory(limit, max(0, limit - used), is_limited=True)
+
+
+def _file_bytes(statistics: Path, names: Sequence[str]) -> int:
+    try:
+        fields = dict(line.split() for line in statistics.read_text(encoding="ascii").splitlines())
+        return sum(int(fields.get(name, 0)) for name in names)
+    except (OSError, ValueError):
+        return 0

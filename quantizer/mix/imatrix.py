@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantizer.errors import EngineError, ModelFileError, UsageError
-from quantizer.files import explained, write_atomically
+from quantizer.files import PRIVATE_FILE, explained, write_atomically
 from quantizer.gguf.gguf_reader import open_local
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
@@ -167,9 +167,9 @@ def encode_imatrix(matrix: ImportanceMatrix) -> bytes:
 
 
 def save_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
-    """Write `matrix` to `path`, whole or not at all. Raises StorageError."""
+    """Write `matrix` to `path`, whole or not at all, for its owner only: the text is theirs. Raises StorageError."""
     with explained(f"{path} could not be written", "Name another file with -o."):
-        write_atomically(path, encode_imatrix(matrix), sync=True)
+        write_atomically(path, encode_imatrix(matrix), sync=True, mode=PRIVATE_FILE)
 
 
 def read_imatrix(path: Path) -> ImportanceMatrix:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.gguf.file_types import file_type_named
+from quantizer.memory_limit import ProcessBytes
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
 from quantizer.process import (
     ChildProcess,
@@ -140,7 +141,7 @@ class RunningQuantization:
 @asynccontextmanager
 async def open_job(request: JobRequest) -> AsyncIterator[RunningQuantization]:
     """Run a job as long as the block lasts. However it ends, what the job wrote stays for the same request."""
-    child = await ChildProcess.start(_COMMAND, _PROCESS)
+    child = await ChildProcess.start(_COMMAND, _PROCESS, takes=ProcessBytes.JOB)
     try:
         await child.send(asdict(request))
         yield RunningQuantization(child)

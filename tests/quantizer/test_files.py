@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from quantizer.errors import StorageError, UsageError
-from quantizer.files import explained, remove_lock, try_lock, write_atomically, writer_of
+from quantizer.files import (
+    explained,
+    make_private,
+    open_private,
+    private_folder,
+    remove_lock,
+    try_lock,
+    write_atomically,
+    writer_of,
+)
+
+has_modes = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 
 HOLDER = """
 import sys
@@ -97,3 +108,35 @@ def test_an_error_of_the_disk_is_explained_with_its_reason(
         explained("a.gguf cannot be read", "Look again.", kind),
     ):
         (tmp_path / "a.gguf").read_bytes()
+
+
+@has_modes
+def test_a_private_file_and_the_folders_made_for_it_are_for_their_owner_only(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir(0o755)
+    before = os.umask(0)
+    try:
+        with open_private(private_folder(tmp_path / "shared" / "a" / "b") / "file") as file:
+            file.write(b"x")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / "shared" / name).stat().st_mode & 0o777 for name in ("", "a", "a/b", "a/b/file")]
+    assert modes == [0o755, 0o700, 0o700, 0o600]
+
+
+def test_a_private_file_that_must_be_new_replaces_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        open_private(tmp_path / "file", is_new=True)
+
+
+@has_modes
+def test_rights_of_others_are_taken_but_not_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").touch(0o644)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert [make_private(tmp_path / name) for name in ("link", "file", "file", "missing")] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600

@@ -122,6 +122,33 @@ def test_a_line_without_end_does_not_grow() -> None:
     assert tail.lines == ("x" * 500,)
 
 
+async def test_a_child_for_which_the_system_has_no_thread_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_command: str, **_options: object) -> None:
+        raise RuntimeError("can't start new thread")  # asyncio waits for each child in a thread
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", refuse)
+    with pytest.raises(EngineError, match="The engine process cannot be started: can't start new thread"):
+        await ChildProcess.start(python(""), "engine process")
+
+
+def test_a_command_that_cannot_be_started_is_an_error() -> None:
+    with pytest.raises(EngineError, match="The process that works cannot be started: No such file"):
+        list(run_child(["/nowhere/at/all"], {}, "process that works", "Try again."))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces limits of memory")
+def test_a_process_that_died_for_lack_of_memory_within_a_limit_is_reported_as_that() -> None:
+    program = """
+import resource
+from quantizer.process import StderrTail, exit_error
+resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+print(exit_error("engine process", 1, StderrTail(b"RuntimeError: can't start new thread\\n"), "Try again."))
+"""
+    status, printed, _ = run_to_exit(python(program), 60)
+    assert status == 0
+    assert printed.startswith("Not enough memory: the engine process needs more and may use 300 MiB (ulimit -v).")
+
+
 async def test_a_line_that_is_too_long_becomes_a_note() -> None:
     child = await ChildProcess.start(python("print('x' * 500); print('short')"), "child", max_line_bytes=100)
     assert [line async for line in child.lines()] == [b"[a line that was too long was dropped]\n", b"short\n"]
