@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["format_bandwidth", "format_memory", "format_speed", "format_speed_range"]
 
 _MIB, _GIB = 1 << 20, 1 << 30
+_WHOLE_GIGABYTES = 10  # a second: from here on tenths say nothing
 _NOTABLE_UNCERTAINTY = 0.2
 _MOST_SLOWER, _MOST_FASTER = 0.95, 0.5  # what makes a speed this uncertain is load, which only slows
 
@@ -15,8 +16,9 @@ def format_memory(n_bytes: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Return bandwidth in decimal gigabytes, as makers count: 936."""
-    return f"{bytes_per_s / 1e9:,.0f}"
+    """Return bandwidth in decimal gigabytes, as makers count: 936, or 1.8."""
+    gigabytes = bytes_per_s / 1e9
+    return f"{gigabytes:,.0f}" if gigabytes >= _WHOLE_GIGABYTES else f"{gigabytes:.1f}"
 
 
 def format_speed_range(tps: float, uncertainty: float) -> str:

@@ -23,17 +23,28 @@ def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator
         yield f"{fit_summary(found)}{_what_it_costs(found)}."
     if found.verdict is FitLevel.TIGHT:
         yield "It fits with little to spare: another program that takes memory may make loading fail."
-    for gpu in found.machine.gpus:
-        if not gpu.total_bytes:
-            yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; set it with --vram."
-    for share in found.shares:
-        if share.read_bytes and share.device.name not in rates.known:
-            unknown = f"How fast {share.device.name} reads its memory is unknown"
-            yield f"{unknown}, so no speed is predicted; set it with @GB/s."
+    yield from _device_warnings(found, rates)
     if not found.profile.is_exact:
         yield "This architecture keeps an index beside its cache, which is not counted: it needs more memory."
     if 0 < n_ctx_train < found.profile.run_config.n_ctx:
         yield f"It was trained on {n_ctx_train:,} tokens of context: text beyond them may make no sense."
+
+
+def _device_warnings(found: Assessment, rates: Rates) -> Iterator[str]:
+    """Yield what is unknown of devices, and which GPUs get nothing because the processor reads faster."""
+    in_use = {share.device.name for share in found.shares if share.read_bytes}
+    pace = rates.seconds_per_byte
+    host_s = pace[found.machine.host.name]
+    for gpu in found.machine.gpus:
+        if not gpu.total_bytes:
+            yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; set it with --vram."
+        elif gpu.speed and not found.is_manual and gpu.name not in in_use and pace[gpu.name] > host_s:
+            slow, fast = (format_bandwidth(1 / seconds) for seconds in (pace[gpu.name], host_s))
+            yield f"{gpu.name} gets no layers: it reads weights at {slow} GB/s, the processor at {fast}."
+    for share in found.shares:
+        if share.device.name in in_use - rates.known:
+            unknown = f"How fast {share.device.name} reads its memory is unknown"
+            yield f"{unknown}, so no speed is predicted; set it with @GB/s."
 
 
 def _too_large(found: Assessment) -> str:
@@ -50,7 +61,7 @@ def _too_large(found: Assessment) -> str:
     if beside := profile.beside_bytes + profile.beside_host_bytes:
         parts += f", {format_memory(beside)} beside the model"
     needed = format_memory(profile.total_bytes)
-    return f"It needs {needed} ({parts}) and {format_memory(free)} are free, minus a safety margin."
+    return f"Not enough memory: it needs {needed} ({parts}) and may use {format_memory(free)}, minus a safety margin."
 
 
 def fit_summary(found: Assessment) -> str:

@@ -11,14 +11,18 @@ Documentation/ABI/testing/sysfs-bus-pci (class, vendor, current_link_speed, curr
 from __future__ import annotations
 
 import importlib
+import platform
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["ListedGpu", "NvidiaGpu", "PciGpu", "distinct_gpus", "nvidia_gpus", "pci_gpus"]
+from offload.devices.machine import DeviceSpeed
 
+__all__ = ["ListedGpu", "NvidiaGpu", "PciGpu", "distinct_gpus", "driver_versions", "nvidia_gpus", "pci_gpus"]
+
+_Answer = TypeVar("_Answer")
 _DEVICES = Path("/sys/bus/pci/devices")
 _DISPLAY_CLASS = 0x03
 _VENDORS = {0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
@@ -83,20 +87,34 @@ class NvidiaGpu:
     link_bytes_per_s: float | None
 
 
-def nvidia_gpus(library: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> tuple[NvidiaGpu, ...]:
+def _nvml() -> Any:
+    return importlib.import_module("pynvml")
+
+
+def nvidia_gpus(library: Callable[[], Any] = _nvml) -> tuple[NvidiaGpu, ...]:
     """Return the GPUs that the driver reports; none without the driver or its library."""
+    return _ask_driver(library, lambda nvml: tuple(_gpus(nvml)), ())
+
+
+def driver_versions(library: Callable[[], Any] = _nvml) -> str:
+    """Return the version of the system, to which most drivers belong, and of NVIDIA's driver where there is one."""
+    nvidia = _ask_driver(library, lambda nvml: f", NVIDIA {nvml.nvmlSystemGetDriverVersion()}", "")
+    return f"{platform.system()} {platform.release()}{nvidia}"
+
+
+def _ask_driver(library: Callable[[], Any], question: Callable[[Any], _Answer], otherwise: _Answer) -> _Answer:
     try:
         nvml = library()
     except ImportError:
-        return ()
+        return otherwise
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
-        return ()
+        return otherwise
     try:
-        return tuple(_gpus(nvml))
+        return question(nvml)
     except nvml.NVMLError:
-        return ()
+        return otherwise
     finally:
         nvml.nvmlShutdown()
 
@@ -138,7 +156,8 @@ _APPLE = re.compile(r"Apple M\d")
 class ListedGpu:
     """A GPU as ggml lists it: bytes of memory, 0 if unknown, and its `address` on the PCI bus, "" without one.
 
-    The link to a GPU of another machine is measured; those of this machine have None.
+    The link to a GPU of another machine is measured; those of this machine have None. `speed` is None where it was not
+    measured.
     """
 
     name: str
@@ -149,6 +168,12 @@ class ListedGpu:
     address: str
     link_bytes_per_s: float | None = None
     link_latency_s: float | None = None
+    speed: DeviceSpeed | None = None
+
+    @property
+    def key(self) -> str:
+        """The name that its measurements are kept by."""
+        return f"{self.name} {self.description} {self.total_bytes}"
 
     @property
     def has_unified_memory(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["HOST_NAME", "Device", "DeviceKind", "Machine"]
+__all__ = ["HOST_NAME", "Device", "DeviceKind", "DeviceSpeed", "Machine"]
 
 HOST_NAME = "CPU"  # as llama.cpp calls it
 
@@ -21,9 +21,23 @@ class DeviceKind(StrEnum):
     INTEGRATED = "integrated"
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceSpeed:
+    """What a device was measured to do: bytes of weights that it reads a second for one token, and operations
+    (multiplications and additions) a second for many.
+
+    `others_share` is the share of the processors that others took meanwhile, None where it is unknown.
+    """
+
+    bytes_per_s: float
+    operations_per_s: float
+    others_share: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it.
+    """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it;
+    `speed` is what matrix products reached, of a GPU on which they were measured.
 
     `link_latency_s`, the time of asking and getting an answer, is known of devices of other machines only.
     """
@@ -36,6 +50,7 @@ class Device:
     link_bytes_per_s: float | None = None
     link_latency_s: float | None = None
     description: str = ""
+    speed: DeviceSpeed | None = None
 
     @property
     def is_remote(self) -> bool:

@@ -94,7 +94,7 @@ def _too_large(request: ContextRequest, n_ctx: int, n_fitting: int) -> EngineErr
     assert request.free_bytes is not None
     needed, free = (n_bytes // _MIB for n_bytes in (request.cache_bytes(n_ctx), request.free_bytes))
     return EngineError(
-        f"A context of {n_ctx:,} tokens needs {needed:,} MiB of KV cache and {free:,} MiB of memory are free.",
+        f"Not enough memory: a context of {n_ctx:,} tokens needs {needed:,} MiB of KV cache and may use {free:,} MiB.",
         f"Use a --ctx of at most {n_fitting:,}, or a smaller --kv-type such as q8_0.",
     )
 

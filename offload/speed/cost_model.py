@@ -16,6 +16,7 @@ __all__ = ["Rates", "Work", "decode_s", "expected_rates", "prefill_s"]
 # of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp), on processors too; but those unpack meanwhile,
 # which counts for itself, and come near to what was measured where nothing is to be unpacked.
 _REACHED = {DeviceKind.GPU: 0.65, DeviceKind.INTEGRATED: 0.65, DeviceKind.CPU: 0.95}
+_REACHED_OF_PRODUCTS = 0.9  # the share of what matrix products alone were measured to reach: norms and attention beside
 # Operations of a prompt for each byte a second of bandwidth, from the same benchmarks: 60 to 150 on discrete GPUs,
 # about 25 on Apple's, about 15 on processors.
 _OPERATIONS_PER_BYTE = {DeviceKind.GPU: 75.0, DeviceKind.INTEGRATED: 25.0, DeviceKind.CPU: 15.0}
@@ -69,20 +70,33 @@ class Work:
 def expected_rates(machine: Machine) -> Rates:
     """Return the rates to expect of `machine` before any measurement."""
     devices = (machine.host, *machine.gpus)
-    bandwidths = {device.name: device.bytes_per_s or _ASSUMED_BYTES_PER_S[device.kind] for device in devices}
-    seconds_per_byte = {device.name: 1 / (_REACHED[device.kind] * bandwidths[device.name]) for device in devices}
+    seconds_per_byte = {device.name: 1 / _reached_bytes_per_s(device) for device in devices}
     return Rates(
         seconds_per_byte=seconds_per_byte,
         attention_seconds_per_byte=seconds_per_byte[machine.host.name],
-        seconds_per_operation={
-            device.name: 1 / (_OPERATIONS_PER_BYTE[device.kind] * bandwidths[device.name]) for device in devices
-        },
+        seconds_per_operation={device.name: 1 / _reached_operations_per_s(device) for device in devices},
         link_seconds_per_byte={
             device.name: _link_seconds_per_byte(device) for device in machine.gpus if not device.is_remote
         },
         known=frozenset(device.name for device in devices if device.bytes_per_s),
         latency_s={device.name: device.link_latency_s for device in machine.gpus if device.link_latency_s is not None},
     )
+
+
+def _reached_bytes_per_s(device: Device) -> float:
+    if device.speed:
+        return _REACHED_OF_PRODUCTS * device.speed.bytes_per_s
+    return _REACHED[device.kind] * _bytes_per_s(device)
+
+
+def _reached_operations_per_s(device: Device) -> float:
+    if device.speed:
+        return _REACHED_OF_PRODUCTS * device.speed.operations_per_s
+    return _OPERATIONS_PER_BYTE[device.kind] * _bytes_per_s(device)
+
+
+def _bytes_per_s(device: Device) -> float:
+    return device.bytes_per_s or _ASSUMED_BYTES_PER_S[device.kind]
 
 
 def decode_s(work: Work, rates: Rates) -> float:

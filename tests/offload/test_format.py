@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from offload.format import format_speed_range
+from offload.format import format_bandwidth, format_speed_range
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,7 @@ from offload.format import format_speed_range
 )
 def test_a_speed_that_is_uncertain_is_a_range(tps: float, uncertainty: float, wanted: str) -> None:
     assert format_speed_range(tps, uncertainty) == wanted
+
+
+def test_a_bandwidth_has_tenths_where_they_say_something() -> None:
+    assert [format_bandwidth(rate) for rate in (1.84e9, 9.99e9, 10e9, 1008e9)] == ["1.8", "10.0", "10", "1,008"]

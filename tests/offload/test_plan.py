@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offload.devices.machine import Machine
+from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
@@ -122,7 +122,7 @@ def test_a_model_larger_than_all_memory_will_not_run_and_the_numbers_say_why() -
     found = planned("qwen3-30b-a3b", "Q4_K_M", MACHINES["container of 4 GiB"])
     assert found.assessment.verdict is FitLevel.WONT_RUN
     assert found.assessment.shares == ()
-    assert "3.6 GiB are free" in found.warnings[0]
+    assert "may use 3.6 GiB" in found.warnings[0]
 
 
 def test_a_gpu_of_unknown_bandwidth_gets_layers_and_no_made_up_speed() -> None:
@@ -132,6 +132,22 @@ def test_a_gpu_of_unknown_bandwidth_gets_layers_and_no_made_up_speed() -> None:
     assert found.assessment.shares[0].n_layers == 33
     assert found.assessment.speed is None
     assert "is unknown" in found.warnings[0]
+
+
+def test_a_gpu_that_is_slower_than_the_processor_gets_no_layers_and_the_reason_is_given() -> None:
+    host = MACHINES["processor only, 32 GB"].host
+    slow = Device(
+        name="Vulkan0", kind=DeviceKind.GPU, total_bytes=8 * GIB, free_bytes=8 * GIB, speed=DeviceSpeed(2e9, 20e9)
+    )
+    slow = replace(slow, bytes_per_s=2e9)
+    found = planned("llama-3.1-8b", "Q4_K_M", Machine(host, (slow,)))
+    assert found.assessment.shares[0].n_layers == 0
+    assert found.assessment.speed is not None
+    assert any("Vulkan0 gets no layers: it reads weights at 1.8 GB/s" in warning for warning in found.warnings)
+    fast = replace(slow, speed=DeviceSpeed(200e9, 20e12))
+    assert not any(
+        "no layers" in warning for warning in planned("llama-3.1-8b", "Q4_K_M", Machine(host, (fast,))).warnings
+    )
 
 
 def test_a_machine_without_any_memory_is_planned_for_without_a_crash() -> None:

@@ -10,29 +10,24 @@ import ctypes
 import os
 import sys
 import threading
-import timeit
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_size_t, c_void_p
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+from app.engine.llama.device_speed import measure_rpc_link, measure_speed
 from app.engine.llama.native import Buffer, ggml_function, lib
 from offload.devices.gpus import ListedGpu
-from offload.devices.machine import HOST_NAME
+from offload.devices.machine import HOST_NAME, DeviceSpeed
 from offload.placement.actual_usage import DeviceUsage
 from quantizer.errors import EngineError
 
-__all__ = ["add_rpc_servers", "buffer_bytes_by_device", "ggml_gpus", "gpu_address", "measure_rpc_link", "rpc_function"]
+__all__ = ["add_rpc_servers", "buffer_bytes_by_device", "ggml_gpus", "gpu_address", "rpc_function"]
 
 _FIELDS = {"model": "weight_bytes", "KV": "cache_bytes", "RS": "cache_bytes", "compute": "compute_bytes"}
 _REMOTE = "RPC"
 _DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
-_TYPE_I8 = 24  # GGML_TYPE_I8@0.3.36
 _ANSWER_TIMEOUT_S = 10.0
-_N_BYTES = 4 << 20  # 34 ms on a link of a gigabit; llama.cpp sends no more than a hash of 10 MiB and above
-_N_REPEATS = 5
 
 
 class _Properties(ctypes.Structure):
@@ -49,8 +44,14 @@ class _Properties(ctypes.Structure):
     ]
 
 
-def ggml_gpus(*, with_links: bool = False) -> Iterator[ListedGpu]:
-    """Yield every GPU in the order of ggml and llama.cpp; measure the bandwidth to other machines `with_links`."""
+def ggml_gpus(
+    *, with_links: bool = False, known_speeds: Mapping[str, DeviceSpeed] | None = None
+) -> Iterator[ListedGpu]:
+    """Yield every GPU in the order of ggml and llama.cpp.
+
+    Measures the way to those of other machines `with_links`, and the speed of each whose key `known_speeds` lacks,
+    unless that is None.
+    """
     read = ggml_function("ggml_backend_dev_get_props", None, c_void_p, ctypes.POINTER(_Properties))
     for address in _gpus():
         properties = _Properties()
@@ -59,6 +60,8 @@ def ggml_gpus(*, with_links: bool = False) -> Iterator[ListedGpu]:
         if with_links and gpu.name.startswith(_REMOTE):
             latency_s, bytes_per_s = measure_rpc_link(address)
             gpu = replace(gpu, link_latency_s=latency_s, link_bytes_per_s=bytes_per_s)
+        if known_speeds is not None:
+            gpu = replace(gpu, speed=known_speeds.get(gpu.key) or measure_speed(address, gpu.free_bytes))
         yield gpu
 
 
@@ -150,44 +153,3 @@ def _add(endpoint: str) -> None:
 def _give_up(endpoint: str) -> None:
     print(f"The RPC server {endpoint} does not answer: it serves one program at a time", file=sys.stderr, flush=True)
     os._exit(1)
-
-
-class _InitParams(ctypes.Structure):
-    """ggml_init_params@0.3.36."""
-
-    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
-
-
-def measure_rpc_link(device: int) -> tuple[float, float]:
-    """Return the seconds of a round trip to the native `device` with few bytes, and its bytes a second with many.
-
-    Each is the best of several tries. Raises EngineError without memory there.
-    """
-    with ExitStack() as owned:
-        tensor = _tensor_on(device, owned)
-        data = ctypes.create_string_buffer(_N_BYTES)
-        ggml_function("ggml_backend_tensor_set", None, c_void_p, c_void_p, c_size_t, c_size_t)(
-            tensor, data, 0, _N_BYTES
-        )
-        read = ggml_function("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
-        latency_s, whole_s = (
-            min(timeit.repeat(partial(read, tensor, data, 0, n_bytes), number=1, repeat=_N_REPEATS))
-            for n_bytes in (1, _N_BYTES)
-        )
-    return latency_s, _N_BYTES / max(whole_s - latency_s, 1e-9)
-
-
-def _tensor_on(device: int, owned: ExitStack) -> int:
-    """Return a tensor of bytes in memory of `device`; `owned` frees both."""
-    memory_type = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(device)
-    buffer = ggml_function("ggml_backend_buft_alloc_buffer", c_void_p, c_void_p, c_size_t)(memory_type, _N_BYTES)
-    if not buffer:
-        raise EngineError("A device has too little memory for measuring its bandwidth.", "Free memory there.")
-    owned.callback(ggml_function("ggml_backend_buffer_free", None, c_void_p), buffer)
-    context = ggml_function("ggml_init", c_void_p, _InitParams)(_InitParams(1 << 16, None, True))
-    owned.callback(ggml_function("ggml_free", None, c_void_p), context)
-    new_tensor = ggml_function("ggml_new_tensor_1d", c_void_p, c_void_p, ctypes.c_int, ctypes.c_int64)
-    tensor: int = new_tensor(context, _TYPE_I8, _N_BYTES)
-    base = ggml_function("ggml_backend_buffer_get_base", c_void_p, c_void_p)(buffer)
-    ggml_function("ggml_backend_tensor_alloc", ctypes.c_int, c_void_p, c_void_p, c_void_p)(buffer, tensor, base)
-    return tensor

@@ -22,6 +22,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._utils import errnull_file, outnull_file
 
 from app.engine.backend import MemoryShortError
+from offload.format import format_memory
 from quantizer.errors import EngineError, RequestError, redact_paths
 
 __all__ = [
@@ -49,6 +50,7 @@ MAX_PROMPT_BYTES = 16 << 20
 _N_LOG_LINES = 50
 _MIB = 1 << 20
 _BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
+_BUFFER_BYTES = re.compile(r"buffer of size (\d+)")
 _OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device|Host)Memory")
 # Names of C++ functions as the compilers of Linux and macOS make them, and as Microsoft's does.
 _SET_LAYER_INPUTS = (
@@ -106,9 +108,12 @@ def native_log() -> NativeLog:
 
 
 def load_error(what: str, words: str, remedy: str) -> EngineError:
-    """Return the error for `what`, with llama.cpp's last `words`: MemoryShortError if they are about memory."""
-    kind = MemoryShortError if _OF_MEMORY.search(words) else EngineError
-    return kind(f"{what}: {words}", remedy)
+    """Return the error for `what`, with llama.cpp's last `words`; MemoryShortError if they are about memory."""
+    if not _OF_MEMORY.search(words):
+        return EngineError(f"{what}: {words}", remedy)
+    buffer = _BUFFER_BYTES.search(words)
+    needs = f", which needs another {format_memory(int(buffer[1]))}" if buffer else ""
+    return MemoryShortError(f"Not enough memory: {what}{needs}.", remedy)
 
 
 @cache

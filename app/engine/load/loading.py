@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Backend
-from app.engine.cache.state_store import StateStore
+from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_models import (
     has_mtp_layers,
@@ -273,7 +273,8 @@ def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, ow
     """Return the store of states computed with the weights `key`; control vectors count like weights."""
     weights = "-".join([key, *(fingerprint(Path(path), scale) for path, scale in config.control_vectors)])
     max_memory_bytes = host_memory().total_bytes // MEMORY_SHARE
-    store = StateStore(cache_dir / "prefix" / f"{weights}-{backend.facts.layout}", max_memory_bytes)
+    folder = cache_dir / "prefix" / f"{weights}-{backend.facts.layout}"
+    store = StateStore(folder, max_memory_bytes, MAX_DISK_BYTES if config.saves_prefixes else 0)
     owned.callback(store.close)
     return store
 

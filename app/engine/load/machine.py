@@ -16,13 +16,14 @@ from pathlib import Path
 
 from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.model_task import TaskProgress, run_task, serve_task
+from app.protocol.codec import decode, encode
 from offload.devices.bandwidth import measure_read_bandwidth, settled_bandwidth
 from offload.devices.cpu import default_threads
 from offload.devices.cpu_load import is_quiet
 from offload.devices.gpu_table import known_bandwidth
-from offload.devices.gpus import ListedGpu, PciGpu, distinct_gpus, nvidia_gpus, pci_gpus
+from offload.devices.gpus import ListedGpu, PciGpu, distinct_gpus, driver_versions, nvidia_gpus, pci_gpus
 from offload.devices.host_memory import HostMemory, host_memory
-from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from offload.devices.machine import HOST_NAME, Device, DeviceKind, DeviceSpeed, Machine
 from quantizer.errors import EngineError
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "detect_machine",
     "exposure_warning",
     "gpu_device",
+    "known_speeds",
     "list_gpus",
     "survey",
     "unusable_gpus",
@@ -64,7 +66,8 @@ def survey(rpc: Sequence[str], cache_dir: Path) -> Survey:
     check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
     bytes_per_s, is_certain = _host_bandwidth(_bandwidth_file(cache_dir), is_fresh=True)
-    gpus = distinct_gpus(list_gpus(rpc))
+    gpus = distinct_gpus(list_gpus(rpc, cache_dir))
+    _keep_speeds(gpus, cache_dir)
     machine = _machine(memory, bytes_per_s, gpus, on_bus)
     return Survey(machine, memory, unusable_gpus(on_bus, [gpu.address for gpu in gpus]), is_certain)
 
@@ -93,22 +96,60 @@ def _host_bandwidth(file: MachineFile, *, is_fresh: bool) -> tuple[float, bool]:
     return found
 
 
+def _speed_file(cache_dir: Path) -> MachineFile:
+    return MachineFile(cache_dir / "devices.json", f"{this_build()}, {driver_versions()}")
+
+
+def known_speeds(cache_dir: Path) -> dict[str, DeviceSpeed]:
+    """Return the speeds of GPUs by key that were measured with these drivers: on a quiet machine, or in the last
+    minutes."""
+    return _known(_speed_file(cache_dir))
+
+
+def _known(file: MachineFile) -> dict[str, DeviceSpeed]:
+    now_s = time.time()
+    return {
+        key: speed
+        for key, entry in file.entries().items()
+        if is_quiet((speed := decode(DeviceSpeed, entry)).others_share)
+        or 0 <= now_s - entry.get("measured_at_s", 0.0) < _BUSY_AGE_S
+    }
+
+
+def _keep_speeds(gpus: Sequence[ListedGpu], cache_dir: Path) -> None:
+    """Store the speeds that were measured just now."""
+    if not (measured := [gpu for gpu in gpus if gpu.speed]):
+        return  # most machines: no driver is asked for its version
+    file = _speed_file(cache_dir)
+    known = _known(file)
+    for gpu in measured:
+        if gpu.speed != known.get(gpu.key):
+            with contextlib.suppress(OSError):  # the disk is full or read-only: measured again next time
+                file.update(gpu.key, encode(gpu.speed) | {"measured_at_s": time.time()})
+
+
 @dataclass(frozen=True, slots=True)
 class _GpuRequest:
     rpc: tuple[str, ...]
+    known_speeds: Mapping[str, DeviceSpeed]
 
 
-def list_gpus(rpc: Sequence[str]) -> list[ListedGpu]:
-    """Return the GPUs of this machine and of `rpc` servers as the child lists them. Raises EngineError."""
-    return run_task("app.engine.load.machine", _GpuRequest(tuple(rpc)), TaskProgress, ListedGpu)
+def list_gpus(rpc: Sequence[str], cache_dir: Path) -> list[ListedGpu]:
+    """Return the GPUs of this machine and of `rpc` servers as the child lists them.
+
+    It measures each whose speed is not stored in `cache_dir`, which takes about a second. Raises EngineError.
+    """
+    request = _GpuRequest(tuple(rpc), known_speeds(cache_dir))
+    return run_task("app.engine.load.machine", request, TaskProgress, ListedGpu)
 
 
 def detect_machine(gpus: Sequence[ListedGpu], cache_dir: Path) -> Machine:
     """Return this machine with the `gpus` that ggml listed.
 
-    The memory bandwidth of the processor is stored in `cache_dir` once the machine was quiet. Without a GPU it is not
-    measured: it would decide nothing.
+    The memory bandwidth of the processor is stored in `cache_dir` once the machine was quiet, and so are the speeds of
+    `gpus`. Without a GPU it is not measured: it would decide nothing.
     """
+    _keep_speeds(gpus, cache_dir)
     file = _bandwidth_file(cache_dir)
     bytes_per_s = _host_bandwidth(file, is_fresh=False)[0] if gpus else file.entry(HOST_NAME).get("quiet_bytes_per_s")
     return _machine(host_memory(), bytes_per_s, distinct_gpus(gpus), pci_gpus() if gpus else ())
@@ -149,17 +190,19 @@ def gpu_device(
     """Return the device of a GPU that ggml listed.
 
     `links` and `speeds` are the bandwidths of its link and of its memory by address. The table of known GPUs precedes
-    `speeds`.
+    `speeds`, and those what was measured, which no maker gives a bandwidth for.
     """
+    measured = gpu.speed.bytes_per_s if gpu.speed else None
     return Device(
         name=gpu.name,
         kind=DeviceKind.INTEGRATED if gpu.has_unified_memory else DeviceKind.GPU,
         total_bytes=gpu.total_bytes,
         free_bytes=gpu.free_bytes,
-        bytes_per_s=known_bandwidth(gpu.description) or (speeds or {}).get(gpu.address),
+        bytes_per_s=known_bandwidth(gpu.description) or (speeds or {}).get(gpu.address) or measured,
         link_bytes_per_s=gpu.link_bytes_per_s or links.get(gpu.address),
         link_latency_s=gpu.link_latency_s,
         description=gpu.description,
+        speed=gpu.speed,
     )
 
 
@@ -191,7 +234,7 @@ def _listed_gpus(request: _GpuRequest) -> Iterator[ListedGpu]:
     from app.engine.llama.devices import add_rpc_servers, ggml_gpus
 
     add_rpc_servers(request.rpc)
-    yield from ggml_gpus(with_links=True)
+    yield from ggml_gpus(with_links=True, known_speeds=request.known_speeds)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from offload.devices.cpu import cpu_name
-from quantizer.files import write_atomically
+from quantizer.files import private_folder, write_atomically
 
 __all__ = ["MachineFile", "fingerprint", "model_key", "this_build"]
 
@@ -66,7 +66,7 @@ class MachineFile:
         """Replace the fields in `change` of the entry called `name`."""
         data = self._read()
         data.setdefault(self._machine, {}).setdefault(name, {}).update(change)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self._path.parent)
         write_atomically(self._path, json.dumps(data, indent=1), sync=False)
 
     def _read(self) -> dict[str, Any]:

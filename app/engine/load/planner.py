@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.engine.backend import MemoryShortError
-from app.engine.load.machine import check_reachable, detect_machine
+from app.engine.load.machine import check_reachable, detect_machine, known_speeds
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.run_history import fitted_rates
 from app.engine.load.sizing import requested_run
@@ -75,16 +75,17 @@ class LoadPlanner:
     def attempt(self, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
         """Return how to load with `config`, whose context is chosen, and `setting`.
 
-        With a GPU the plan decides the cells and how layers are computed; without one everything stays as measured.
+        Where layers go to a GPU the plan decides the cells and how they are computed; without, everything stays as
+        measured.
         Raises UsageError for a KV cache that the model cannot have.
         """
         machine = with_reserved(self.machine, self.excess)
         requested = requested_run(config, is_fused=setting.flash_attention)
         rates = self.rates_of(machine)
-        if not machine.gpus:
+        found = dry_plan(self.model, requested, machine, rates, self.dry_run) if machine.gpus else None
+        parameters = parameters_of(found.assessment) if found else ON_HOST
+        if found is None or not parameters.devices:
             return LoadAttempt(config, setting, plan(self.model, requested, machine, rates))
-        found = dry_plan(self.model, requested, machine, rates, self.dry_run)
-        parameters = parameters_of(found.assessment)
         setting = replace(
             setting,
             flash_attention=found.run_config.is_fused,
@@ -97,7 +98,7 @@ class LoadPlanner:
         """Return how to load with less memory after `attempt` failed, None when nothing is left to reduce.
 
         GPUs get less, even of what the user chose, and the processor the rest. Without GPUs the context is halved, if
-        it `may_shorten`.
+        it `may_shorten` and is long enough; else answers get the cells of one context together.
         """
         if attempt.parameters.devices:
             gpus = tuple(replace(gpu, free_bytes=int(_STEP_DOWN * gpu.free_bytes)) for gpu in self.machine.gpus)
@@ -105,7 +106,9 @@ class LoadPlanner:
             return tighter.attempt(replace(attempt.config, gpu_layers=None), attempt.setting)
         n_ctx = attempt.config.n_ctx // 2
         if not may_shorten or n_ctx < MIN_N_CTX:
-            return None
+            n_ctx = attempt.config.n_ctx
+            if attempt.config.n_cells <= n_ctx:
+                return None
         return self.attempt(replace(attempt.config, n_ctx=n_ctx, n_cells=n_ctx), attempt.setting)
 
 
@@ -126,12 +129,12 @@ def load_within_memory(
     except MemoryShortError as error:
         smaller = planner.smaller(attempt, may_shorten=may_shorten)
         if smaller is None:
-            raise _too_large(attempt, error) from error
+            raise _too_large(attempt) from error
         on_notice(f"Memory was too small for the plan, so the model is loaded with less: {_summary(smaller)}.")
     try:
         return load(smaller), smaller
     except MemoryShortError as error:
-        raise _too_large(smaller, error) from error
+        raise _too_large(smaller) from error
 
 
 def _summary(attempt: LoadAttempt) -> str:
@@ -140,14 +143,23 @@ def _summary(attempt: LoadAttempt) -> str:
     return f"{fit_summary(attempt.plan.assessment)}, {context}" if attempt.parameters.devices else context
 
 
-def _too_large(attempt: LoadAttempt, error: MemoryShortError) -> EngineError:
-    planned = ", ".join(
-        f"{format_memory(share.n_bytes)} on {share.device.name} with {format_memory(share.device.free_bytes)} free"
-        for share in attempt.shares
-        if share.n_bytes
+def _too_large(attempt: LoadAttempt) -> EngineError:
+    """Return the error with what was needed and free; llama.cpp's words about its buffers are in the log only."""
+    host, profile = attempt.plan.assessment.machine.host, attempt.plan.assessment.profile
+    planned = [(share.device, share.n_bytes) for share in attempt.shares if share.n_bytes]
+    needs = planned or [(host, profile.total_bytes)]
+    texts = [
+        f"the model needs {format_memory(n_bytes)} on {device.name} and may use {format_memory(device.free_bytes)}"
+        for device, n_bytes in needs
+    ]
+    beyond = ""
+    if all(n_bytes <= device.free_bytes for device, n_bytes in needs):
+        beyond = ", but llama.cpp takes more than was planned"
+    return EngineError(
+        f"Not enough memory: {', '.join(texts)}{beyond}.",
+        "Close programs that take memory, raise a limit such as `ulimit -v`, use a smaller --ctx, or a smaller "
+        "quantization.",
     )
-    cause = f"{error.cause.rstrip('.')}. The plan was {planned}." if planned else error.cause
-    return EngineError(cause, "Close programs that take memory, use a smaller --ctx, or a smaller quantization.")
 
 
 class LoadDevices:
@@ -178,7 +190,7 @@ class LoadDevices:
         """
         from app.engine import llama
 
-        machine = detect_machine(self._gpus(with_links=True), self._cache_dir)
+        machine = detect_machine(self._gpus(is_measured=True), self._cache_dir)
         model = PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
         excess = decode(ExcessUsage, self._excess.entry(key))
         return LoadPlanner(model, machine, partial(llama.dry_compute_bytes, path), excess, self._rates_of)
@@ -202,7 +214,10 @@ class LoadDevices:
         if attempt.shares:
             self._excess.update(key, encode(excess_usage(attempt.shares, usage)))
 
-    def _gpus(self, *, with_links: bool = False) -> list[ListedGpu]:
+    def _gpus(self, *, is_measured: bool = False) -> list[ListedGpu]:
         from app.engine import llama
 
-        return list(llama.ggml_gpus(with_links=with_links)) if self._uses_gpu else []
+        if not self._uses_gpu:
+            return []
+        speeds = known_speeds(self._cache_dir) if is_measured else None
+        return list(llama.ggml_gpus(with_links=is_measured, known_speeds=speeds))

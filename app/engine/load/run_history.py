@@ -20,7 +20,7 @@ from offload.devices.machine import HOST_NAME, Machine
 from offload.speed.cost_model import Rates, Work, expected_rates
 from offload.speed.rate_fitting import Run, fit_rates
 from offload.speed.run_selection import MeasuredSpeed, estimate_speed
-from quantizer.files import try_lock
+from quantizer.files import private_folder, try_lock
 
 __all__ = ["RunHistory", "RunRecord", "fitted_rates", "machine_key", "measured_runs"]
 
@@ -64,7 +64,7 @@ class RunHistory:
         if not lines:
             return True
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self._path.parent)
             lock = try_lock(self._path.with_suffix(".lock"), _LOCK_TIMEOUT_S)
             if lock is None:
                 return False

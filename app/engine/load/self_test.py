@@ -15,6 +15,7 @@ from app.engine.load.machine_file import MachineFile
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.cpu import cpu_name, default_threads
 from quantizer.errors import EngineError, UserError
+from quantizer.memory_limit import out_of_memory
 from quantizer.process import python_command, run_to_exit
 
 __all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
@@ -39,7 +40,7 @@ class SelfTestResult:
 def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestResult:
     """Return the stored result for this build and processor, or run the test and store its result.
 
-    Raises EngineError when the test cannot run at all.
+    Raises EngineError when the test cannot run at all, which says nothing about the build.
     """
     results = MachineFile(cache_dir / "selftest.json", _build_key())
     known = results.entry("repacking").get("is_safe")
@@ -55,6 +56,11 @@ def _survives(child: tuple[str, ...]) -> bool:
         status, _, stderr = run_to_exit(child, TIMEOUT_S)
     except TimeoutError:
         return False
+    except OSError as error:
+        cause = f"The self-test of llama.cpp cannot be started: {error.strerror}."
+        raise EngineError(cause, "Free memory or processes.") from error
+    if status and (shortage := out_of_memory("self-test of llama.cpp", stderr.lines)):
+        raise shortage
     if status == _CANNOT_RUN:
         reason = (stderr.lines or ("no output",))[-1]
         raise EngineError(f"The self-test of llama.cpp cannot run: {reason[:300]}", "Install localllm again.")

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import psutil
-
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.settings.settings import Settings
 from offload.advice.remedies import Remedy
+from offload.devices.host_memory import host_memory
 from offload.devices.machine import Machine
 from offload.footprint.context import ContextRequest, plan_context
 from offload.footprint.kv_cache import (
@@ -51,7 +50,7 @@ def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> t
             n_sequences=config.n_sequences,
             bytes_per_cell=bytes_per_cell(types, shape),
             weight_bytes=sum(path.stat().st_size for path in shard_paths(header)),
-            free_bytes=psutil.virtual_memory().available if is_on_host else None,
+            free_bytes=host_memory().free_bytes if is_on_host else None,
             windowed_bytes_per_cell=types.n_bytes(
                 sum(layer.k_elements for layer in windowed), sum(layer.v_elements for layer in windowed)
             ),

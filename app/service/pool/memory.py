@@ -174,7 +174,7 @@ class MachineMemory:
 
         if not self._has_gpu:
             return []
-        gpus = list_gpus(parse_rpc_endpoints(self._settings.rpc))
+        gpus = list_gpus(parse_rpc_endpoints(self._settings.rpc), self._settings.cache_dir)
         self._has_gpu = bool(gpus)
         return gpus
 

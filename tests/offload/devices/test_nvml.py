@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import platform
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from offload.devices.gpus import nvidia_gpus
+from offload.devices.gpus import driver_versions, nvidia_gpus
 
 
 class _Error(Exception):
@@ -25,6 +26,7 @@ class Driver:
 
     def __getattr__(self, name: str) -> Any:
         answers = {
+            "nvmlSystemGetDriverVersion": "580.95.05",
             "nvmlDeviceGetCount": 1,
             "nvmlDeviceGetHandleByIndex": "handle",
             "nvmlDeviceGetPciInfo": SimpleNamespace(busId=self.bus_id),
@@ -72,3 +74,9 @@ def test_without_the_library_no_card_is_reported() -> None:
         raise ModuleNotFoundError("pynvml")
 
     assert nvidia_gpus(missing) == ()
+
+
+def test_drivers_are_those_of_the_system_and_of_nvidia() -> None:
+    system = driver_versions(lambda: Driver("nvmlInit"))
+    assert platform.release() in system
+    assert driver_versions(lambda: Driver()) == f"{system}, NVIDIA 580.95.05"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from offload.devices.machine import Device, DeviceKind, Machine
+from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
 from offload.speed.cost_model import Work, decode_s, expected_rates, prefill_s
 
 GB = 10**9
@@ -52,3 +52,11 @@ def test_weights_of_the_processor_are_lent_to_a_gpu_where_a_prompt_is_computed_f
 def test_unknown_rates_are_not_called_known() -> None:
     rates = expected_rates(Machine(HOST, (replace(CARD, bytes_per_s=None),)))
     assert rates.known == {"CPU"}
+
+
+def test_what_was_measured_on_a_device_precedes_what_its_maker_says() -> None:
+    throttled = replace(CARD, speed=DeviceSpeed(100e9, 1e12))
+    rates = expected_rates(Machine(HOST, (throttled,)))
+    assert rates.seconds_per_byte["GPU0"] == pytest.approx(1 / (0.9 * 100e9))
+    assert rates.seconds_per_operation["GPU0"] == pytest.approx(1 / (0.9 * 1e12))
+    assert rates.seconds_per_byte["CPU"] == RATES.seconds_per_byte["CPU"]

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.llama.native import Buffer, parse_buffer
+from app.engine.backend import MemoryShortError
+from app.engine.llama.native import Buffer, load_error, parse_buffer
 
 MIB = 1 << 20
 
@@ -21,3 +22,14 @@ MIB = 1 << 20
 )
 def test_a_line_of_the_log_is_parsed_as_a_buffer_or_none(line: str, buffer: Buffer | None) -> None:
     assert parse_buffer(line) == buffer
+
+
+def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> None:
+    words = "ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 173598848 graph_reserve: failed"
+    error = load_error("llama.cpp cannot make a context of 16384 tokens", words, "Use a smaller --ctx.")
+    assert isinstance(error, MemoryShortError)
+    assert str(error) == (
+        "Not enough memory: llama.cpp cannot make a context of 16384 tokens, which needs another 166 MiB. "
+        "Use a smaller --ctx."
+    )
+    assert "unknown model architecture" in load_error("llama.cpp cannot load x", "unknown model architecture", "").cause

@@ -1,7 +1,8 @@
-"""Loads a model over RPC servers as planned and reports the result; a child, since native code may end it.
+"""Loads a model onto GPUs as planned and reports the result; a child, since native code may end it.
 
-Usage: python real_placement.py MODEL.gguf CACHE_DIR ENDPOINT,ENDPOINT N_CTX FREE_BYTES; prints one JSON object.
-Without servers the processor has everything; FREE_BYTES is the assumed memory of each server, 0 the reported one.
+Usage: python real_placement.py MODEL.gguf CACHE_DIR GPUS N_CTX FREE_BYTES; prints one JSON object. GPUS is "" for the
+processor alone, "real" for the GPUs of this machine, or ENDPOINT,ENDPOINT for RPC servers. FREE_BYTES is the assumed
+memory of each GPU, 0 the reported one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from app.engine.backend import Chunk
+from app.engine.llama import LlamaBackend
 from app.engine.load import planner as devices
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine
@@ -24,11 +28,12 @@ from offload.placement.actual_usage import DeviceUsage
 from quantizer.errors import UserError
 
 PROMPT = tuple(range(1, 40))
+N_TOKENS = 16
 
 
 def main() -> None:
     path, cache_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    endpoints = tuple(part for part in sys.argv[3].split(",") if part)
+    endpoints = () if sys.argv[3] == "real" else tuple(part for part in sys.argv[3].split(",") if part)
     report: dict[str, Any] = {"notices": []}
     check_load = devices.LoadDevices.check_load
 
@@ -45,13 +50,15 @@ def main() -> None:
         return Machine(
             replace(machine.host, bytes_per_s=1e6),
             tuple(
-                replace(gpu, free_bytes=free_bytes or gpu.free_bytes, bytes_per_s=1e12, link_latency_s=0.0)
+                replace(gpu, free_bytes=free_bytes or gpu.free_bytes, bytes_per_s=1e12, link_latency_s=0.0, speed=None)
                 for gpu in machine.gpus
             ),
         )
 
     devices.detect_machine = fast  # type: ignore[assignment]
-    config = EngineConfig(n_ctx=n_ctx, n_cells=n_ctx, n_threads=1, n_sequences=2, rpc=endpoints)
+    config = EngineConfig(
+        n_ctx=n_ctx, n_cells=n_ctx, n_threads=1, n_sequences=2, uses_gpu=bool(sys.argv[3]), rpc=endpoints
+    )
     listener = LoadListener(
         lambda _fraction: True, report["notices"].append, lambda plan: report.update(plan=encode(plan))
     )
@@ -61,9 +68,22 @@ def main() -> None:
         print(json.dumps(report | {"error": str(error), "kind": type(error).__name__}))
         return
     with loaded.owned:
-        loaded.backend.decode([Chunk(0, 0, PROMPT, 1)])
-        logits = loaded.backend.logits(len(PROMPT) - 1)
-        print(json.dumps(report | {"best": int(logits.argmax()), "is_on_host": loaded.backend.facts.is_on_host}))
+        answer, margins = greedy(loaded.backend)
+        report |= {"answer": answer, "margins": margins, "is_on_host": loaded.backend.facts.is_on_host}
+        print(json.dumps(report))
+
+
+def greedy(backend: LlamaBackend) -> tuple[list[int], list[float]]:
+    """Return the most likely next tokens, and by how much each precedes the second."""
+    answer, margins, chunk = list[int](), list[float](), Chunk(0, 0, PROMPT, 1)
+    while len(answer) < N_TOKENS:
+        backend.decode([chunk])
+        logits = backend.logits(len(chunk.tokens) - 1)
+        second, first = np.argsort(logits)[-2:]
+        answer.append(int(first))
+        margins.append(float(logits[first] - logits[second]))
+        chunk = Chunk(0, len(PROMPT) + len(answer) - 1, (int(first),), 1)
+    return answer, margins
 
 
 if __name__ == "__main__":

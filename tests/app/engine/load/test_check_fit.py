@@ -56,11 +56,13 @@ def test_a_partly_offloaded_model_needs_a_yes_when_the_user_can_be_asked() -> No
 def test_a_model_beyond_all_memory_is_an_error_with_remedies_unless_the_user_agrees() -> None:
     hopeless = planned(6)
     assert hopeless.assessment.verdict is FitLevel.WONT_RUN
-    with pytest.raises(EngineError, match=r"It needs .* are free.* What would help: .*quantize .* with --yes"):
+    with pytest.raises(
+        EngineError, match=r"Not enough memory: it needs .* and may use .* What would help: .*quantize .* with --yes"
+    ):
         check_fit(hopeless, UnfitPolicy.WARN)
     with pytest.raises(UnfitError):
         check_fit(hopeless, UnfitPolicy.ASK)
-    assert "It needs" in check_fit(hopeless, UnfitPolicy.LOAD)
+    assert "it needs" in check_fit(hopeless, UnfitPolicy.LOAD)
 
 
 def test_a_gpu_without_layers_is_an_error() -> None:

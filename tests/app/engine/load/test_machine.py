@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from app.engine.load import machine as machine_module
 from app.engine.load.machine import (
     detect_machine,
     gpu_device,
+    known_speeds,
     list_gpus,
     survey,
     unusable_gpus,
@@ -17,7 +20,7 @@ from app.engine.load.machine import (
 from app.engine.load.machine_file import MachineFile, this_build
 from offload.devices.bandwidth import ReadBandwidth
 from offload.devices.gpus import ListedGpu, PciGpu
-from offload.devices.machine import Device, DeviceKind
+from offload.devices.machine import Device, DeviceKind, DeviceSpeed
 
 GIB = 1 << 30
 CARD = ListedGpu("CUDA0", "NVIDIA GeForce RTX 3060", False, 11 * GIB, 12 * GIB, "0000:01:00.0")
@@ -78,7 +81,7 @@ def test_the_memory_of_a_busy_machine_is_measured_again_once_it_is_quiet(
 ) -> None:
     measured = [ReadBandwidth(9e9, 2, 1 << 30, 6, 0.8), ReadBandwidth(22e9, 2, 1 << 30, 6, 0.02)]
     monkeypatch.setattr(machine_module, "measure_read_bandwidth", lambda _n_threads: measured.pop(0))
-    monkeypatch.setattr(machine_module, "list_gpus", lambda _rpc: [])
+    monkeypatch.setattr(machine_module, "list_gpus", lambda _rpc, _cache_dir: [])
     busy = survey((), tmp_path)
     assert (busy.machine.host.bytes_per_s, busy.is_certain) == (9e9, False)
     assert detect_machine([CARD], tmp_path).host.bytes_per_s == 9e9, "not measured again at each load"
@@ -90,8 +93,34 @@ def test_the_memory_of_a_busy_machine_is_measured_again_once_it_is_quiet(
     assert (again.machine.host.bytes_per_s, again.is_certain) == (22e9, True)
 
 
-def test_the_process_that_lists_gpus_lists_each_that_the_engine_can_use() -> None:
-    listed = list_gpus(())
+def test_the_speed_of_a_gpu_is_measured_once_for_each_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = DeviceSpeed(300e9, 20e12, others_share=0.01)
+    machine = detect_machine([replace(CARD, speed=speed)], tmp_path)
+    assert machine.gpus[0].speed == speed
+    assert known_speeds(tmp_path) == {CARD.key: speed}
+    monkeypatch.setattr(machine_module, "driver_versions", lambda: "a newer one")
+    assert known_speeds(tmp_path) == {}
+
+
+def test_the_speed_of_a_gpu_beside_other_programs_is_measured_again_after_some_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = DeviceSpeed(3e9, 20e9, others_share=0.7)
+    detect_machine([replace(CARD, speed=busy)], tmp_path)
+    assert known_speeds(tmp_path) == {CARD.key: busy}
+    later_s = time.time() + 601
+    monkeypatch.setattr(machine_module.time, "time", lambda: later_s)
+    assert known_speeds(tmp_path) == {}
+
+
+def test_a_gpu_whose_maker_gives_no_bandwidth_has_the_one_that_was_measured() -> None:
+    unknown = ListedGpu("Vulkan0", "llvmpipe", False, GIB, GIB, "", speed=DeviceSpeed(2e9, 20e9))
+    assert gpu_device(unknown, {}).bytes_per_s == 2e9
+    assert gpu_device(replace(CARD, speed=DeviceSpeed(300e9, 20e12)), {}).bytes_per_s == 360e9
+
+
+def test_the_process_that_lists_gpus_lists_each_that_the_engine_can_use(tmp_path: Path) -> None:
+    listed = list_gpus((), tmp_path)
     assert len(listed) == len(list(ggml_gpus()))
     assert all(isinstance(gpu, ListedGpu) and gpu.name for gpu in listed)
 

@@ -9,7 +9,7 @@ from app.engine.backend import MemoryShortError
 from app.engine.load.planner import LoadAttempt, LoadPlanner, load_within_memory
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
-from offload.devices.machine import Machine
+from offload.devices.machine import DeviceSpeed, Machine
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.actual_usage import ExcessUsage
@@ -54,6 +54,13 @@ def test_without_a_gpu_the_measured_settings_are_unchanged_without_a_dry_run() -
     assert attempt.plan.run_config.n_cells == CONFIG.n_cells
 
 
+def test_a_gpu_that_is_slower_than_the_processor_leaves_the_measured_settings_unchanged() -> None:
+    slow = Machine(CARD.host, (replace(CARD.gpus[0], speed=DeviceSpeed(1e9, 20e9)),))
+    attempt = planner(slow).attempt(CONFIG, TUNED)
+    assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, ON_HOST)
+    assert "CUDA0 gets no layers" in attempt.plan.warnings[0]
+
+
 def test_with_a_gpu_layers_go_there_as_planned() -> None:
     attempt = planner(CARD).attempt(CONFIG, replace(TUNED, flash_attention=True))
     assert attempt.parameters.devices == ("CUDA0",)
@@ -91,7 +98,7 @@ def test_a_gpu_with_less_memory_than_reported_gets_fewer_layers_with_a_notice() 
 
 def test_a_second_failure_is_an_error_with_the_numbers() -> None:
     plans, load = planner(CARD), Loader(2)
-    with pytest.raises(EngineError, match=r"unable to allocate.* The plan was .* GiB on CUDA0 with .* free"):
+    with pytest.raises(EngineError, match=r"Not enough memory: the model needs .* GiB on CUDA0 and may use .* GiB"):
         load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, lambda _: None, may_shorten=True)
     assert len(load.attempts) == 2
 
@@ -108,3 +115,19 @@ def test_a_requested_context_is_not_shortened() -> None:
     with pytest.raises(EngineError, match="GiB on CPU"):
         load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, lambda _: None, may_shorten=False)
     assert len(load.attempts) == 1
+
+
+def test_a_context_that_is_not_shortened_keeps_its_length_for_one_answer_at_a_time() -> None:
+    plans, load = planner(WITHOUT_CARD), Loader(1)
+    several = replace(CONFIG, n_cells=16384, n_sequences=8)
+    _, smaller = load_within_memory(plans, plans.attempt(several, TUNED), load, lambda _: None, may_shorten=False)
+    assert (smaller.config.n_ctx, smaller.config.n_cells) == (8192, 8192)
+
+
+def test_an_error_of_memory_repeats_nothing_of_what_llama_cpp_printed() -> None:
+    plans, load = planner(WITHOUT_CARD), Loader(1)
+    with pytest.raises(EngineError) as caught:
+        load_within_memory(plans, plans.attempt(CONFIG, TUNED), load, lambda _: None, may_shorten=False)
+    assert str(caught.value).startswith("Not enough memory: the model needs ")
+    assert "llama.cpp takes more than was planned" in caught.value.cause, "the machine has more than the plan takes"
+    assert "allocate" not in str(caught.value)

@@ -7,6 +7,7 @@ import pytest
 
 from app.engine.load.self_test import SelfTestResult, run_self_test
 from quantizer.errors import EngineError
+from quantizer.memory_limit import MemoryLimit
 
 
 def child(code: str) -> tuple[str, ...]:
@@ -43,3 +44,17 @@ def test_a_test_that_cannot_run_is_an_error_and_stores_no_result(tmp_path: Path)
 
 def test_the_real_child_gives_a_result(tmp_path: Path) -> None:
     assert run_self_test(tmp_path).is_new
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces limits of memory")
+def test_a_test_without_memory_says_nothing_about_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = MemoryLimit("ulimit -v", 500 << 20, 0)
+    monkeypatch.setattr("quantizer.memory_limit.memory_limits", lambda: (limit,))
+    with pytest.raises(EngineError, match=r"Not enough memory: the self-test of llama\.cpp needs more"):
+        run_self_test(tmp_path, child("raise MemoryError"))
+    assert not (tmp_path / "selftest.json").exists()
+
+
+def test_a_test_that_the_system_cannot_start_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="cannot be started: No such file"):
+        run_self_test(tmp_path, ("/nowhere/at/all",))

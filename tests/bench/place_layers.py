@@ -1,8 +1,9 @@
-"""Load planned placements onto two pseudo-GPUs, RPC servers on this machine, and compare the bytes that llama.cpp logs.
+"""Load planned placements onto GPUs and compare the bytes that llama.cpp logs with the plan.
 
-Run: `uv run python tests/bench/place_over_rpc.py [--runs 100] [--seed 0]`. Each run draws a model at a reduced shape, a
-context and the free memory of each device, and plans as loading does. The plan must load, with the weights, cache and
-compute buffers of each device within 3 % of the plan, and never more in all than was free.
+Run: `uv run python tests/bench/place_layers.py [--runs 100] [--seed 0] [--real]`. The GPUs are two pseudo-GPUs, RPC
+servers on this machine, or `--real` those that this build of llama.cpp lists. Each run draws a model at a reduced
+shape, a context and the free memory of each device, and plans as loading does. The plan must load, with the weights,
+cache and compute buffers of each device within 3 % of the plan, and never more in all than was free.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from pathlib import Path
 from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.model import PlacementParams, dry_compute_bytes, dry_context_params
 from app.engine.llama.native import lib, native_log
+from offload.devices.gpus import distinct_gpus
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import PlannedModel
@@ -136,13 +139,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--real", action="store_true", help="use the GPUs of this machine")
     options = parser.parse_args()
     for name, changes in REDUCED.items():
         model_outlines.OUTLINES[name] = replace(OUTLINES[name], **changes)
     lib.llama_backend_init()
-    with pseudo_gpus(free_ports(N_GPUS)) as endpoints:
+    with nullcontext([]) if options.real else pseudo_gpus(free_ports(N_GPUS)) as endpoints:
         add_rpc_servers(endpoints)
-        n_faulty = run_all(options.runs, options.seed, [gpu.name for gpu in ggml_gpus()])
+        if not (names := [gpu.name for gpu in distinct_gpus(ggml_gpus())]):
+            sys.exit("this build of llama.cpp lists no GPU")
+        n_faulty = run_all(options.runs, options.seed, names)
     print(f"{n_faulty} of {options.runs} otherwise than planned")
     sys.exit(n_faulty > 0)
 

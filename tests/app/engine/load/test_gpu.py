@@ -1,0 +1,72 @@
+"""What a real GPU must do, with any backend of llama.cpp; `tests/bench/gpu_backend.sh` builds one that needs none."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine.load.machine import list_gpus
+from offload.devices.gpus import ListedGpu
+from quantizer.process import python_command
+
+pytestmark = pytest.mark.gpu
+GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
+N_PLACEMENTS = 10
+MARGIN = 0.05  # of logits: below it either token is right
+
+
+@pytest.fixture(scope="module")
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> list[ListedGpu]:
+    found = list_gpus((), tmp_path_factory.mktemp("devices"))
+    if not found:
+        pytest.skip("this build of llama.cpp lists no GPU")
+    return found
+
+
+def load(folder: Path, where: str, free_bytes: int = 0) -> dict[str, Any]:
+    script = str(Path(__file__).with_name("real_placement.py"))
+    command = [sys.executable, script, str(GUIDE), str(folder), where, "512", str(free_bytes)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    report: dict[str, Any] = json.loads(run.stdout)
+    return report
+
+
+def test_every_gpu_has_a_speed_that_was_measured(gpus: list[ListedGpu]) -> None:
+    for gpu in gpus:
+        assert gpu.speed is not None, gpu.name
+        assert gpu.speed.operations_per_s > gpu.speed.bytes_per_s > 1e6
+
+
+def test_the_guide_answers_on_a_gpu_as_on_the_processor(gpus: list[ListedGpu], tmp_path: Path) -> None:
+    alone, placed = load(tmp_path, ""), load(tmp_path, "real")
+    assert alone["is_on_host"]
+    assert placed["plan"]["devices"][0]["layers"] > 0, "on " + gpus[0].name
+    n_equal = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(alone["answer"], placed["answer"], strict=True))))
+    assert n_equal == len(alone["answer"]) or alone["margins"][n_equal] < MARGIN
+
+
+@pytest.mark.usefixtures("gpus")
+def test_random_placements_hold_what_was_planned() -> None:
+    seed = str(random.SystemRandom().randrange(1 << 32))
+    arguments = ["--real", "--runs", str(N_PLACEMENTS), "--seed", seed]
+    command = python_command("tests.bench.place_layers", *arguments)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, f"{' '.join(arguments)}\n{run.stdout}{run.stderr}"
+    assert len(re.findall("as planned", run.stdout)) == N_PLACEMENTS
+
+
+def test_two_processes_use_a_gpu_at_once(gpus: list[ListedGpu], tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("real_placement.py")), str(GUIDE), str(tmp_path), "real"]
+    runs = [subprocess.Popen([*command, "512", "0"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    reports = [json.loads(run.communicate(timeout=300)[0]) for run in runs]
+    assert all(run.returncode == 0 for run in runs)
+    assert reports[0]["answer"] == reports[1]["answer"], gpus[0].name
