@@ -6,18 +6,21 @@ errors. Independent of tables.
 
 from __future__ import annotations
 
-import os
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.event_log import log_event
 from quantizer.errors import StorageError
+from quantizer.files import make_private, open_private, private_folder
 
 __all__ = ["Database", "Schema", "migrate_to"]
 
-_BUSY_TIMEOUT_S = 10.0
+_BUSY_TIMEOUT_S, _POLL_S = 10.0, 0.01
+_JOURNALS = ("-wal", "-shm")  # SQLite makes them with the rights of the database
 _NOTHING_DELETED = "Nothing was deleted: move the file away to start afresh, or restore a backup of it."
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space and try again."),
@@ -138,13 +141,13 @@ class Database:
 
 
 def _open(path: Path, schema: Schema) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     _make(path)
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
     connection.row_factory = sqlite3.Row
     try:
         for pragma in schema.pragmas:
-            connection.execute(f"PRAGMA {pragma}")
+            _set(connection, pragma)
         migrate_to(connection, schema)
     except BaseException:
         connection.close()
@@ -152,11 +155,30 @@ def _open(path: Path, schema: Schema) -> sqlite3.Connection:
     return connection
 
 
+def _set(connection: sqlite3.Connection, pragma: str) -> None:
+    """Set `pragma`, also while others use the file: for its journal mode SQLite waits for no lock by itself."""
+    give_up_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.OperationalError as error:
+            if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_s:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
 def _make(path: Path) -> None:
-    """Create the file, readable only by its owner. An existing one is not opened: closing it would release the locks
-    of every other connection of this process, and another process could remove its journal."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    """Create the file, readable only by its owner, or make it and its journals so. An existing one is not opened:
+    closing it would release the locks of every other connection of this process, and another process could remove its
+    journal."""
+    try:
+        open_private(path, is_new=True).close()
+    except FileExistsError:
+        for suffix in ("", *_JOURNALS):
+            if make_private(file := path.with_name(path.name + suffix)):
+                log_event("service", f"{file} was readable by others; now only its owner can read it.")
 
 
 def _primary_code(error: sqlite3.DatabaseError) -> int:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
+
+from quantizer.files import open_private, private_folder
 
 __all__ = ["LOG_NAME", "log_event", "log_to", "logging_to_file"]
 
@@ -51,11 +54,11 @@ def log_to(stream: TextIO) -> logging.Handler:
 def logging_to_file(folder: Path) -> Iterator[None]:
     """Append events to the log in `folder` inside the context; a folder that cannot be written gets none."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOG_NAME).open("a", encoding="utf-8", errors="replace")
+        log = open_private(private_folder(folder) / LOG_NAME)
     except OSError:
         yield
         return
+    file = TextIOWrapper(log, encoding="utf-8", errors="replace")
     handler = log_to(file)
     try:
         yield

@@ -23,7 +23,7 @@ from typing import Any
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
 from quantizer.errors import StorageError, UsageError
-from quantizer.files import explained, try_lock, write_atomically
+from quantizer.files import PRIVATE_FILE, explained, private_folder, try_lock, write_atomically
 
 __all__ = ["ALL_SCOPES", "Key", "KeyFile", "KeyScope", "is_secret", "key_file", "lmstudio_token", "own_key"]
 
@@ -143,12 +143,12 @@ class KeyFile:
     def _changing(self) -> Iterator[list[Key]]:
         """Yield the keys under a lock, and store the list as the block leaves it."""
         with _using(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self._path.parent)
             with _locked(self._path.with_suffix(".lock")):
                 keys = list(self.known())
                 yield keys
                 text = json.dumps({"keys": [_to_json(key) for key in keys]}, indent=1)
-                write_atomically(self._path, text, sync=True, mode=0o600)  # only its owner ever reads a byte of it
+                write_atomically(self._path, text, sync=True, mode=PRIVATE_FILE)
 
     def _read(self) -> tuple[Key, ...]:
         try:

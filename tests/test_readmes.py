@@ -11,7 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("app", "offload", "quantizer", "tui")
 FOLDERS = (*PACKAGES, "assets", "tests")
-READMES = sorted([ROOT / "README.md", *(path for name in FOLDERS for path in (ROOT / name).rglob("README.md"))])
+READMES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / ".github" / "SECURITY.md",
+        *(path for name in FOLDERS for path in (ROOT / name).rglob("README.md")),
+    ]
+)
 MODULES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py") if path.name != "__init__.py")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from app.terminal import printable
 from quantizer.errors import UserError
+from quantizer.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
 
 if TYPE_CHECKING:
     from app.cli.user_interface import ChatOptions
@@ -68,10 +69,13 @@ def _command_line(arguments: list[str]) -> None:
 
 
 def _terminal_app(options: Mapping[str, object]) -> None:
-    from app.settings.settings import load_settings
-
+    save_address_space()
     try:
-        sys.exit(_run_app(load_settings(options), options))
+        check_memory_limit("app", ProcessBytes.COMMAND)
+        with reported_shortage("app"):
+            from app.settings.settings import load_settings
+
+            sys.exit(_run_app(load_settings(options), options))
     except KeyboardInterrupt:  # of the chat in the scrollback
         sys.exit(130)
     except UserError as error:

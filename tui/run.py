@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
-from app.event_log import logging_to_file
+from app.event_log import log_event, logging_to_file
+from app.settings.private_files import keep_private, mark_in_use, remove_prefixes
 from app.settings.settings import Settings
 from app.terminal import printable
-from quantizer.errors import UserError
+from quantizer.errors import StorageError, UserError
+from quantizer.files import open_private, private_folder
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
@@ -77,10 +79,10 @@ def report_of(errors: Sequence[BaseException]) -> str:
 def write_report(report: str, folder: Path, now: datetime) -> Path:
     """Write the report to a new file in `folder` readable by its owner only, and delete the oldest beyond ten; return
     its path. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     path = folder / f"crash-{now:%Y-%m-%d-%H%M%S}-{os.getpid()}.txt"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(report)
+    with open_private(path, is_new=True) as file:
+        file.write(report.encode())
     for old in sorted(folder.glob("crash-*.txt"))[:-_N_KEPT]:
         old.unlink(missing_ok=True)
     return path
@@ -156,7 +158,9 @@ class _AppRun:
     async def run(self) -> None:
         """Show the app until it ends."""
         asyncio.get_running_loop().set_exception_handler(self._on_task_error)
-        with logging_to_file(self._settings.cache_dir):
+        with logging_to_file(self._settings.cache_dir), mark_in_use(self._settings):
+            for sentence in await asyncio.to_thread(_tidy, self._settings):
+                log_event("app", sentence)
             await self._run_logged()
         self.is_saved = True
 
@@ -190,6 +194,21 @@ class _AppRun:
             self.background_errors.append(error)
         else:
             loop.default_exception_handler(context)
+
+
+def _tidy(settings: Settings) -> list[str]:
+    """Make private what derives from chats, and remove prefixes of deleted chats that a service saved afterwards;
+    return what to log."""
+    from app.chat.store import FILE_NAME, ChatStore
+
+    sentences = keep_private(settings)
+    try:
+        if (settings.data_dir / FILE_NAME).exists():
+            with ChatStore(settings.data_dir) as store:
+                remove_prefixes(settings.cache_dir, [chat.prompt_cache_key for chat in store.chats.deleted()])
+    except StorageError as error:  # opening a chat reports it too
+        sentences.append(str(error))
+    return sentences
 
 
 def _quit_on_signals(app: LocalllmApp) -> None:

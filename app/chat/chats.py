@@ -119,6 +119,10 @@ class Chats:
             connection.execute("UPDATE chats SET deleted_ms = NULL WHERE id = ?", (chat_id,))
             return self.get(chat_id)
 
+    def deleted(self) -> list[Chat]:
+        """Return the chats that can be restored."""
+        return self._select("deleted_ms IS NOT NULL", {})
+
     def purge_deleted(self, deleted_before_ms: int) -> int:
         """Purge chats that were deleted before a time, in milliseconds since 1970; return how many."""
         doomed = "SELECT id FROM chats WHERE deleted_ms < ?"

@@ -150,6 +150,12 @@ class Chat:
     settings: ChatSettings = field(default_factory=ChatSettings)
     leaf_id: int | None = None
 
+    @property
+    def prompt_cache_key(self) -> str:
+        """What requests call this chat, so that its prefixes are removed with it. No other chat has it, deleted ones
+        included."""
+        return f"chat-{self.id}-{self.created_ms}"
+
 
 @dataclass(frozen=True, slots=True)
 class Transcript:

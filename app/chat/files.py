@@ -23,7 +23,7 @@ from app.chat.formats.open_webui import is_open_webui, read_open_webui
 from app.chat.formats.plain_messages import is_plain_messages, read_plain_messages
 from app.chat.store import ChatStore
 from quantizer.errors import StorageError, UsageError, UserError
-from quantizer.files import explained, write_atomically
+from quantizer.files import PRIVATE_FILE, explained, write_atomically
 
 __all__ = ["EXPORTS", "MAX_FILE_BYTES", "ImportResult", "export_of", "export_to", "import_file", "read_chats"]
 
@@ -143,8 +143,8 @@ def export_of(path: Path) -> Export:
 
 
 def export_to(path: Path, pieces: Iterable[str]) -> None:
-    """Write `pieces` to `path`. Raises StorageError if it exists already, or the disk fails."""
+    """Write `pieces` to `path`, for its owner only. Raises StorageError if it exists already, or the disk fails."""
     if os.path.lexists(path):
         raise StorageError(f"{path} exists already.", "Name another file.")
     with explained(f"{path} could not be written", "Name another file."):
-        write_atomically(path, pieces, sync=True)
+        write_atomically(path, pieces, sync=True, mode=PRIVATE_FILE)

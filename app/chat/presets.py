@@ -15,7 +15,7 @@ from app.chat.conversation import ChatSettings
 from app.chat.database import storable
 from app.chat.sampling_options import CHAT_OPTIONS, valid_options
 from quantizer.errors import UsageError
-from quantizer.files import explained, write_atomically
+from quantizer.files import PRIVATE_FILE, explained, private_folder, write_atomically
 
 __all__ = ["Presets"]
 
@@ -54,8 +54,9 @@ class Presets:
             raise UsageError("A preset needs a name.", "Enter one.")
         presets = {**self.all(), name: settings}
         with explained(f"{self._path} cannot be written", "Make room, or check the folder."):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, "\n".join(_toml(each, presets[each]) for each in presets), sync=True)
+            private_folder(self._path.parent)
+            text = "\n".join(_toml(each, presets[each]) for each in presets)
+            write_atomically(self._path, text, sync=True, mode=PRIVATE_FILE)
 
     def _text(self) -> str:
         """Return the text of the file, "" where there is none. Raises OSError."""

@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 from app import __version__
 from app.terminal import printable
 from quantizer.errors import UsageError, UserError
+from quantizer.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
 
 if TYPE_CHECKING:
     from app.cli.output.job_events import JobEvents
@@ -62,6 +63,7 @@ _VERBS = {
     "rm": _Verb("app.cli.verbs.rm:rm", "Remove models from the library."),
     "verify": _Verb("app.cli.verbs.verify:verify", "Verify model checksums."),
     "prune": _Verb("app.cli.verbs.prune:prune", "Delete stale downloads and caches."),
+    "forget": _Verb("app.cli.verbs.forget:forget", "Delete chats, and all that derives from them."),
     "completion": _Verb("app.cli.verbs.completion:completion", "Print a shell completion script."),
 }
 
@@ -145,9 +147,12 @@ def main(
 
 def _status(args: Sequence[str] | None, events: JobEvents | None, interface: UserInterface | None) -> int:
     words = list(args) if args is not None else None
+    save_address_space()
     try:
+        check_memory_limit("command", ProcessBytes.COMMAND)
         # click returns the status of what left early, and what the verb returned where none did: nothing
-        left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or interface)
+        with reported_shortage("command"):
+            left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or interface)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

@@ -298,6 +298,8 @@ class ScriptedClient(ScriptedJobs):
         self.requests: list[tuple[Message, ...]] = []
         self.prompts: list[str] = []
         self.schemas: list[object] = []
+        self.forgotten_keys: list[str] = []
+        self.cached_as: list[str] = []  # the conversation of each request, which `options` leave out
         self.schema_error: UserError | None = None
         self.loads: list[str] = []
         self.options: list[GenerationOptions] = []
@@ -358,6 +360,10 @@ class ScriptedClient(ScriptedJobs):
         self.prompts.append(prompt)
         return self._answer(options)
 
+    async def forget_prefixes(self, prompt_cache_keys: Sequence[str]) -> None:
+        """Record the keys."""
+        self.forgotten_keys.extend(prompt_cache_keys)
+
     async def check_schema(self, schema: object) -> None:
         """Raise `schema_error` where it is set."""
         self.schemas.append(schema)
@@ -365,7 +371,9 @@ class ScriptedClient(ScriptedJobs):
             raise self.schema_error
 
     async def _answer(self, options: GenerationOptions | None) -> AsyncGenerator[TextDelta | Completed, None]:
-        self.options.append(options or GenerationOptions())
+        options = options or GenerationOptions()
+        self.cached_as.append(options.prompt_cache_key or options.prompt_cache_retention or "")
+        self.options.append(replace(options, prompt_cache_key=None, prompt_cache_retention=None))
         reply = self._replies[min(len(self.options), len(self._replies)) - 1]
         is_whole = False
         try:

@@ -24,8 +24,9 @@ from app.library.local.resolve import portable
 from app.protocol.status import ModelStatus
 from app.settings.settings import Settings, environment_variable, format_setting
 from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
-from quantizer.files import try_lock
-from quantizer.process import OwnedProcess, python_command
+from quantizer.files import open_private, private_folder, try_lock
+from quantizer.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
+from quantizer.process import OwnedProcess, StderrTail, python_command
 
 __all__ = ["connect", "load_model", "open_engine", "open_service"]
 
@@ -34,7 +35,7 @@ _START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
 _FINISH_TIMEOUT_S = 75.0  # the service lets answers in flight finish for 60 s
 _PROBE_TIMEOUT_S = 2.0
 _POLL_INTERVAL_S = 0.1
-_LOG_BYTES_KEPT = 1 << 20
+_LOG_BYTES_KEPT, _LOG_BYTES_READ = 1 << 20, 16 << 10
 
 
 @asynccontextmanager
@@ -138,13 +139,16 @@ async def _start_unless_running(settings: Settings) -> tuple[OwnedProcess, str] 
     for one at the same time, the first starts it."""
     if await _answers(settings.url, own_key(settings)):
         return None
+    check_memory_limit("service", ProcessBytes.SERVICE)
     async with _sole_starter(settings):
         if await _answers(settings.url, own_key(settings)):
             return None
         with _open_log(settings.cache_dir) as log:
-            process = await OwnedProcess.start(_COMMAND, _variables(settings), log)
+            n_logged_bytes = log.tell()
+            with reported_shortage("command"):
+                process = await OwnedProcess.start(_COMMAND, _variables(settings), log)
         try:
-            return process, await _ready_url(process, Path(log.name))
+            return process, await _ready_url(process, settings.cache_dir / LOG_NAME, n_logged_bytes)
         except BaseException:
             await process.end(_FINISH_TIMEOUT_S)
             raise
@@ -161,7 +165,7 @@ async def _sole_starter(settings: Settings) -> AsyncIterator[None]:
     deadline_s = asyncio.get_running_loop().time() + _START_TIMEOUT_S
     lock = None
     with contextlib.suppress(OSError):  # a folder that cannot be written is reported with the log
-        settings.cache_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(settings.cache_dir)
         while (lock := try_lock(path)) is None and asyncio.get_running_loop().time() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_INTERVAL_S)
     try:
@@ -208,7 +212,8 @@ async def _is_attended(client: ServiceClient) -> bool:
         return False
 
 
-async def _ready_url(process: OwnedProcess, log: Path) -> str:
+async def _ready_url(process: OwnedProcess, log: Path, n_logged_bytes: int) -> str:
+    """Return the URL of a service once it is ready. Raises the error for which it is not; its log had so many bytes."""
     try:
         line = await process.read_line(_START_TIMEOUT_S)
     except TimeoutError:
@@ -217,8 +222,21 @@ async def _ready_url(process: OwnedProcess, log: Path) -> str:
     if "error" in greeting:
         raise error_of(greeting["error"])
     if "url" not in greeting:
-        raise ServiceError("The service ended before it was ready.", f"See {log}.")
+        raise _early_end(log, n_logged_bytes)
     return str(greeting["url"])
+
+
+def _early_end(log: Path, n_logged_bytes: int) -> UserError:
+    """Return the error for a service that ended before it was ready, with what it last logged."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(n_logged_bytes, log.stat().st_size - _LOG_BYTES_READ))
+            lines = StderrTail(file.read()).lines
+    except OSError:
+        lines = ()
+    last = f"; its last output: {lines[-1]}".rstrip(".") if lines else ""
+    ended = ServiceError(f"The service ended before it was ready{last}.", f"See {log}.")
+    return out_of_memory("service", lines) or ended
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -238,10 +256,10 @@ def _open_log(cache_dir: Path) -> BinaryIO:
     """Open the service's log for appending; one larger than 1 MiB is truncated."""
     path = cache_dir / LOG_NAME
     try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(cache_dir)
         if path.exists() and path.stat().st_size > _LOG_BYTES_KEPT:
             path.write_bytes(b"")
-        return path.open("ab")  # the app appends to it too
+        return open_private(path)  # the app appends to it too
     except OSError as error:
         cause = f"Cannot write {path}: {error.strerror}."
         raise ServiceError(cause, "Set LOCALLLM_CACHE_DIR to a folder of yours.") from error

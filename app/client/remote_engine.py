@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -80,7 +81,7 @@ class RemoteEngine(HttpConnection):
         Tokens are counted as pieces until the engine reports its own count; times are measured here unless it reports
         them as llama.cpp does. Reasoning in tags at the beginning of the answer is separated.
         """
-        body = chat_body(messages, model, options)
+        body = chat_body(messages, model, _without_key(options))
         if body.get("continue_final_message"):
             body["add_generation_prompt"] = False  # vLLM takes either
         return self._streamed("/v1/chat/completions", body)
@@ -89,7 +90,7 @@ class RemoteEngine(HttpConnection):
         self, prompt: str, model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[TextDelta | Completed, None]:
         """Yield the continuation of `prompt` as `chat` yields an answer."""
-        return self._streamed("/v1/completions", completion_body(prompt, model, options))
+        return self._streamed("/v1/completions", completion_body(prompt, model, _without_key(options)))
 
     async def check_schema(self, schema: object) -> None:
         """Accept every schema: the engine checks it with the question."""
@@ -179,3 +180,8 @@ def _model(item: Mapping[str, Any]) -> ModelStatus:
     lengths = [item.get(name) for name in _CONTEXT_FIELDS] + [(item.get("meta") or {}).get("n_ctx")]
     n_ctx = next((value for value in lengths if isinstance(value, int)), 0)
     return ModelStatus(id=item["id"], state="ready", progress=1.0, n_ctx=n_ctx, notices=(), error=None)
+
+
+def _without_key(options: GenerationOptions | None) -> GenerationOptions | None:
+    """Return the options without those that name a conversation: not every engine takes them, and none needs them."""
+    return options and replace(options, prompt_cache_key=None, prompt_cache_retention=None)

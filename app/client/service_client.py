@@ -164,6 +164,10 @@ class ServiceClient(Connection):
         body = {"timings_per_token": True, **completion_body(prompt, model, options)}
         return self._streamed("/v1/completions", body)
 
+    async def forget_prefixes(self, prompt_cache_keys: Sequence[str]) -> None:
+        """Remove what the service has cached and saved of conversations, which requests named by these keys."""
+        await self.call("POST", f"{_ROOT}/forget-prefixes", {"prompt_cache_keys": list(prompt_cache_keys)})
+
     async def check_schema(self, schema: object) -> None:
         """Raise RequestError, with the reason, for a JSON schema that answers cannot follow."""
         await self.call("POST", f"{_ROOT}/schema", {"schema": schema})

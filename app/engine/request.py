@@ -16,6 +16,7 @@ from app.protocol.sampling import SamplingOptions
 from quantizer.errors import RequestError
 
 __all__ = [
+    "IN_MEMORY",
     "NO_ADAPTERS",
     "Adapter",
     "AdapterSet",
@@ -39,6 +40,7 @@ MAX_SCALE = 100.0  # of an adapter
 # (key, scale) of each active adapter, sorted by key; a scale of 0 is the same as absence.
 AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
 NO_ADAPTERS: AdapterSet = ()
+IN_MEMORY = "memory"  # as the conversation of a request: none of its states reach the disk
 
 
 class FinishReason(StrEnum):
@@ -86,7 +88,8 @@ class Request:
     `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
     context is shifted. Other prompts may leave this one at its `branches`, in characters or, where the prompt is token
     ids, in those: a model whose sequences cannot be truncated saves its states there. A step verifies at most
-    `max_draft_tokens`; None leaves that to what pays.
+    `max_draft_tokens`; None leaves that to what pays. `conversation` names what its states belong to, in characters of
+    a file name: they are removed with it.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
     after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
@@ -118,6 +121,7 @@ class Request:
     min_room: int = 1
     branches: tuple[int, ...] = ()
     max_draft_tokens: int | None = None
+    conversation: str = ""
 
     def __post_init__(self) -> None:
         self._check_prompt()
@@ -140,6 +144,7 @@ class Request:
                 raise RequestError(f"{name} is not positive.", "Give a number above 0, or leave it out.")
 
     def _check_prompt(self) -> None:
+        assert self.conversation.isalnum() or not self.conversation, "it is part of a file name"
         if len(self.branches) > MAX_BRANCHES or any(not 0 <= end <= len(self.prompt) for end in self.branches):
             raise RequestError("The branches of the prompt are too many, or outside of it.", "Leave them out.")
         if not 1 <= self.min_room <= 2**31 - 1:

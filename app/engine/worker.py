@@ -189,6 +189,9 @@ class Worker:
             case messages.Embed() | messages.Rerank():
                 self._speed_sampler.disturb()
                 embeddings.submit(message)
+            case messages.ForgetConversations(call_id, conversations):
+                engine.forget(conversations)
+                self.send(messages.Forgotten(call_id))
             case messages.Tokenize(call_id):
                 self._reply(call_id, lambda: _tokenized(backend, message))
             case messages.Detokenize(call_id, tokens):

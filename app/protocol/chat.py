@@ -25,8 +25,9 @@ class GenerationOptions:
     """The options of an answer; None uses the default of the service and the model.
 
     With `continue_final_message` (vLLM's name) the answer continues the last message, if that is an answer.
-    `json_schema` is the form of the answer. `samplers` are more options of `app.protocol.sampling`, by their names over
-    HTTP.
+    `prompt_cache_key` names the conversation that what is cached belongs to; with the `prompt_cache_retention`
+    "in_memory" none of it reaches the disk (OpenAI's names). `json_schema` is the form of the answer. `samplers` are
+    more options of `app.protocol.sampling`, by their names over HTTP.
     """
 
     temperature: float | None = None
@@ -39,6 +40,8 @@ class GenerationOptions:
     json_schema: Mapping[str, Any] | None = None
     samplers: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

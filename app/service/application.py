@@ -65,6 +65,7 @@ from app.service.models.manager import ModelManager
 from app.service.models.plan_service import PlanService
 from app.service.shutdown_policy import ShutdownPolicy
 from quantizer.errors import StorageError, UserError
+from quantizer.memory_limit import out_of_memory
 
 __all__ = ["create_app", "create_document"]
 
@@ -211,6 +212,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return response
 
 
-async def _bug(request: Request, _error: Exception) -> Response:
+async def _bug(request: Request, error: Exception) -> Response:
     """Answer without the traceback, which the server logs."""
-    return _respond(request, BUG)
+    return _respond(request, out_of_memory("service", [repr(error)]) or BUG)

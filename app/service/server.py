@@ -40,6 +40,7 @@ from app.service.pool.engine_pool import worker_command
 from app.service.pool.worker_process import WorkerProcess
 from app.service.shutdown_policy import ShutdownPolicy
 from app.service.threads import run_in_thread
+from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError, ServiceError, UnfitError, UserError
 
@@ -90,6 +91,12 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
         if operator is None:
             log_to(sys.stderr)  # which is the log file of who started this service
             log_event("service", f"{url}, localllm {__version__}, process {os.getpid()}")
+        stack.enter_context(mark_in_use(settings))
+        for sentence in keep_private(settings):
+            if operator is None:
+                log_event("service", sentence)
+            else:
+                operator.show(sentence)
 
         async def run() -> None:
             shutdown_policy = ShutdownPolicy(is_owned=operator is None)

@@ -110,6 +110,10 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
     ),
     "idle_tune": SettingDescription("Measure the fastest settings of a new model while the machine is idle."),
     "prefill_ahead": SettingDescription("Prefill the beginning of a chat's next turn while the machine is idle."),
+    "save_prefixes": SettingDescription(
+        "Save computed prefixes of chats on disk, to go on at once after a restart; otherwise only in memory.",
+        effect=Effect.AT_LOAD,
+    ),
     "host": SettingDescription("Address of the service; beyond this machine clients need an API key."),
     "port": SettingDescription("Port of the service; 0: any free port.", most=65_535),
     "also": SettingDescription("Listen on the ports of Ollama, LM Studio and llama.cpp too, where they are free."),

@@ -18,7 +18,7 @@ import platformdirs
 
 from app.settings.descriptions import DESCRIPTIONS
 from quantizer.errors import UsageError
-from quantizer.files import explained, write_atomically
+from quantizer.files import PRIVATE_FILE, explained, private_folder, write_atomically
 
 __all__ = [
     "NO_DRAFT",
@@ -70,6 +70,7 @@ class Settings:
     when_unfit: str = "warn"
     idle_tune: bool = True
     prefill_ahead: bool = True
+    save_prefixes: bool = True
     hosts: str = ""
     origins: str = ""
     access_log: bool = False
@@ -247,9 +248,9 @@ def write_setting(path: Path, name: str, value: object) -> None:
         with explained(f"The settings file {path} cannot be written"):
             text = path.read_bytes().decode("utf-8") if path.exists() else ""
             changed = edit_toml(text, name, value)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             # A link to the file stays one. The file may hold a key, so only its owner can read it.
-            write_atomically(path.resolve(), changed, sync=True, mode=0o600)
+            write_atomically(path.resolve(), changed, sync=True, mode=PRIVATE_FILE)
     except UnicodeDecodeError as error:
         raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
 

@@ -35,17 +35,18 @@ def _with_template(writer: gguf.GGUFWriter) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _machine_is_measured_once() -> Iterator[None]:
+def _machine_is_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Measure the memory and list the GPUs of this machine once for all tests of this process, not at each plan.
 
     All measurements of memory read a small buffer: no test is about the figure.
     """
-    listed = cache(list_gpus)
+    folder = tmp_path_factory.mktemp("devices")
+    listed = cache(lambda rpc: list_gpus(rpc, folder))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("offload.devices.bandwidth._BUFFER_BYTES", 16 << 20)
         patch.setattr("app.engine.load.machine.measure_read_bandwidth", cache(measure_read_bandwidth))
-        patch.setattr("app.engine.load.machine.list_gpus", lambda rpc: listed(tuple(rpc)))
+        patch.setattr("app.engine.load.machine.list_gpus", lambda rpc, _cache_dir: listed(tuple(rpc)))
         yield
 
 

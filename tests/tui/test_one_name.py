@@ -19,6 +19,8 @@ from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 
+pytestmark = pytest.mark.slow
+
 # What each file of a library is called. The second `model` came later.
 NAMES = {
     "Qwen/Qwen2.5-Coder-7B-Instruct-GGUF/Qwen2.5-Coder-7B-Instruct-Q4_K_M.gguf": "qwen2.5-coder:7b-instruct-q4_K_M",

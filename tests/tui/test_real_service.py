@@ -20,6 +20,8 @@ from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60.0
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from app.chat.conversation import MessageContent, Scalar
 from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
 from app.chat.sampling_options import generation_options, template_of
-from app.protocol.chat import Completed, Message, TextDelta
+from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.terminal import printable
 from tui.connection import ChatBackend, ServiceConnection
 
@@ -27,6 +27,7 @@ __all__ = [
     "format_reasoning",
     "remaining_pause_s",
     "stream_answer",
+    "with_cache_key",
 ]
 
 BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
@@ -58,16 +59,19 @@ async def stream_answer(
     options: Mapping[str, Scalar] = _NO_OPTIONS,
     other_model: Callable[[], str] = lambda: "",
     busy_s: Clock = time.thread_time,
+    prompt_cache_key: str = "",
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
     answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with a template among them the
     model continues a text made of the turns. Where `other_model` names one, that answers instead of the connection's;
-    the service loads it. `busy_s` tells how long the thread that draws has worked: it sets the pace.
+    the service loads it. What is cached belongs to `prompt_cache_key`; without one it stays off the disk. `busy_s`
+    tells how long the thread that draws has worked: it sets the pace.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
     client = await (connection.service() if other_model() else connection.client())
-    stream = _requested(client, other_model() or connection.state.model, turns, options)
+    sent = with_cache_key(generation_options(options), prompt_cache_key)
+    stream = _requested(client, other_model() or connection.state.model, turns, sent, template_of(options))
     queue: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, queue))
     try:
@@ -90,15 +94,21 @@ async def stream_answer(
         await asyncio.gather(reader, return_exceptions=True)
 
 
+def with_cache_key(options: GenerationOptions, key: str) -> GenerationOptions:
+    """Return the options of a request of the chat `key`, of one that is not stored for an empty key."""
+    if not key:
+        return replace(options, prompt_cache_retention="in_memory")
+    return replace(options, prompt_cache_key=key)
+
+
 def remaining_pause_s(drawing_s: float) -> float:
     """Return how long to wait after `BATCH_S` for the next chunk, where drawing the last one took `drawing_s`."""
     return max(0.0, min(drawing_s / _DRAWING_SHARE, _LONGEST_BATCH_S) - BATCH_S)
 
 
 def _requested(
-    client: ChatBackend, model: str, turns: Sequence[Message], options: Mapping[str, Scalar]
+    client: ChatBackend, model: str, turns: Sequence[Message], sent: GenerationOptions, template: str
 ) -> AsyncGenerator[TextDelta | Completed, None]:
-    sent, template = generation_options(options), template_of(options)
     if template:
         stops = (*(sent.stop or ()), *template_stops(template))
         n_tokens = sent.max_tokens or (COMPLETION_TOKENS if template == COMPLETION else None)

@@ -19,7 +19,7 @@ from app.protocol.chat import GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
 from app.terminal import printable_line
 from quantizer.errors import NoTemplateError, ServiceError, StorageError, UserError
-from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
+from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer, with_cache_key
 from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, AnswerWriter, OpenedChat
 from tui.connection import ChatBackend, ServiceConnection
@@ -279,7 +279,7 @@ class OpenChat:
         with suppress(UserError):  # the next question reports it
             client = await self._connection.client()
             turns = self.conversation.turns(branch[1].id)
-            if title := await generate_title(client, self.model, turns):
+            if title := await generate_title(client, self.model, turns, self.stored.prompt_cache_key):
                 await self.stored.set_title(branch[0].content, title)
 
     # One exchange
@@ -357,7 +357,10 @@ class OpenChat:
     async def _stream(self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter) -> None:
         options = self.conversation.settings.options
         is_new = turns[-1].role == "user"
-        events = stream_answer(self._connection, turns, options, lambda: self._model_beside_connection)
+        key = self.stored.prompt_cache_key
+        events = stream_answer(
+            self._connection, turns, options, lambda: self._model_beside_connection, prompt_cache_key=key
+        )
         async with aclosing(events):
             async for event in events:
                 message = replace(writer.message, model=self._answering_model) if is_new else writer.message
@@ -435,12 +438,14 @@ def is_idle(model: ModelStatus | None) -> bool:
     return model.occupancy.n_running == model.occupancy.n_waiting == 0
 
 
-async def generate_title(client: ChatBackend, model: str, turns: Sequence[ChatMessage]) -> str:
+async def generate_title(
+    client: ChatBackend, model: str, turns: Sequence[ChatMessage], prompt_cache_key: str = ""
+) -> str:
     """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError."""
     if not is_idle((await client.status()).model(model)):
         return ""
     messages = [*turns, ChatMessage("user", _REQUEST)]
-    options = GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS)
+    options = with_cache_key(GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS), prompt_cache_key)
     async with aclosing(client.chat(messages, model=model, options=options)) as events:
         parts = [event.text async for event in events if isinstance(event, TextDelta)]
     return parse_title("".join(parts))

@@ -20,7 +20,7 @@ from quantizer.errors import StorageError
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 
 if TYPE_CHECKING:
-    from app.chat.conversation import ChatSettings, Transcript
+    from app.chat.conversation import Chat, ChatSettings, Transcript
     from app.chat.store import AnswerRecorder, ChatStore, StoreThread
 
 __all__ = [
@@ -67,6 +67,10 @@ class StoredChat(Protocol):
     @property
     def id(self) -> int | None:
         """The id in the store; None before the first question, and always in memory."""
+
+    @property
+    def prompt_cache_key(self) -> str:
+        """What requests call the chat (see `Chat`); empty before the first question, and always in memory."""
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         """Create the chat unless it exists, and store its model and settings."""
@@ -138,6 +142,7 @@ class InMemoryChat:
     """The place of a chat without a disk; `ids` yields the ids of its messages."""
 
     id = None
+    prompt_cache_key = ""
 
     def __init__(self, ids: Iterator[int] | None = None) -> None:
         self._ids = ids or count(UNSAVED_ID + 1)
@@ -200,7 +205,7 @@ class SqliteChatRepository:
         if transcript is None:
             return OpenedChat(self.new(), Conversation())
         chat, messages = transcript.chat, {message.id: message for message in transcript.messages}
-        return OpenedChat(SqliteChat(self, chat.id), Conversation(chat.settings, messages, chat.leaf_id), chat.model)
+        return OpenedChat(SqliteChat(self, chat), Conversation(chat.settings, messages, chat.leaf_id), chat.model)
 
     def new(self) -> SqliteChat:
         return SqliteChat(self)
@@ -237,17 +242,21 @@ class SqliteChatRepository:
 class SqliteChat:
     """The place of a chat in chats.db."""
 
-    def __init__(self, repository: SqliteChatRepository, chat_id: int | None = None) -> None:
+    def __init__(self, repository: SqliteChatRepository, chat: Chat | None = None) -> None:
         self._repository = repository
-        self._id = chat_id
+        self._chat = chat
 
     @property
     def id(self) -> int | None:
-        return self._id
+        return None if self._chat is None else self._chat.id
+
+    @property
+    def prompt_cache_key(self) -> str:
+        return "" if self._chat is None else self._chat.prompt_cache_key
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         async with self._repository.prepare_lock:
-            self._id = await self._thread.do(partial(_prepare, self._id, question, model, settings))
+            self._chat = await self._thread.do(partial(_prepare, self.id, question, model, settings))
 
     async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
         chat_id = self._prepared_id
@@ -277,18 +286,18 @@ class SqliteChat:
         await self._thread.do(lambda store: store.chats.set_title(chat_id, title, former=former))
 
     async def draft(self) -> Draft:
-        chat_id = self._id
+        chat_id = self.id
         return await self._thread.do(lambda store: store.drafts.get(chat_id))
 
     async def save_draft(self, draft: Draft) -> None:
         async with self._repository.prepare_lock:
-            chat_id = self._id
+            chat_id = self.id
             await self._thread.do(lambda store: store.drafts.save(chat_id, draft))
 
     @property
     def _prepared_id(self) -> int:
-        assert self._id is not None, "a chat is prepared before anything is stored in it"
-        return self._id
+        assert self._chat is not None, "a chat is prepared before anything is stored in it"
+        return self._chat.id
 
     @property
     def _thread(self) -> StoreThread:
@@ -301,17 +310,17 @@ def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
     return store.transcripts.read(chat.id) if chat else None
 
 
-def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> int:
-    """Return the chat's id, created if there was none, with the model and settings of this exchange."""
+def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> Chat:
+    """Return the chat, created if there was none, with the model and settings of this exchange."""
     if chat_id is None:
         store.drafts.save(None)  # the draft is the question now
-        return store.chats.create(title=provisional_title(question), model=model, settings=settings).id
+        return store.chats.create(title=provisional_title(question), model=model, settings=settings)
     chat = store.chats.get(chat_id)
     if chat.settings != settings:
         store.chats.configure(chat_id, settings)
     if chat.model != model:
         store.chats.use_model(chat_id, model)
-    return chat_id
+    return chat
 
 
 def _remove(chat_id: int, message_id: int, leaf_id: int | None, store: ChatStore) -> None:

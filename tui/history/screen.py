@@ -5,6 +5,7 @@ Owns its calls to the store. The list's content is decided in `tui.history.query
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,10 +20,13 @@ from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.files import ImportResult, export_of, export_to, import_file
 from app.chat.store import ChatStore, StoreThread
+from app.event_log import log_event
+from app.settings.private_files import remove_prefixes
 from app.terminal import printable_line
-from quantizer.errors import UserError
+from quantizer.errors import StorageError, UserError
 from tui.chat.open_chat import OpenChat
 from tui.commands import Command, CommandTable, list_command
+from tui.connection import localllm_service
 from tui.history.chat_list import ChatList
 from tui.history.query import ChatFilters, ChatQuery, HistoryRow, SearchInput, fetch_rows
 from tui.widgets.dialogs import InputDialog
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
 __all__ = ["HistoryScreen"]
+
+_FORGET_TIMEOUT_S = 10.0  # a service that starts or computes a long step; what it saves later goes at the next start
 
 HISTORY_COMMANDS = CommandTable(
     (
@@ -208,6 +214,7 @@ class HistoryScreen(FeatureScreen):
         if chat := self._chosen():
             await self.app_context.session.stop_chat(chat.id)
             await self._change(lambda store: store.chats.delete(chat.id))
+            self.app.run_worker(_forget_prefixes(self.app_context, chat))  # also when this screen is left
             self._deleted.append(chat)
             self.inform(f"{_quoted(chat)} is deleted. U restores it.")
 
@@ -262,6 +269,20 @@ class HistoryScreen(FeatureScreen):
         with self.warn_on_error():
             await self._thread.do(action)
         self._reload()
+
+
+async def _forget_prefixes(app_context: AppContext, chat: Chat) -> None:
+    """Remove what was computed of a deleted chat, from the service's memory and from this machine's disk."""
+    keys = [chat.prompt_cache_key]
+    try:
+        async with asyncio.timeout(_FORGET_TIMEOUT_S):
+            await (await localllm_service(app_context.connection)).forget_prefixes(keys)
+    except (UserError, TimeoutError) as error:
+        log_event("app", f"The service did not remove the prefixes of a deleted chat: {error}")
+    try:
+        await asyncio.to_thread(remove_prefixes, app_context.settings.cache_dir, keys)
+    except StorageError as error:
+        log_event("app", str(error))
 
 
 def _write(chat_id: int, path: Path, store: ChatStore) -> None:

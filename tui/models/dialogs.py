@@ -24,6 +24,7 @@ from app.library.local.model_files import model_paths
 from app.settings.settings import Settings
 from app.terminal import printable_line
 from quantizer.errors import UserError
+from quantizer.files import private_folder
 from tui.connection import ServiceConnection, localllm_service
 from tui.jobs.monitor import Downloads
 from tui.models.rows import format_fit, format_rate, format_size
@@ -159,7 +160,7 @@ def is_first_run(settings: Settings) -> bool:
 def mark_welcome_seen(settings: Settings) -> None:
     """Create the marker file. If that fails, the welcome appears again, which is harmless."""
     with contextlib.suppress(OSError):
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        private_folder(settings.data_dir)
         _mark(settings).touch()
 
 

@@ -19,6 +19,7 @@ from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import format_bytes
 from app.cli.output.progress import JobProgress, with_progress
 from app.settings.settings import load_settings
+from quantizer.files import private_folder
 from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
     cached = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
     if not cached.is_file():
         matrix = compute_imatrix(running.path, None, threads=n_threads)
-        cached.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(cached.parent)
         save_imatrix(matrix, cached)
     return cached
 
@@ -110,7 +111,7 @@ def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -
     from quantizer.write.job import run_job
 
     folder = load_settings().cache_dir / "run"
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     output = Path(owned.enter_context(tempfile.TemporaryDirectory(dir=folder))) / "model.gguf"
     with JobProgress() as progress:
         for event in run_job(replace(request, output=str(output))):

@@ -13,7 +13,7 @@ from app.cli.options import option, options
 from app.cli.output.format import print_json
 from app.settings.settings import load_settings
 from app.terminal import printable
-from quantizer.errors import UsageError
+from quantizer.errors import ServiceError, UsageError, UserError
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat
@@ -130,10 +130,12 @@ def import_chats(file: Path, wants_json: bool) -> None:
 @chats.command()
 @_chat_ids
 def delete(chat_ids: tuple[int, ...]) -> None:
-    """Delete chats; they can be restored for a week."""
+    """Delete chats; they can be restored for a week. Their computed prefixes go at once."""
     with _store() as store:
         for chat_id in chat_ids:
             store.chats.delete(chat_id)
+        keys = [chat.prompt_cache_key for chat in store.chats.deleted()]
+        _remove_prefixes(keys)
         store.purge_deleted()
 
 
@@ -144,6 +146,20 @@ def restore(chat_ids: tuple[int, ...]) -> None:
     with _store() as store:
         for chat_id in chat_ids:
             click.echo(_line(store.chats.restore(chat_id)))
+
+
+def _remove_prefixes(keys: list[str]) -> None:
+    """Remove the prefixes of chats: a running service drops what it has in memory, too. Raises StorageError."""
+    from app.cli.running_service import ask_service
+    from app.settings.private_files import remove_prefixes
+
+    try:
+        ask_service(lambda client: client.forget_prefixes(keys))
+    except ServiceError:  # none runs
+        pass
+    except UserError as error:
+        click.echo(f"The running service keeps them in memory: {printable(str(error))}", err=True)
+    remove_prefixes(load_settings().cache_dir, keys)
 
 
 def _store() -> ChatStore:

@@ -17,6 +17,7 @@ from app.settings.parsing import is_loopback
 from app.settings.settings import load_settings
 from app.terminal import printable
 from quantizer.errors import UserError
+from quantizer.memory_limit import ProcessBytes, check_memory_limit, reported_shortage
 
 __all__ = ["EDITORS", "context_advice", "editor_settings", "serve"]
 
@@ -162,6 +163,8 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
             click.echo(advice, err=True)
         return
     settings = with_unfit_policy(settings, assume_yes=assume_yes, may_ask=not owned)
+    if not owned:  # an owner has checked it
+        check_memory_limit("service", ProcessBytes.SERVICE)
     from app.service.http.errors import openai_error
     from app.service.server import OperatorPrompt
     from app.service.server import serve as run_service
@@ -171,7 +174,8 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
         run_service(settings, partial(_announce, needs_stored_key), OperatorPrompt(_tell, confirm_load))
         return
     try:
-        run_service(settings, _announce_to_owner)
+        with reported_shortage("service"):
+            run_service(settings, _announce_to_owner)
     except UserError as error:
         print_json(openai_error(error, hide_paths=False))
         sys.exit(error.exit_status)

@@ -6,7 +6,7 @@ cells are needed. Independent of requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.engine.backend import Backend, holds_window
@@ -50,6 +50,8 @@ class KVCacheManager:
         self._offloader = None if store is None else StateOffloader(backend, self._tree, store)
         self._free_ids = list(range(self._facts.n_seq_max))
         self._n_unshifted: dict[int, int] = {}  # of a shifted sequence: tokens computed before the shift's gap
+        self._conversations: dict[int, str] = {}  # by sequence: of the last request that names one
+        self._forgotten: set[int] = set()  # sequences to be dropped when they are released
         self._n_shifts = 0
         self._high_water = 0  # most cells in use at once since the cache was last empty
 
@@ -74,16 +76,27 @@ class KVCacheManager:
         *,
         wants_first_cells: bool = False,
         branches: Sequence[int] = (),
+        conversation: str = "",
     ) -> Slot:
         """Return a locked slot as `_allocate`, and where to save checkpoints if the sequence cannot be truncated.
 
         That is at the `branches`, where the prompts of others may leave this one, and where it leaves those before it.
+        The sequence belongs to `conversation`; a request that names none leaves it where it was.
         """
+        slot = self._planned(tokens, adapters, branches, wants_first_cells=wants_first_cells)
+        if conversation:
+            self._conversations[slot.sequence_id] = conversation
+        return slot
+
+    def _planned(
+        self, tokens: Sequence[int], adapters: AdapterSet, branches: Sequence[int], *, wants_first_cells: bool
+    ) -> Slot:
+        """Return a slot as `_allocate` with its checkpoints."""
         if self._offloader is None or self._facts.truncation.is_unlimited:
             return self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
         n_known = self._offloader.n_known(tokens[:-1], adapters)  # before anything is evicted
         slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
-        self._offloader.save_checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
+        self.checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
         places, min_end = [*branches, n_known], self._offloader.min_end_tokens
         return replace(slot, checkpoints=plan_checkpoints(places, slot.n_cached, len(tokens), min_end))
 
@@ -173,15 +186,31 @@ class KVCacheManager:
 
     def checkpoint(self, sequence_id: int) -> None:
         """Save the states of the sequence as it is now, to return to if it cannot be truncated."""
+        if self._offloader is not None and sequence_id not in self._forgotten:
+            self._offloader.save_checkpoint(sequence_id, self._conversations.get(sequence_id, ""))
+
+    def forget(self, conversations: Collection[str]) -> None:
+        """Drop the sequences of `conversations` without saving them, and what is saved of them.
+
+        One that is in use is dropped when it is released.
+        """
+        theirs = [sequence_id for sequence_id, name in self._conversations.items() if name in conversations]
+        for sequence_id in theirs:
+            if self._tree.is_locked(sequence_id):
+                self._forgotten.add(sequence_id)
+            else:
+                self._drop(sequence_id)
         if self._offloader is not None:
-            self._offloader.save_checkpoint(sequence_id)
+            self._offloader.forget(conversations)
 
     def release(self, sequence_id: int) -> None:
         """Unlock the sequence: it may be reused or evicted."""
         if (n_unshifted := self._n_unshifted.pop(sequence_id, None)) is not None:
             self.truncate(sequence_id, min(n_unshifted, self._tree.length(sequence_id)))
         self._tree.unlock(sequence_id)
-        if self._tree.length(sequence_id) == 0:
+        if sequence_id in self._forgotten:
+            self._drop(sequence_id)
+        elif self._tree.length(sequence_id) == 0:
             self._evict(sequence_id)
 
     def evict_until_free(self, n_cells: int) -> bool:
@@ -198,7 +227,7 @@ class KVCacheManager:
         idle = reversed(self._tree.unlocked())  # the last used first: it may be the longest of its chat
         found = next((sequence_id for sequence_id in idle if self._offloader.is_worth_saving(sequence_id)), None)
         if found is not None:
-            self._offloader.save(found)
+            self._offloader.save(found, self._conversations.get(found, ""))
         return found is not None
 
     def evict_one(self) -> bool:
@@ -213,6 +242,7 @@ class KVCacheManager:
         self._tree.check_integrity()
         used = {sequence_id for sequence_id in range(self._facts.n_seq_max) if sequence_id in self._tree}
         assert used.isdisjoint(self._free_ids), "a free slot is empty"
+        assert used.issuperset((*self._conversations, *self._forgotten)), "only what is cached is of a conversation"
         assert len(used) + len(self._free_ids) == self._facts.n_seq_max, "every slot is free or used"
         assert self._tree.n_cells <= self._facts.n_cells, "the cells suffice"
 
@@ -318,9 +348,14 @@ class KVCacheManager:
 
     def _evict(self, sequence_id: int) -> None:
         if self._offloader is not None and self._offloader.is_worth_keeping(sequence_id):
-            self._offloader.save(sequence_id)
-        elif self._offloader is not None:
-            self._offloader.save_checkpoint(sequence_id)  # its cells are saved, or others'
+            self._offloader.save(sequence_id, self._conversations.get(sequence_id, ""))
+        else:
+            self.checkpoint(sequence_id)  # its cells are saved, or others'
+        self._drop(sequence_id)
+
+    def _drop(self, sequence_id: int) -> None:
+        self._conversations.pop(sequence_id, None)
+        self._forgotten.discard(sequence_id)
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)
         self._free_ids.append(sequence_id)

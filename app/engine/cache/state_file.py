@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine.backend import State
-from quantizer.files import write_atomically, writer_of
+from quantizer.files import PRIVATE_FILE, private_folder, write_atomically, writer_of
 from quantizer.process import is_process_alive
 
 __all__ = ["StateKey", "Tokens", "read_state", "states_in", "write_state"]
@@ -50,9 +50,9 @@ def write_state(folder: Path, name: str, key: StateKey, state: State, max_bytes:
     if n_bytes > max_bytes:
         return 0
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # these are conversations
+        private_folder(folder)
         pieces = (_MAGIC, _LENGTH.pack(len(header)), header, tokens.tobytes(), state)
-        write_atomically(folder / name, pieces, sync=False)
+        write_atomically(folder / name, pieces, sync=False, mode=PRIVATE_FILE)
     except OSError:
         return 0
     return n_bytes

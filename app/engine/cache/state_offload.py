@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from app.engine.backend import Backend
@@ -120,12 +120,12 @@ class StateOffloader:
         # what a window forgot is not saved
         return self._backend.truncate(sequence_id, found.n_tokens) == found.n_tokens
 
-    def save(self, sequence_id: int) -> None:
-        """Save a sequence."""
+    def save(self, sequence_id: int, conversation: str = "") -> None:
+        """Save a sequence of `conversation`."""
         tokens, namespace = self._key(sequence_id)
-        self._store.save(tokens, self._backend.save_state(sequence_id), namespace)
+        self._store.save(tokens, self._backend.save_state(sequence_id), namespace, conversation)
 
-    def save_checkpoint(self, sequence_id: int) -> None:
+    def save_checkpoint(self, sequence_id: int, conversation: str = "") -> None:
         """Save the states of a sequence as it is now, unless the last ones saved are about as far."""
         if not self._lacks_states(sequence_id):
             return
@@ -133,7 +133,11 @@ class StateOffloader:
         self._checkpoint_bytes = len(checkpoint)
         if len(checkpoint) <= self._store.max_state_bytes:
             tokens, namespace = self._key(sequence_id)
-            self._store.save_checkpoint(tokens, checkpoint, namespace)
+            self._store.save_checkpoint(tokens, checkpoint, namespace, conversation)
+
+    def forget(self, conversations: Collection[str]) -> None:
+        """Remove what is saved of `conversations`."""
+        self._store.forget(conversations)
 
     def is_worth_saving(self, sequence_id: int) -> bool:
         """Return whether a sequence has enough tokens that no saved one has."""

@@ -2,7 +2,8 @@
 
 Owns the files under `<cache>/prefix/<model fingerprint>` and the states in memory; the least recently used are dropped
 first. A checkpoint is written when a state that begins with its tokens is: without the state's cells it is of no use.
-Several processes may share a folder: a file that another removed is a miss. Independent of the states' contents.
+Several processes may share a folder: a file that another removed is a miss. A file's name ends with the conversation
+whose request made the state, so that it can be removed without reading it. Independent of the states' contents.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,9 @@ import numpy as np
 
 from app.engine.backend import State
 from app.engine.cache.state_file import StateKey, Tokens, read_state, states_in, write_state
+from app.engine.request import IN_MEMORY
 
-__all__ = ["SavedMatch", "StateStore"]
+__all__ = ["MAX_DISK_BYTES", "SavedMatch", "StateStore"]
 
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
@@ -30,6 +32,7 @@ MAX_CHECKPOINT_BYTES = 256 << 20  # of the checkpoints along one sequence
 MIN_CHECKPOINTS, MAX_CHECKPOINTS = 2, 8  # along one sequence
 MAX_WRITE_DELAY_S = 10.0  # of a state while the engine computes
 _POLL_S = 0.2
+_NO_CONVERSATION = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class StateStore:
         self._max_disk_bytes = max_disk_bytes
         self._lock = threading.Lock()  # guards _entries, which the writing thread changes too
         self._entries = {  # the least recently used first
-            name: _Entry(key, None, n_bytes) for name, key, n_bytes in states_in(folder)
+            name: _Entry(key, None, n_bytes) for name, key, n_bytes in states_in(folder) if self._may_stay(name)
         }
         self._to_write: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._may_write, self._closing = threading.Event(), threading.Event()
@@ -111,33 +114,41 @@ class StateStore:
                 os.utime(self._folder / match.name)  # the file is used now
         return state
 
-    def save(self, tokens: Sequence[int], state: State, namespace: str = "") -> None:
-        """Save a state; states of its namespace that are prefixes of it are removed, and checkpoints written too."""
+    def save(self, tokens: Sequence[int], state: State, namespace: str = "", conversation: str = "") -> None:
+        """Save a state of `conversation`; states of its namespace that are prefixes of it are removed, and checkpoints
+        written too."""
         key = StateKey(namespace, np.asarray(tokens, np.int32))
         prefixes = self._matches(key.tokens, namespace, is_checkpoint=False)
         with self._lock:
             for match in prefixes:
                 if match.n_tokens == match.n_saved:
                     self._remove(match.name)
-            self._entries[_name_of(key)] = _Entry(key, state, 0)
-        self._to_write.put(_name_of(key))
+            self._entries[_name_of(key, conversation)] = _Entry(key, state, 0)
+        self._to_write.put(_name_of(key, conversation))
         for match in self.checkpoints(tokens, namespace):
             self._to_write.put(match.name)
 
-    def save_checkpoint(self, tokens: Sequence[int], state: State, namespace: str = "") -> None:
+    def save_checkpoint(self, tokens: Sequence[int], state: State, namespace: str = "", conversation: str = "") -> None:
         """Keep the checkpoint after `tokens`, and of those before it as many as one sequence may have.
 
         The first, where chats part, and the last stay; of the others goes the one nearest to its neighbours.
         """
         key = StateKey(namespace, np.asarray(tokens, np.int32), is_checkpoint=True)
         n_most = min(MAX_CHECKPOINTS, max(MIN_CHECKPOINTS, MAX_CHECKPOINT_BYTES // max(1, len(state))))
-        path = [*reversed(self.checkpoints(tokens, namespace)), SavedMatch(_name_of(key), len(tokens), len(tokens))]
+        name = _name_of(key, conversation)
+        path = [*reversed(self.checkpoints(tokens, namespace)), SavedMatch(name, len(tokens), len(tokens))]
         with self._lock:
             while len(path) > n_most:
                 gaps = {index: path[index + 1].n_tokens - path[index - 1].n_tokens for index in range(1, len(path) - 1)}
                 self._remove(path.pop(min(gaps, key=lambda index: gaps[index])).name)
-            self._entries[_name_of(key)] = _Entry(key, state, 0)
+            self._entries[name] = _Entry(key, state, 0)
         self._to_write.put("")  # the memory may be full now
+
+    def forget(self, conversations: Collection[str]) -> None:
+        """Remove every state of `conversations`, and its file."""
+        with self._lock:
+            for name in [name for name in self._entries if _conversation_of(name) in conversations]:
+                self._remove(name)
 
     @property
     def max_state_bytes(self) -> int:
@@ -165,6 +176,14 @@ class StateStore:
         finally:
             self._may_write.clear()
 
+    def _may_stay(self, name: str) -> bool:
+        """Return whether a file may stay on the disk; remove others, and those of former versions, which do not say
+        whose they are."""
+        may_stay = bool(self._max_disk_bytes and _conversation_of(name))
+        if not may_stay:
+            (self._folder / name).unlink(missing_ok=True)
+        return may_stay
+
     def _remove(self, name: str) -> None:
         entry = self._entries.pop(name, None)
         if entry is not None and entry.file_bytes:
@@ -177,7 +196,8 @@ class StateStore:
             self._wait_to_write()
             with self._lock:
                 entry = self._entries.get(name)
-            if entry is not None and entry.state is not None and not entry.file_bytes:
+            is_for_disk = self._max_disk_bytes and _conversation_of(name) != IN_MEMORY
+            if is_for_disk and entry is not None and entry.state is not None and not entry.file_bytes:
                 n_bytes = write_state(self._folder, name, entry.key, entry.state, self._max_disk_bytes)
                 with self._lock:
                     entry.file_bytes = n_bytes
@@ -222,6 +242,12 @@ def _n_common(left: Tokens, right: Tokens) -> int:
     return int(differs.argmax()) if differs.any() else n_most
 
 
-def _name_of(key: StateKey) -> str:
+def _name_of(key: StateKey, conversation: str) -> str:
     kind = b"checkpoint" if key.is_checkpoint else b""
-    return hashlib.blake2b(kind + key.namespace.encode() + key.tokens.tobytes(), digest_size=16).hexdigest()
+    name = hashlib.blake2b(kind + key.namespace.encode() + key.tokens.tobytes(), digest_size=16).hexdigest()
+    return f"{name}-{conversation or _NO_CONVERSATION}"
+
+
+def _conversation_of(name: str) -> str:
+    """Return whose state a file name is of, "" for a name of a former version."""
+    return name.partition("-")[2]

@@ -116,7 +116,7 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 def _limit_memory() -> None:
-    """Let this process grow by at most 256 MiB. Windows has no such limit."""
+    """Let this process grow by at most 256 MiB, or by what a tighter limit allows. Windows has no such limit."""
     if sys.platform == "win32":
         return
     import resource
@@ -124,6 +124,9 @@ def _limit_memory() -> None:
     import psutil
 
     limit = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
+    present, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if present != resource.RLIM_INFINITY:
+        limit = min(limit, present)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Many
 
 from app.engine.backend import Backend, DecodeStatus
@@ -144,6 +144,11 @@ class Engine:
     def save_idle_sequence(self) -> bool:
         """Save one finished sequence that is not saved yet. Return False if there is none."""
         return self._cache.save_idle_sequence()
+
+    def forget(self, conversations: Collection[str]) -> None:
+        """Drop what is cached and saved of `conversations`, and the texts that drafts are looked up in."""
+        self._cache.forget(conversations)
+        self._drafter.forget_texts()
 
     def close(self) -> None:
         """End every request as aborted and free the samplers. The caller closes the backend."""

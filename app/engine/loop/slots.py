@@ -112,6 +112,7 @@ class SlotManager:
             sequence.adapters,
             wants_first_cells=sequence.is_scoring,
             branches=sequence.branches,
+            conversation=sequence.request.conversation,
         )
         sequence.sequence_id, sequence.n_computed = slot.sequence_id, slot.n_cached
         sequence.checkpoints = slot.checkpoints

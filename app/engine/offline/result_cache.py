@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.protocol import codec
-from quantizer.files import write_atomically
+from quantizer.files import private_folder, write_atomically
 
 __all__ = ["cached_results"]
 
@@ -23,6 +23,6 @@ def cached_results(
         return [codec.decode(result_type, entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError, KeyError):
         measured = measure()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_atomically(path, json.dumps(codec.encode(list(measured))), sync=False)
     return measured

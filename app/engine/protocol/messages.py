@@ -33,6 +33,8 @@ __all__ = [
     "EngineMetrics",
     "Failed",
     "Finished",
+    "ForgetConversations",
+    "Forgotten",
     "GetMetrics",
     "Load",
     "LoadProgress",
@@ -87,6 +89,7 @@ class EngineConfig:
     finds_head: bool = False
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
+    saves_prefixes: bool = True  # on disk
     gpu_layers: Mapping[str, int] | None = None  # layers by GPU chosen by the user; None: as planned
 
 
@@ -144,6 +147,14 @@ class Rerank:
     call_id: str
     query: str
     documents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetConversations:
+    """Request to drop what is cached and saved of conversations, as requests name them."""
+
+    call_id: str
+    conversations: tuple[str, ...]
 
 
 # Worker to service
@@ -266,6 +277,13 @@ class Detokenized:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The conversations of a call are gone."""
+
+    call_id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerProgress:
     """An answer that is being computed: the number of its request in order of arrival, and its tokens so far.
@@ -319,6 +337,7 @@ WorkerMessage = (
     | Embed
     | Rerank
     | GetMetrics
+    | ForgetConversations
     | LoadProgress
     | Planned
     | Ready
@@ -330,6 +349,7 @@ WorkerMessage = (
     | Detokenized
     | Embedded
     | Reranked
+    | Forgotten
     | EngineMetrics
 )
 

@@ -50,7 +50,8 @@ class Drafter:
         self._cost = cost
         self._truncation = truncation
         self._clock = clock
-        self._sources: tuple[DraftSource, ...] = (PromptLookup(), EditLookup(), CrossRequestLookup(), *more_sources)
+        self._others = CrossRequestLookup()
+        self._sources: tuple[DraftSource, ...] = (PromptLookup(), EditLookup(), self._others, *more_sources)
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
         self._n_plain = 1  # tokens of the planned step without drafts
         self._n_step = 1  # and with the drafts chosen so far
@@ -101,6 +102,10 @@ class Drafter:
         sequence.probes = ()
         for source in self._sources:
             source.release(sequence)
+
+    def forget_texts(self) -> None:
+        """Drop the texts of requests that have ended."""
+        self._others.clear()
 
     def _propose(self, source: DraftSource, candidates: Many[_Candidate], n_answers: int) -> None:
         """Let `source` draft for the candidates that it may improve."""

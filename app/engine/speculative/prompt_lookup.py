@@ -88,6 +88,11 @@ class CrossRequestLookup:
             # The cached part was indexed when it was computed; a little of it connects the new part to it.
             self._add(sequence.tokens[max(0, sequence.n_cached - N_CONTEXT_TOKENS) :])
 
+    def clear(self) -> None:
+        """Drop all texts."""
+        self._indexes = ()
+        self._readings.clear()
+
     def _reading(self, sequence: Sequence) -> _Reading:
         """Return the place of `sequence` after its newest token."""
         reading = self._readings.get(sequence)

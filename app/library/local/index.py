@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.errors import ModelFileError, StorageError
-from quantizer.files import explained
+from quantizer.files import explained, private_folder
 
 __all__ = [
     "LIBRARY",
@@ -94,7 +94,7 @@ class Index:
         self.was_damaged = False
         self._path = cache_dir / "index.db"
         try:
-            cache_dir.mkdir(parents=True, exist_ok=True)
+            private_folder(cache_dir)
         except OSError as error:
             raise _refused(self._path, error) from error
         self._connection = self._open()

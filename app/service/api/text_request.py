@@ -15,10 +15,11 @@ from uuid import uuid4
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, create_model
 
 from app.engine.grammar.json_format import JsonFormat
-from app.engine.request import Request, SamplingParams
+from app.engine.request import IN_MEMORY, Request, SamplingParams
 from app.library.local.recipe import Recipe
 from app.protocol.sampling import HTTP_NAMES, NUMBER_TYPES
 from app.service.api.fields import Body
+from app.settings.private_files import conversation_name
 from quantizer.errors import RequestError
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "GenerationBody",
     "OptionsBody",
     "SamplingBody",
+    "conversation_of",
     "parse_parameters",
     "with_recipe_defaults",
 ]
@@ -36,6 +38,7 @@ Bias: TypeAlias = StrictBool | float  # false bans the token
 NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
 _LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
+_IN_MEMORY_NAMES = ("in_memory", "in-memory")
 _STOPS = ("stop_sequences", "stop")
 _NUMBER_FIELDS: dict[str, Any] = {
     HTTP_NAMES.get(name, name): (kind | None, None) for name, kind in NUMBER_TYPES.items()
@@ -110,6 +113,13 @@ def _bias(value: bool | float) -> float:
     return -inf if value is False else value
 
 
+def conversation_of(key: str | None, retention: str | None) -> str:
+    """Return the conversation of a request with OpenAI's `prompt_cache_key` and `prompt_cache_retention`."""
+    if retention in _IN_MEMORY_NAMES:
+        return IN_MEMORY
+    return conversation_name(key) if key else ""
+
+
 class LoraScale(Body):
     """The scale of an adapter, given by name or by its number in the order of `--lora` (as llama-server does)."""
 
@@ -138,6 +148,8 @@ class GenerationBody(SamplingBody):
     max_time: float | None = None
     t_max_predict_ms: int | None = None
     max_draft_tokens: int | None = Field(None, alias="speculative.n_max")
+    prompt_cache_key: StrictStr | None = None
+    prompt_cache_retention: StrictStr | None = None
 
     def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
         """Return the engine's request for `prompt`. Raises RequestError for values out of range or unsupported."""
@@ -155,6 +167,7 @@ class GenerationBody(SamplingBody):
             max_time_s=self.max_time,
             max_predict_s=None if limit_ms in (None, 0, -1) else limit_ms / 1000,
             max_draft_tokens=self.max_draft_tokens,
+            conversation=conversation_of(self.prompt_cache_key, self.prompt_cache_retention),
         )
 
     @abstractmethod

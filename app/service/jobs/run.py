@@ -23,6 +23,7 @@ from app.service.jobs.store import JobLog
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.errors import EngineError, ErrorInfo, UserError
 from quantizer.files import explained
+from quantizer.memory_limit import out_of_memory
 from quantizer.process import ChildProcess, lower_priority
 from quantizer.write.events import JobFailed
 
@@ -77,10 +78,14 @@ class RunningJob:
         error = self.job.error if state == "failed" else None
         return replace(self.job, state=state, ended_s=now_s, fraction=fraction, error=error, **rates)
 
-    def died(self, status: int, last_line: str) -> RunningJob:
-        """Return the job failed because its process ended with `status`, unless the verb reported an error itself."""
+    def died(self, status: int, lines: Sequence[str]) -> RunningJob:
+        """Return the job failed because its process ended with `status` and these last lines, unless the verb reported
+        an error itself."""
         if self.job.error:
             return self
+        if shortage := out_of_memory("job's process", lines):
+            return self.changed(error=ErrorInfo.of(shortage))
+        last_line = next(reversed(lines), "")
         cause = f"The job's process ended with status {status}" + (f": {last_line}" if last_line else "")
         return self.changed(error=ErrorInfo.of(EngineError(f"{cause.rstrip('.')}.", "See its log, and try it again.")))
 
@@ -217,7 +222,7 @@ class JobRun:
             return "done"
         if self._is_cancelled:
             return "cancelled"
-        self._running = self._running.died(status, next(reversed(process.stderr.lines), ""))
+        self._running = self._running.died(status, process.stderr.lines)
         return "failed"
 
     def _handle(self, data: bytes) -> None:

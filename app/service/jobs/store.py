@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job
 from app.terminal import printable
-from quantizer.files import explained, remove_lock, try_lock, write_atomically
+from quantizer.files import (
+    PRIVATE_FILE,
+    explained,
+    open_private,
+    private_folder,
+    remove_lock,
+    try_lock,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -37,12 +45,12 @@ class JobLog:
 
     def append(self, text: str) -> None:
         """Add `text` without terminal control sequences; drop the older half of a full log. Raises OSError."""
-        with self._path.open("ab") as file:
+        with open_private(self._path) as file:
             file.write(printable(text).encode("utf-8", "replace"))
             is_full = file.tell() > MAX_LOG_BYTES
         if is_full:
             kept = self._path.read_bytes()[-MAX_LOG_BYTES // 2 :].partition(b"\n")[2]
-            write_atomically(self._path, (_DROPPED, kept), sync=False)
+            write_atomically(self._path, (_DROPPED, kept), sync=False, mode=PRIVATE_FILE)
 
     def read(self) -> str:
         """Return the text, empty for a missing log. Raises OSError."""
@@ -84,7 +92,7 @@ class JobStore:
         with explained(f"The job cannot be saved in {self.folder}", "Check its permissions and its disk."):
             self._lock_owner()
             data = json.dumps({**encode(job), "owner": self._owner})
-            write_atomically(self.folder / f"{job.id}.json", data, sync=False)
+            write_atomically(self.folder / f"{job.id}.json", data, sync=False, mode=PRIVATE_FILE)
 
     def log(self, job_id: str) -> JobLog:
         """Return the log of a job."""
@@ -104,7 +112,7 @@ class JobStore:
 
     def _lock_owner(self) -> None:
         if self._lock is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self.folder)
             self._lock = try_lock(self._lock_path(self._owner))
 
     def _lock_path(self, owner: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from app.engine.protocol.messages import (
     EngineMetrics,
     Failed,
     Finished,
+    ForgetConversations,
+    Forgotten,
     GetMetrics,
     Load,
     LoadProgress,
@@ -45,6 +47,7 @@ from app.event_log import log_event
 from app.service.pool.engine_status import CrashLimit, EngineStatus
 from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
 from quantizer.errors import EngineError, UnfitError, UserError
+from quantizer.memory_limit import out_of_memory
 
 __all__ = ["EngineClient", "EngineOwner"]
 
@@ -282,6 +285,15 @@ class EngineClient:
         reranked: Reranked = await self._call(Rerank(uuid4().hex, query, tuple(documents)))
         return reranked
 
+    async def forget(self, conversations: Sequence[str]) -> None:
+        """Drop what a loaded engine has cached and saved of `conversations`. This does not count as a use.
+
+        One that is just unloading may save some of it afterwards: the app removes that at its next start.
+        """
+        if self.status.state == "ready":
+            with suppress(EngineError):  # it has died meanwhile, with what was cached
+                await self._result(ForgetConversations(uuid4().hex, tuple(conversations)))
+
     async def metrics(self) -> EngineMetrics | None:
         """Return counters and occupancy, None for an engine that is not ready. This does not count as a use."""
         if self.status.state != "ready":
@@ -297,7 +309,7 @@ class EngineClient:
         async with self.in_use():
             return await self._result(message)
 
-    async def _result(self, message: Tokenize | Detokenize | Embed | Rerank | GetMetrics) -> Any:
+    async def _result(self, message: Tokenize | Detokenize | Embed | Rerank | GetMetrics | ForgetConversations) -> Any:
         result = self._pending.expect_result(message.call_id)
         self._send(message)
         try:
@@ -373,8 +385,16 @@ class EngineClient:
         """Run a worker once those that are `ending` are gone: two at once would need the memory of two."""
         if ending:
             await asyncio.wait(ending)
-        while await self._run_once():
-            self._begin_loading()
+        try:
+            while await self._run_once():
+                self._begin_loading()
+        except Exception as error:  # a bug, or a thread that the system refuses: nobody may wait for ever
+            bug = EngineError("Loading failed for a bug of localllm.", "Its log has the details.")
+            failure = out_of_memory("service", [repr(error)]) or bug
+            self._pending.fail_all(failure)
+            self._fail_loading(failure)
+            report = {"message": f"Loading {self.model_path.name} failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(report)
 
     async def _run_once(self) -> bool:
         """Run one worker to its end; return whether to start another at once."""
@@ -446,7 +466,7 @@ class EngineClient:
                 if isinstance(message, Finished) and message.reason in (FinishReason.STOP, FinishReason.LENGTH):
                     self._limit.record_success()
                 self._pending.add_event(message.request_id, message)
-            case Tokenized() | Detokenized() | Embedded() | Reranked() | EngineMetrics():
+            case Tokenized() | Detokenized() | Embedded() | Reranked() | Forgotten() | EngineMetrics():
                 self._pending.resolve(message.call_id, message)
             case _:
                 raise EngineError(f"The engine process sent a {type(message).__name__} message.", "Report this.")

@@ -210,6 +210,7 @@ def _engine_config(
         control_vectors=attached.control_vectors,
         draft_path=attached.draft_path,
         finds_head=settings.draft != NO_DRAFT,
+        saves_prefixes=settings.save_prefixes,
     )
 
 

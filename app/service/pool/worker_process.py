@@ -16,6 +16,7 @@ from app.engine.protocol.messages import Finished, Output, WorkerMessage, decode
 from app.engine.request import Request
 from app.event_log import log_event
 from quantizer.errors import EngineError, UserError
+from quantizer.memory_limit import ProcessBytes
 from quantizer.process import ChildProcess, exit_error
 
 __all__ = ["AnswerEvent", "Events", "PendingRequests", "StartWorker", "WorkerProcess", "until_finished"]
@@ -42,7 +43,12 @@ class WorkerProcess:
         environment = {"GGML_NO_BACKTRACE": "1"}
         return cls(
             await ChildProcess.start(
-                command, _NAME, environment, on_stderr=partial(log_event, "worker"), max_line_bytes=_BUFFER_BYTES
+                command,
+                _NAME,
+                environment,
+                on_stderr=partial(log_event, "worker"),
+                max_line_bytes=_BUFFER_BYTES,
+                takes=ProcessBytes.ENGINE,
             )
         )
 

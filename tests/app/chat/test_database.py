@@ -69,6 +69,16 @@ def test_chats_are_readable_by_their_owner_only(store: ChatStore, tmp_path: Path
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+def test_a_file_that_others_could_read_is_made_private_when_it_is_opened(store: ChatStore, tmp_path: Path) -> None:
+    store.chats.create()
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    with ChatStore(tmp_path) as other:
+        other.chats.create()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
 def test_a_write_is_synced_before_it_is_acknowledged(store: ChatStore) -> None:
     with store._database.reading() as connection:
         pragmas = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")

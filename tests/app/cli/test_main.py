@@ -124,3 +124,23 @@ def test_a_reader_that_leaves_ends_it_without_a_word(environment: Mapping[str, s
             timeout=30,
         )
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces limits of memory")
+@pytest.mark.parametrize(("n_mib", "process"), [(30, "command"), (60, "command"), (110, "service")])
+def test_under_a_limit_of_memory_a_command_ends_with_both_numbers(
+    n_mib: int, process: str, environment: Mapping[str, str]
+) -> None:
+    limit = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({n_mib} << 20, {n_mib} << 20))"
+    command = [*python_command("tui"), "run", "guide", "hello"]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{limit}; os.execv(sys.argv[1], sys.argv[1:])", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**environment},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: Not enough memory: the {process} needs ")
+    assert f" and may use {n_mib} MiB (ulimit -v)." in done.stderr
+    assert done.stderr.count("\n") == 1

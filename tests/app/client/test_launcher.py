@@ -22,7 +22,8 @@ from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.protocol.status import ModelStatus
 from app.service.server import listen
 from app.settings.settings import Settings, load_settings
-from quantizer.errors import ModelFileError, UnfitError, UsageError
+from quantizer.errors import EngineError, ModelFileError, ServiceError, UnfitError, UsageError
+from quantizer.memory_limit import MemoryLimit
 from quantizer.process import OwnedProcess
 from tests.app.running import RunningService
 
@@ -52,6 +53,21 @@ async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Setti
     assert seen[-1] == status
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_service_that_ends_before_it_is_ready_is_reported_with_its_last_output(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_COMMAND", [sys.executable, "-c", "import sys; sys.exit('no socket here')"])
+    with pytest.raises(ServiceError, match="ended before it was ready; its last output: no socket here"):
+        async with open_service(settings):
+            pass
+    monkeypatch.setattr("quantizer.memory_limit.memory_limits", lambda: (MemoryLimit("ulimit -v", 300 << 20, 0),))
+    words = "memory allocation of 176 bytes failed"
+    monkeypatch.setattr(launcher, "_COMMAND", [sys.executable, "-c", f"import sys; sys.exit({words!r})"])
+    with pytest.raises(EngineError, match="Not enough memory: the service needs more and may use 300 MiB"):
+        async with open_service(settings):
+            pass
 
 
 async def test_a_client_that_is_cancelled_while_its_service_starts_leaves_none_behind(

@@ -41,6 +41,24 @@ async def test_a_chat_can_be_continued_after_quitting(open_app, tmp_path):
     assert (first_answer.model, first_answer.stats["decode_tokens_per_s"]) == ("guide", 48.0)
 
 
+async def test_what_is_cached_of_a_saved_chat_bears_its_name_from_the_first_question_on(open_app, tmp_path):
+    client = ScriptedClient()
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.asks("Who are you?")
+        await user.sees("Hello.")
+    with ChatStore(tmp_path) as store:
+        (chat,) = store.chats.page()
+    assert set(client.cached_as) == {chat.prompt_cache_key}
+
+
+async def test_nothing_of_a_chat_that_is_not_saved_is_cached_on_the_disk(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.asks("Who are you?")
+        await user.sees("Hello.")
+    assert set(client.cached_as) == {"in_memory"}
+
+
 async def test_a_stopped_answer_is_saved_as_partial(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Kept ", "half ", "never"), pause_after=2))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:

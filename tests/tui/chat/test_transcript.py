@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.app import App
+from textual.app import App, ComposeResult
 from textual.widgets import Static
 
-from tui.chat.transcript import STEP, MessageWindow, SteadyScroll
+from tui.chat.transcript import STEP, MessageWindow, SteadyScroll, Transcript
 
 
 @given(st.integers(0, 50), st.data())
@@ -61,3 +61,16 @@ async def test_the_scroll_bar_is_drawn_again_only_when_its_thumb_moves():
     at_top, one_row_below, in_the_middle, at_top_again = looks
     assert [*map(id, at_top)] == [*map(id, one_row_below)]
     assert [*map(list, in_the_middle)] != [*map(list, at_top)] == [*map(list, at_top_again)]
+
+
+class TranscriptApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Transcript()
+
+
+async def test_an_answer_that_ends_after_the_app_took_the_transcript_apart_is_no_error():
+    async with TranscriptApp().run_test() as pilot:
+        transcript = pilot.app.query_one(Transcript)
+        await transcript.remove_children()
+        await transcript.clear()
+        assert transcript.is_greeting

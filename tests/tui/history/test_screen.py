@@ -152,6 +152,18 @@ async def test_a_deleted_chat_comes_back_with_u(open_app, store):
     assert titles(store) == ["Precious"]
 
 
+async def test_a_deleted_chat_is_forgotten_by_the_service_too(open_app, store):
+    keep(store, "Precious")
+    (chat,) = store.chats.page()
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.presses("f5")
+        await user.sees("1 chat")
+        await user.presses("x")
+        await user.until(lambda: bool(client.forgotten_keys), "the service was not asked")
+    assert client.forgotten_keys == [chat.prompt_cache_key]
+
+
 async def test_pinned_chats_come_first_and_archived_ones_have_their_own_list(open_app, store):
     keep(store, "First", age_days=2)
     keep(store, "Second", age_days=1)

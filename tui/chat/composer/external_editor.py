@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from quantizer.errors import StorageError, UsageError, UserError
+from quantizer.files import open_private
 from tui.chat.composer.attachments import read_text_file
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ async def edit_text(text: str, environment: Mapping[str, str] = os.environ) -> s
     try:
         with TemporaryDirectory(prefix="localllm-") as folder:
             path = Path(folder) / "prompt.md"
-            path.write_text(f"{text}\n" if text else "", encoding="utf-8")
+            with open_private(path, is_new=True) as file:
+                file.write(f"{text}\n".encode() if text else b"")
             status = await _run([*command, str(path)], environment)
             if status:
                 ending = f"ended with status {status}" if status > 0 else f"was stopped by signal {-status}"

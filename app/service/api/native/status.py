@@ -1,4 +1,4 @@
-"""Routes of the service itself: /api/localllm/status, load, attend, stay and schema.
+"""Routes of the service itself: /api/localllm/status, load, attend, stay, forget-prefixes and schema.
 
 Only our own routes have paths of this machine in their errors: the caller gave them.
 """
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Request
-from pydantic import Field
+from pydantic import Field, StrictStr
 from typing_extensions import TypedDict
 
 from app import __version__
@@ -31,11 +31,13 @@ from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import resident_bytes
+from app.settings.private_files import conversation_name, remove_prefixes
 from quantizer.errors import ErrorInfo
 
 __all__ = ["ModelId", "error_body", "router", "summarize"]
 
 router = Router(prefix="/api/localllm")
+_MAX_KEYS = 10_000
 error_body = partial(openai_error, hide_paths=False)
 
 
@@ -50,6 +52,19 @@ class StayBody(Body):
     """The event until which the service outlives the program that started it."""
 
     until: Literal["jobs-end"]
+
+
+class ForgetPrefixesBody(Body):
+    """The conversations, by the `prompt_cache_key` of their requests."""
+
+    prompt_cache_keys: Annotated[list[StrictStr], Field(max_length=_MAX_KEYS)]
+
+
+class ForgottenPrefixes(TypedDict):
+    """The files that were removed."""
+
+    n_files: int
+    n_bytes: int
 
 
 class SchemaBody(Body):
@@ -125,6 +140,16 @@ async def stay(request: Request, body: StayBody) -> JsonResponse[StaysUntil]:  #
     policy = app_state(request).shutdown_policy
     policy.stay()
     return JsonResponse({"stays_until": policy.stays_until})
+
+
+@router.post("/forget-prefixes")
+async def forget_prefixes(request: Request, body: ForgetPrefixesBody) -> JsonResponse[ForgottenPrefixes]:
+    """Remove the computed prefixes of conversations from the caches of all loaded models and from the disk."""
+    models, keys = app_state(request).models, body.prompt_cache_keys
+    names = tuple(map(conversation_name, keys))
+    await asyncio.gather(*(engine.forget(names) for engine in models.engines.values()))
+    files = await asyncio.to_thread(remove_prefixes, models.settings.cache_dir, keys)
+    return JsonResponse({"n_files": len(files.paths), "n_bytes": files.n_bytes})
 
 
 @router.post("/schema")

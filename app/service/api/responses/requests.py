@@ -24,7 +24,7 @@ from app.service.api.messages import (
 )
 from app.service.api.openai.requests import ResponseFormat
 from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, Item, Messages, RawBody
-from app.service.api.text_request import SamplingBody
+from app.service.api.text_request import SamplingBody, conversation_of
 from app.service.api.thinking import TemplateVariablesBody, asked_thinking
 from app.service.generation.chat import ChatTurn
 from quantizer.errors import RequestError
@@ -167,7 +167,7 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
         options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
         return ChatTurn(
             messages=alternate_roles(self._messages(self.items() if items is None else items)),
-            request=self.new_request("", None, self.max_output_tokens, **options),
+            request=self.new_request("", None, self.max_output_tokens, conversation=self._conversation(), **options),
             json_format=form.json_format() if form else None,
             tools=tool_options_of(
                 [tool.tool() for tool in self._offered()],
@@ -181,6 +181,9 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
 
     def _n_logprobs(self) -> int | None:
         return None
+
+    def _conversation(self) -> str:
+        return ""
 
     def _messages(self, items: Sequence[InputItem]) -> Messages:
         refuse_unreadable_question([item.turn() for item in items])
@@ -237,6 +240,7 @@ class ResponsesBody(_TurnBody):
     max_tool_calls: int | None = None
     user: StrictStr | None = None
     prompt_cache_key: StrictStr | None = None
+    prompt_cache_retention: StrictStr | None = None
     safety_identifier: StrictStr | None = None
 
     @property
@@ -267,6 +271,9 @@ class ResponsesBody(_TurnBody):
     def _n_logprobs(self) -> int | None:
         is_wanted = bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
         return (self.top_logprobs or 0) if is_wanted else None
+
+    def _conversation(self) -> str:
+        return conversation_of(self.prompt_cache_key, self.prompt_cache_retention)
 
     def echo(self, sampling: SamplingParams) -> dict[str, Any]:
         """Return the fields that a response repeats, with the values in force where the request leaves them out."""

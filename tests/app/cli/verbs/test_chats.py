@@ -9,13 +9,16 @@ import pytest
 
 from app.chat.conversation import MessageContent
 from app.chat.store import ChatStore
+from app.settings.private_files import conversation_name
 from tests.app.cli.in_process import run_localllm
 
 
 @pytest.fixture(autouse=True)
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LOCALLLM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("LOCALLLM_PORT", "9")  # where no service answers
     return tmp_path / "data"
 
 
@@ -101,3 +104,18 @@ def test_a_deleted_chat_can_be_restored(data_dir: Path) -> None:
     assert _run("list").stdout == ""
     assert _run("restore", chat_id).stdout.endswith("Soup\n")
     assert _run("list").stdout.endswith("Soup\n")
+
+
+def test_a_deleted_chat_takes_its_saved_prefixes_along(data_dir: Path) -> None:
+    ids = [_keep(data_dir, "Soup"), _keep(data_dir, "Bread")]
+    with ChatStore(data_dir) as store:
+        names = [conversation_name(store.chats.get(chat_id).prompt_cache_key) for chat_id in ids]
+    folder = data_dir.with_name("cache") / "prefix" / "weights"
+    folder.mkdir(parents=True)
+    files = [folder / f"{number}-{name}" for number, name in enumerate((*names, "none"))]
+    former = folder / "of-no-known-conversation".replace("-", "")
+    for path in (*files, former):
+        path.touch()
+    _run("delete", str(ids[0]))
+    assert sorted(folder.iterdir()) == files[1:]
+    _run("restore", str(ids[0]))

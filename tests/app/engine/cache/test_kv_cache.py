@@ -11,8 +11,9 @@ from app.engine.backend import Chunk, State
 from app.engine.cache.kv_cache import MIN_FORGOTTEN_CELLS, KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
-from app.engine.loop.core import Engine
-from app.engine.request import Request, SamplingParams
+from app.engine.loop.core import Engine, Event
+from app.engine.protocol.messages import Finished
+from app.engine.request import IN_MEMORY, Request, SamplingParams
 from app.engine.speculative.step_cost import StepCost
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -44,8 +45,17 @@ def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(
             n_tokens = chance.randrange(40)
             branches = (chance.randint(0, len(prompt)),) if chance.random() < 0.5 else ()
             engine.submit(
-                Request(request_id=str(step), prompt=prompt, sampling=GREEDY, max_tokens=n_tokens, branches=branches)
+                Request(
+                    request_id=str(step),
+                    prompt=prompt,
+                    sampling=GREEDY,
+                    max_tokens=n_tokens,
+                    branches=branches,
+                    conversation=chance.choice(("", "one", "two", IN_MEMORY)),
+                )
             )
+        if chance.random() < 0.01:
+            engine.forget(("one",))
         if chance.random() < 0.1:
             engine.abort(str(chance.randint(max(0, step - 30), step)))
         if chance.random() < 0.05:
@@ -59,6 +69,72 @@ def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(
     engine.close()
     engine.check_integrity()
     assert engine.occupancy.n_running == engine.occupancy.n_waiting == 0
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"n_window": 60}, {"supports_truncation": False}, {"supports_truncation": False, "has_attention": False}],
+)
+def test_a_forgotten_conversation_is_neither_cached_nor_saved_and_others_are(
+    tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    store = StateStore(tmp_path)
+    events: list[Event] = []
+    engine = Engine(FakeBackend(n_ctx=400, n_cells=2000, **kind), events.append, store, StepCost({1: 1.0}))
+    system = "system " * 12
+    prompts = {name: f"{system}{name} asks " + f"{name} something " * 8 for name in ("ann", "bob")}
+
+    def ask(prompt: str, conversation: str) -> int:
+        """Return how many tokens of the prompt were in the cache."""
+        branches = (len(system),)
+        engine.submit(
+            Request(request_id="a", prompt=prompt, max_tokens=0, conversation=conversation, branches=branches)
+        )
+        while not engine.is_idle:
+            engine.step()
+        ended = events[-1]
+        assert isinstance(ended, Finished)
+        return ended.usage.n_cached_tokens
+
+    for name, prompt in prompts.items():
+        ask(prompt, name)
+    while engine.save_idle_sequence():
+        pass
+    engine.forget(("ann",))
+    engine.check_integrity()
+    cached = {name: ask(f"{prompt}and more", "") for name, prompt in prompts.items()}
+    assert cached["ann"] <= len(system) < cached["bob"]
+    engine.forget(("ann",))
+    store.close()
+    assert {path.name.partition("-")[2] for path in tmp_path.iterdir()} - {"none"} == {"bob"}
+
+
+def test_an_answer_of_a_forgotten_conversation_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    engine = Engine(FakeBackend(n_ctx=400, n_cells=2000), lambda _event: None, store, StepCost({1: 1.0}))
+    request = Request(request_id="a", prompt="long " * 40, sampling=GREEDY, max_tokens=9, conversation="ann")
+    engine.submit(request)
+    engine.step()
+    engine.forget(("ann",))
+    while not engine.is_idle:
+        engine.step()
+    engine.check_integrity()
+    assert engine.occupancy.n_cells_used == 0
+    assert not engine.save_idle_sequence()
+    store.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_without_a_conversation_leaves_a_continued_sequence_to_its_own(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    engine = Engine(FakeBackend(n_ctx=400, n_cells=2000), lambda _event: None, store, StepCost({1: 1.0}))
+    for prompt, conversation in (("long " * 20, "ann"), ("long " * 40, "")):
+        engine.submit(Request(request_id="a", prompt=prompt, sampling=GREEDY, max_tokens=0, conversation=conversation))
+        while not engine.is_idle:
+            engine.step()
+    engine.forget(("ann",))
+    assert engine.occupancy.n_cells_used == 0
     store.close()
 
 

@@ -66,3 +66,14 @@ def test_what_the_disk_refuses_or_is_too_large_leaves_no_file(tmp_path: Path) ->
     assert write_state(folder, "name", LABEL, STATE, max_bytes=10_000) == 0
     assert write_state(tmp_path / "new", "name", LABEL, STATE, max_bytes=100) == 0
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+def test_only_its_owner_can_read_a_state_and_list_the_folder(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        path = written(tmp_path / "prefix" / "weights")
+    finally:
+        os.umask(before)
+    modes = [file.stat().st_mode & 0o777 for file in (path, path.parent, path.parent.parent)]
+    assert modes == [0o600, 0o700, 0o700]

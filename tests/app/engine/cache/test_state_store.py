@@ -8,6 +8,7 @@ import pytest
 
 from app.engine.cache import state_store
 from app.engine.cache.state_store import SavedMatch, StateStore
+from app.engine.request import IN_MEMORY
 
 
 def saved(folder: Path, *sequences: tuple[list[int], bytes], **limits: int) -> StateStore:
@@ -171,3 +172,43 @@ def test_checkpoints_are_written_with_a_state_that_has_their_tokens_and_outlive_
     assert load(again, [1, 2, 3]) == b"longer"
     assert again.match([1, 2, 3], is_whole=True) is None
     again.close()
+
+
+def test_the_states_of_a_forgotten_conversation_go_with_their_files(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save([1, 2], b"hers", conversation="ann")
+    store.save_checkpoint([1, 3], b"hers too", conversation="ann")
+    store.save([1, 3, 4], b"his", conversation="bob")
+    store.close()
+    assert sorted(path.name.partition("-")[2] for path in tmp_path.iterdir()) == ["ann", "ann", "bob"]
+    again = StateStore(tmp_path)
+    again.forget(("ann",))
+    assert (again.n_saved([1, 2]), again.n_saved([1, 3, 4]), again.checkpoints([1, 3])) == (1, 3, [])
+    again.close()
+    assert [path.name.partition("-")[2] for path in tmp_path.iterdir()] == ["bob"]
+
+
+def test_a_state_that_is_only_for_memory_is_never_written(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save([1, 2], b"unsaved chat", conversation=IN_MEMORY)
+    store.save_checkpoint([1], b"of it", conversation=IN_MEMORY)
+    assert load(store, [1, 2]) == b"unsaved chat"
+    store.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_room_on_the_disk_states_stay_in_memory_and_former_files_go(tmp_path: Path) -> None:
+    saved(tmp_path, ([1, 2], b"before")).close()
+    store = saved(tmp_path, ([3, 4], b"after"), max_disk_bytes=0)
+    assert load(store, [3, 4]) == b"after"
+    assert store.match([1, 2]) is None
+    store.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_does_not_say_whose_it_is_goes(tmp_path: Path) -> None:
+    saved(tmp_path, ([1, 2], b"before")).close()
+    (path,) = tmp_path.iterdir()
+    path.rename(tmp_path / path.name.partition("-")[0])  # as former versions called it
+    StateStore(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 
@@ -128,3 +129,16 @@ def test_absent_content_is_none_in_a_test_and_empty_in_text(expression: str, tex
 
 def test_text_marked_for_training_is_part_of_the_prompt() -> None:
     assert render("a{% generation %}{{ 'b' }}{% endgeneration %}c", {}) == "abc"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limits there")
+def test_a_tighter_limit_of_memory_is_not_raised() -> None:
+    program = """
+import resource
+from app.engine.chat_template.render import _limit_memory
+resource.setrlimit(resource.RLIMIT_AS, (100 << 20, resource.RLIM_INFINITY))
+_limit_memory()
+print(resource.getrlimit(resource.RLIMIT_AS)[0] >> 20)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert done.stdout == "100\n"

@@ -43,6 +43,8 @@ SAMPLES = [
     messages.Tokenize("c", "text", True, False),
     messages.Detokenize("c", (1, 2)),
     messages.GetMetrics("c"),
+    messages.ForgetConversations("c", ("a", "b")),
+    messages.Forgotten("c"),
     messages.Embed("c", ("é", (1, 2))),
     messages.Rerank("c", "query", ("a", "b")),
     messages.LoadProgress(0.5),

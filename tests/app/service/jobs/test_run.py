@@ -106,17 +106,17 @@ def test_an_event_without_its_fields_raises() -> None:
 
 def test_a_verb_reports_its_error_and_a_dead_one_gets_one() -> None:
     said = job_after(encode_job_event(JobFailed.of(StorageError("The disk is full.", "Free 2 GB."))))
-    assert said.died(1, "whatever").ended("failed", 3.0).error == ErrorInfo(
+    assert said.died(1, ["whatever"]).ended("failed", 3.0).error == ErrorInfo(
         "StorageError", "The disk is full.", "Free 2 GB."
     )
-    died = job_after().died(-9, "out of memory").ended("failed", 3.0).error
+    died = job_after().died(-9, ["out of memory"]).ended("failed", 3.0).error
     assert died is not None
     assert isinstance(died.error(), EngineError)
     assert died.cause == "The job's process ended with status -9: out of memory."
 
 
 def test_a_retry_begins_without_the_results_of_the_last_run() -> None:
-    failed = job_after(STEP | {"remaining_s": 2.0}).died(1, "").ended("failed", 3.0)
+    failed = job_after(STEP | {"remaining_s": 2.0}).died(1, ()).ended("failed", 3.0)
     again = RunningJob.begun(failed, 4.0).job
     assert (again.state, again.fraction, again.error, again.ended_s, again.message) == ("running", None, None, None, "")
     assert again.created_s == JOB.created_s

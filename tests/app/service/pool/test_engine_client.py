@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,6 +224,20 @@ else:
         assert len(await _text(engine, SHORT)) == 4
     finally:
         await engine.stop()
+
+
+async def test_a_bug_or_a_thread_that_the_system_refuses_fails_the_load_instead_of_leaving_it_waiting() -> None:
+    class Refuser(EngineOwner):
+        async def admit(self, engine: EngineClient) -> None:
+            raise RuntimeError("can't start new thread")
+
+    reported = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    engine = EngineClient(Path("tiny.gguf"), EngineConfig(), thread_worker(), Refuser())
+    with pytest.raises(EngineError, match="Loading failed for a bug of localllm"):
+        await engine.ready()
+    await engine.stop()
+    assert "can't start new thread" in str([context.get("exception") for context in reported])
 
 
 async def test_an_unloaded_engine_is_loaded_by_the_next_request() -> None:

@@ -134,6 +134,16 @@ async def test_the_head_beside_a_model_is_used_unless_none_is_wanted(
     assert shared.engine.config.finds_head is finds_head
 
 
+@pytest.mark.parametrize("saves", [True, False])
+async def test_prefixes_are_saved_on_disk_unless_the_settings_forbid_it(
+    tmp_path: Path, tiny_model: Path, saves: bool
+) -> None:
+    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path, save_prefixes=saves)
+    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    shared = pool.engine_for(tiny_model, read_model_file(tiny_model), NOTHING_ATTACHED, None)
+    assert shared.engine.config.saves_prefixes is saves
+
+
 async def test_reloading_is_refused_while_another_name_answers(service: Service) -> None:
     await service.make(MADE, system="Be short.")
     await service.ask(MADE)

@@ -105,7 +105,7 @@ def test_layers_for_a_gpu_that_is_not_here_are_refused(tmp_path: Path, guide: Pa
 
 def test_too_large_a_model_is_refused_by_the_planner_unless_the_user_confirms(tmp_path: Path, guide: Path) -> None:
     memory = _memory(tmp_path)
-    with pytest.raises(EngineError, match="It needs"):
+    with pytest.raises(EngineError, match="it needs"):
         memory.check(guide, CONFIG, host_with(1))
     with pytest.raises(UnfitError):
         memory.check(guide, EngineConfig(when_unfit=UnfitPolicy.ASK), host_with(1))

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from app.client.service_client import ServiceClient
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.settings.private_files import conversation_name
 from quantizer.errors import ModelFileError, RequestError
 from tests.app.running import RunningService
 
@@ -91,3 +93,27 @@ async def test_a_schema_is_checked_before_a_question_is_asked(service: RunningSe
         await client.check_schema({"type": "object", "properties": {"name": {"type": "string"}}})
         with pytest.raises(RequestError, match="type is 'thing'"):
             await client.check_schema({"type": "thing"})
+
+
+async def test_the_prefixes_of_a_conversation_go_from_the_cache_and_the_disk(
+    service: RunningService, environment: Mapping[str, str]
+) -> None:
+    folder = Path(environment["LOCALLLM_CACHE_DIR"]) / "prefix" / "weights"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"0-{conversation_name(key)}" for key in ("hers", "his")]
+    for path in files:
+        path.touch()
+    question = [Message("user", "what nobody else asks " * 20)]
+
+    async def n_cached(client: ServiceClient, key: str | None) -> int:
+        options = GenerationOptions(max_tokens=1, prompt_cache_key=key)
+        completed = [event async for event in client.chat(question, "tiny", options)][-1]
+        assert isinstance(completed, Completed)
+        return completed.n_cached_tokens
+
+    async with ServiceClient(service.url) as client:
+        await n_cached(client, "hers")
+        assert await n_cached(client, "hers") > 100
+        await client.forget_prefixes(["hers"])
+        assert await n_cached(client, None) < 100
+    assert [path.exists() for path in files] == [False, True]

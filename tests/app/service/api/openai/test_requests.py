@@ -6,8 +6,9 @@ from math import inf
 import pytest
 
 from app.engine.grammar.json_grammar import schema_grammar
-from app.engine.request import SamplingParams
+from app.engine.request import IN_MEMORY, SamplingParams
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
+from app.settings.private_files import conversation_name
 from quantizer.errors import RequestError
 
 LLAMA_SERVER_FIELDS = {
@@ -34,6 +35,17 @@ def _sampling(**fields: object) -> SamplingParams:
 
 def test_the_fields_of_llama_server_reach_the_engine_under_their_names() -> None:
     assert _sampling(**LLAMA_SERVER_FIELDS) == SamplingParams(**LLAMA_SERVER_FIELDS)
+
+
+def test_what_is_cached_belongs_to_a_conversation_or_stays_in_memory() -> None:
+    def conversation(**fields: object) -> str:
+        (request,) = CompletionBody.model_validate({"prompt": "x", **fields}).completion_requests()
+        return request.conversation
+
+    assert conversation() == conversation(prompt_cache_key="") == ""
+    assert conversation(prompt_cache_key="../a") == conversation_name("../a") != conversation(prompt_cache_key="b")
+    assert conversation(prompt_cache_key="a", prompt_cache_retention="in_memory") == IN_MEMORY
+    assert conversation(prompt_cache_key="a", prompt_cache_retention="24h") == conversation_name("a")
 
 
 def test_context_shift_and_limits_of_time_reach_the_engine() -> None:

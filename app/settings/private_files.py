@@ -1,0 +1,188 @@
+"""What holds or derives from what was said: which files of the data and cache folders, their rights, their removal.
+
+Owns the names of all that localllm keeps there, so that a folder with other files is not taken for its own. Only the
+owner reads what is private: files 0600 in folders 0700 (`quantizer.files`), where the system has such modes. What the
+user wrote elsewhere (exports, importance matrices) is created so and stays the user's. Independent of contents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from app.settings.settings import Settings
+from quantizer.files import explained, make_private, private_folder
+from quantizer.process import is_process_alive
+
+__all__ = [
+    "CHATS",
+    "PrivateFiles",
+    "conversation_name",
+    "find_private_files",
+    "keep_private",
+    "mark_in_use",
+    "remove_files",
+    "remove_prefixes",
+    "users_of",
+]
+
+CHATS = "chats, drafts and prompt history"
+_DATA, _CACHE = "data_dir", "cache_dir"
+_IN_USE = "in-use-"
+# What derives from chats: what it is, the folder, and the names in it.
+_FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (CHATS, _DATA, ("chats.db", "chats.db-wal", "chats.db-shm")),
+    ("stored responses", _DATA, ("responses.db", "responses.db-wal", "responses.db-shm")),
+    ("saved prefixes", _CACHE, ("prefix/*/*",)),
+    ("logs", _CACHE, ("service.log",)),
+    ("logs of jobs", _DATA, ("jobs/*.log",)),
+    ("crash reports", _CACHE, ("crash-*.txt",)),
+)
+# What is private too, and stays: keys have a rule of their own (`app.keys`).
+_OTHERS_PRIVATE = (
+    ("presets", _DATA, ("presets.toml",)),
+    ("jobs", _DATA, ("jobs", "jobs/*.json")),
+    ("folders of prefixes", _CACHE, ("prefix", "prefix/*")),
+    ("importance matrices", _CACHE, ("imatrix", "imatrix/*.gguf")),
+)
+# All names in the two folders, which may be one.
+_OURS = (
+    *("chats.db*", "responses.db*", "presets.toml", "prompts", "keys.json", "keys.lock", "jobs", "models"),
+    *("checkpoints", "welcome-seen", "config.toml"),
+    *("prefix", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
+    *(
+        "index.db*",
+        "tune.*",
+        "selftest.*",
+        "loads.*",
+        "bandwidth.*",
+        "devices.*",
+        "runs.*",
+        f"{_IN_USE}*",
+        ".*.tmp",
+        "Cache",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateFiles:
+    """Files of one kind, `what` they are, and their bytes."""
+
+    what: str
+    paths: tuple[Path, ...]
+    n_bytes: int
+
+
+def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
+    """Return all files that hold or derive from what was said, by kind."""
+    kinds = [(what, _found(getattr(settings, folder), names)) for what, folder, names in _FROM_CHATS]
+    return tuple(PrivateFiles(what, paths, sum(map(_n_bytes, paths))) for what, paths in kinds if paths)
+
+
+def remove_files(files: PrivateFiles) -> None:
+    """Remove the files, and folders of prefixes that become empty. Raises StorageError."""
+    for path in files.paths:
+        with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
+            path.unlink(missing_ok=True)
+    for folder in {path.parent for path in files.paths}:
+        if folder.parent.name == "prefix":
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
+
+
+def conversation_name(key: str) -> str:
+    """Return what a conversation is called in the names of its prefixes; `key` is what a client calls it."""
+    return hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def remove_prefixes(cache_dir: Path, keys: Iterable[str]) -> PrivateFiles:
+    """Remove the saved prefixes of the conversations `keys` of all models, and return what was removed.
+
+    Those of former versions go with the first: they do not say whose they are. Raises StorageError.
+    """
+    names = {conversation_name(key) for key in keys}
+    found = _found(cache_dir, ("prefix/*/*",)) if names else ()
+    is_theirs = {path: path.name.partition("-")[2] in {"", *names} and path.suffix != ".tmp" for path in found}
+    paths = tuple(path for path in found if is_theirs[path])
+    files = PrivateFiles("saved prefixes", paths, sum(map(_n_bytes, paths)))
+    remove_files(files)
+    return files
+
+
+def keep_private(settings: Settings) -> list[str]:
+    """Take the rights of others from all that is private, and return a sentence about each kind that they could read.
+
+    A folder of data or caches that holds other files as well keeps its rights.
+    """
+    sentences = []
+    for root in dict.fromkeys((settings.data_dir, settings.cache_dir)):
+        foreign = _foreign(root)
+        if not foreign:
+            sentences += _make_private(f"enter {root}", (root,))
+        elif root.stat().st_mode & 0o077 and os.name != "nt":
+            sentences.append(
+                f"Others may enter {root}: it holds other files, such as {foreign}. Chats in it are private."
+            )
+    for what, folder, names in (*_FROM_CHATS, *_OTHERS_PRIVATE):
+        sentences += _make_private(f"read {what}", _found(getattr(settings, folder), names))
+    return sentences
+
+
+@contextlib.contextmanager
+def mark_in_use(settings: Settings) -> Iterator[None]:
+    """Mark the files as in use inside the context, by a file in the caches that is named after this process."""
+    mark = settings.cache_dir / f"{_IN_USE}{os.getpid()}"
+    with contextlib.suppress(OSError):  # nothing can be stored there either
+        private_folder(mark.parent)
+        mark.touch()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            mark.unlink(missing_ok=True)
+
+
+def users_of(settings: Settings) -> list[str]:
+    """Return the numbers of the processes that use the files; remove the marks of those that were killed."""
+    users = []
+    for mark in _found(settings.cache_dir, (f"{_IN_USE}*",)):
+        process = mark.name.removeprefix(_IN_USE)
+        if is_process_alive(process):
+            users.append(process)
+        else:
+            mark.unlink(missing_ok=True)
+    return users
+
+
+def _found(folder: Path, names: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(path for name in names for path in sorted(folder.glob(name)))
+
+
+def _foreign(root: Path) -> str:
+    """Return the name of a file in the folder that is not of localllm, "" for none and for a missing folder."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(root))
+    except OSError:
+        return ""
+    return next((name for name in names if not any(fnmatch(name, pattern) for pattern in _OURS)), "")
+
+
+def _make_private(what: str, paths: tuple[Path, ...]) -> list[str]:
+    try:
+        n_changed = sum(map(make_private, paths))
+    except OSError as error:
+        return [f"Others may {what}, which cannot be changed: {error.strerror}."]
+    return [f"Others could {what} ({n_changed} made private)."] if n_changed else []
+
+
+def _n_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,115 @@
+"""A data folder with something of every kind that users lose nothing of, and what is read from it as plain values.
+
+Run: `uv run python tests/app/data_folder.py FOLDER` writes one; `tests/app/former_data/VERSION` has those that released
+versions wrote, which every later version must read as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from app.chat.conversation import Attachment, ChatSettings, Draft, MessageContent, MessageState
+from app.chat.presets import Presets
+from app.chat.prompt_library import PromptLibrary
+from app.chat.store import ChatStore
+from app.keys import KeyFile, KeyScope
+from app.protocol.codec import encode
+from app.protocol.job import Job
+from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
+from app.service.jobs.store import JobStore
+from app.settings.settings import load_settings
+
+__all__ = ["read", "write"]
+
+_LIMITS = StoreLimits(1 << 20, 0)
+
+
+def write(folder: Path) -> None:
+    """Write a folder of data as somebody leaves it who has used everything."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('ctx = 4096\nsystem = "Be brief."\n', encoding="utf-8")
+    (folder / "prompts").mkdir()
+    (folder / "prompts" / "summary.md").write_text("Summarize {{text}} in a sentence.\n", encoding="utf-8")
+    Presets(folder).save("terse", ChatSettings("Answer in a word.", {"temperature": 0.2}))
+    KeyFile(folder / "keys.json").add("editor", [KeyScope.INFER])
+    jobs = JobStore(folder / "jobs")
+    jobs.save(
+        Job(id="j1", kind="pull", title="org/repo", arguments={"model": "org/repo"}, created_s=1.7e9, state="done")
+    )
+    jobs.log("j1").append("fetched\n")
+    jobs.close()
+    with ChatStore(folder) as store:
+        _write_chats(store)
+    asyncio.run(_write_responses(folder))
+
+
+def _write_chats(store: ChatStore) -> None:
+    chat = store.chats.create(title="Rivers", model="guide", settings=ChatSettings("Be kind.", {"temperature": 0.7}))
+    notes = Attachment("notes.txt", "The Danube is long.\n")
+    question = store.messages.add(
+        chat.id, None, MessageContent(role="user", content="Which river? 🏞", attachments=(notes,), created_ms=1)
+    )
+    for content, state in (("The Rhi", MessageState.PARTIAL), ("The Danube.", MessageState.FINISHED)):
+        answer = MessageContent(
+            role="assistant",
+            content=content,
+            reasoning="Long ones.",
+            model="guide",
+            stats={"tokens_per_s": 12.5},
+            state=state,
+            created_ms=2,
+        )
+        store.messages.add(chat.id, question.id, answer)
+    store.chats.pin(chat.id, is_pinned=True)
+    store.drafts.save(chat.id, Draft("And the next?", (Attachment("map.txt", "x"),)))
+    archived = store.chats.create(title="Old")
+    store.chats.archive(archived.id, is_archived=True)
+    store.chats.delete(store.chats.create(title="Deleted, but not for long").id)
+
+
+async def _write_responses(folder: Path) -> None:
+    store = ResponseStore(folder, _LIMITS)
+    item = {"type": "message", "role": "user", "id": "msg_1", "content": [{"type": "input_text", "text": "Hello"}]}
+    await store.add(Kind.RESPONSE, {"id": "resp_1", "status": "completed"}, [item], [item | {"id": "msg_2"}])
+    await store.close()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return what `folder` has, without what is other in each folder: the secrets of keys and the times of chats."""
+    settings = load_settings({}, {"LOCALLLM_CONFIG": str(folder / "config.toml")})
+    with ChatStore(folder) as store:
+        chats = [
+            {
+                "chat": {key: value for key, value in encode(chat).items() if not key.endswith("_ms")},
+                "messages": encode(store.messages.of(chat.id)),
+                "draft": encode(store.drafts.get(chat.id)),
+            }
+            for chat in (*store.chats.page(), *store.chats.page(archived=True))
+        ]
+        found = [match.chat.title for match in store.search.find("danube")]
+    jobs = JobStore(folder / "jobs")
+    return {
+        "settings": {"ctx": settings.ctx, "system": settings.system},
+        "prompts": {name: PromptLibrary(folder).get(name) for name in PromptLibrary(folder).names()},
+        "presets": encode(Presets(folder).all()),
+        "keys": {key.name: sorted(key.scopes) for key in KeyFile(folder / "keys.json").known()},
+        "jobs": [encode(job) | {"log": jobs.log(job.id).read()} for job in jobs.load()],
+        "chats": chats,
+        "found": found,
+        "responses": asyncio.run(_read_responses(folder)),
+    }
+
+
+async def _read_responses(folder: Path) -> dict[str, Any]:
+    store = ResponseStore(folder, _LIMITS)
+    record = await store.record(Kind.RESPONSE, "resp_1")
+    items = await store.items(Kind.RESPONSE, "resp_1")
+    await store.close()
+    return {"object": record.object if record else None, "items": items}
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
