@@ -13,7 +13,6 @@ import contextlib
 import gzip
 import json
 import socket
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from rich.table import Table
 
 from tests.bench.report import show
 from tests.bench.served import Served, serve, wait_ready
+from tests.bench.tally import finish
 
 __all__ = ["CASES", "Case"]
 
@@ -181,7 +181,7 @@ def main() -> None:
     grown, most = after_bytes - before_bytes, max(sizes) - before_bytes
     print(f"{len(found)} routes, {good[200]} of which answer what has no fault; {n_cases} cases, {n_wrong} wrong")
     print(f"memory {grown / 2**20:+.1f} MiB, {most / 2**20:+.1f} MiB at most; the service is as it was: {is_same}")
-    sys.exit(bool(n_wrong) or most > MAX_GROWTH_BYTES or not is_same)
+    finish(n_cases, n_wrong + (most > MAX_GROWTH_BYTES) + (not is_same))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import random
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.table import Table
 from app.bench.workloads import RandomText
 from tests.bench.report import show
 from tests.bench.served import Footprint, Served, footprint, n_answered_in_all_cells, serve
+from tests.bench.tally import finish
 
 __all__ = ["examine", "hang_up_in_waves"]
 
@@ -95,15 +95,15 @@ def _freed(name: str, n_clients: int, freed_ms: list[float]) -> tuple[str, str, 
     return f"cells free after {name}", figures, worst <= FREE_WITHIN_MS
 
 
-def examine(served: Served, n_clients: int) -> list[tuple[str, str, bool]]:
+def examine(served: Served, n_clients: int, seed: int) -> list[tuple[str, str, bool]]:
     """Return (what was looked at, what was seen, whether it may be so) of one run."""
-    asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=0))
-    asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=1, is_early=True))
+    asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=2 * seed + 2))
+    asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=2 * seed + 3, is_early=True))
     time.sleep(_SETTLE_S)
     processes = {"service": served.process, "worker": served.worker}
     before, n_saved_before = {name: footprint(process) for name, process in processes.items()}, served.saved_bytes()
-    in_stream = asyncio.run(hang_up_in_waves(served, n_clients, seed=2))
-    early = asyncio.run(hang_up_in_waves(served, _N_EARLY, seed=3, is_early=True))
+    in_stream = asyncio.run(hang_up_in_waves(served, n_clients, seed=2 * seed))
+    early = asyncio.run(hang_up_in_waves(served, _N_EARLY, seed=2 * seed + 1, is_early=True))
     time.sleep(_SETTLE_S)
     found = [_freed("hang-ups in mid-stream", n_clients, in_stream), _freed("early hang-ups", _N_EARLY, early)]
     saved_bytes = {"service": 0, "worker": served.saved_bytes() - n_saved_before}
@@ -122,15 +122,16 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--port", type=int, default=0, help="any free one, when not given")
     parser.add_argument("--threads", type=int, default=1, help="of the engine (1)")
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     flags = ("--ctx", str(N_CTX), "--parallel", str(N_PARALLEL), "--threads", str(options.threads))
     with serve(options.model, options.port, *flags) as served:
-        found = examine(served, options.clients)
+        found = examine(served, options.clients, options.seed)
     made = Table("what", "seen", "", box=None, pad_edge=False)
     for what, seen, is_right in found:
         made.add_row(what, seen, "" if is_right else "WRONG")
     show(made)
-    sys.exit(not all(is_right for _, _, is_right in found))
+    finish(options.clients, sum(not is_right for _, _, is_right in found), options.seed)
 
 
 if __name__ == "__main__":

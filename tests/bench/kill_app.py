@@ -15,12 +15,12 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.served import free_port
+from tests.bench.tally import finish
 from tests.tui.killed_app import KilledApp, Trial
 
 _VICTIMS = ("worker", "service", "app")
@@ -49,7 +49,8 @@ def main() -> None:
             _print_table(trials)
     for fault in faults:
         print(f"in the end: {fault}")
-    sys.exit(bool(faults) or any(trial.faults for trial in trials))
+    n_faulty = sum(bool(trial.faults) for trial in trials)
+    finish(len(trials), n_faulty + bool(faults), options.seed)
 
 
 def _print_table(trials: Sequence[Trial]) -> None:

@@ -1,6 +1,6 @@
 """Kills a process that writes chats at random moments, and looks for what it was told is kept.
 
-    uv run python tests/bench/kill_chats.py [--kills 100]
+    uv run python tests/bench/kill_chats.py [--kills 100] [--seed 1]
 
 Fails the run when the database is damaged, when an acknowledged message is missing or other than it was, or when more
 than the last second of a running answer is lost. Seeded.
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import tempfile
 from pathlib import Path
 
 from tests.app.chat.killed_writer import kill_a_writer
+from tests.bench.tally import finish
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    chance = random.Random(1)
+    chance = random.Random(options.seed)
     trials = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.kills):
@@ -32,7 +33,7 @@ def main() -> None:
     print(f"{options.kills - n_faulty} of {options.kills} kills as they should be")
     print(f"acknowledged messages: {sum(trial.n_acknowledged for trial in trials):,}, all there unless told above")
     print(f"longest wait of text that was lost: {max(trial.lost_s for trial in trials):.2f} s")
-    sys.exit(n_faulty > 0)
+    finish(options.kills, n_faulty, options.seed)
 
 
 if __name__ == "__main__":

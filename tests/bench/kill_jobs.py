@@ -17,7 +17,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +30,7 @@ from app.protocol.job import Job
 from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
+from tests.bench.tally import finish
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import tiny_llama
 
@@ -162,7 +162,7 @@ def main() -> None:
             faults += asyncio.run(queue(environment, options.queued))
     for fault in faults:
         print(fault)
-    sys.exit(bool(faults))
+    finish(options.kills + options.queued, len(faults))
 
 
 if __name__ == "__main__":

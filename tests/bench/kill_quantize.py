@@ -1,6 +1,7 @@
 """Kills quantizations at random moments, and lets their disk end at many offsets; then runs each again to its end.
 
     uv run python tests/bench/kill_quantize.py MODEL [--type Q4_K_M] [--kills 100] [--offsets 50] [--shard-size BYTES]
+        [--seed 1]
 
 Fails the run when a file under a final name is not whole, when the second run does not give the very same bytes, when
 it does a tensor again that the first one had reported, or when anything else is left in the folder. Seeded.
@@ -24,6 +25,7 @@ from quantizer.errors import UserError
 from quantizer.write.events import JobFailed, JobPlanned, JobResumed, TensorWritten, decode_event
 from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import lock_path
+from tests.bench.tally import finish
 
 __all__ = ["Trial", "cut_short", "killed"]
 
@@ -111,11 +113,11 @@ def cut_short(trial: Trial, n_bytes: int) -> str:
     return trial.fault(0)
 
 
-def _tell(what: str, faults: list[str], n_trials: int) -> bool:
+def _tell(what: str, faults: list[str], n_trials: int) -> int:
     print(f"{what}: {n_trials - len(faults)} of {n_trials} as they should be", flush=True)
     for fault in faults:
         print(f"  {fault}")
-    return bool(faults)
+    return len(faults)
 
 
 def _faults(trials: list[float], attempt: Callable[[float], str]) -> list[str]:
@@ -129,8 +131,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--offsets", type=int, default=50)
     parser.add_argument("--shard-size", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    chance = random.Random(1)
+    chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         request = JobRequest(str(options.model), options.type, str(Path(folder, "m.gguf")), 2, is_overwriting=False)
         request = dataclasses.replace(request, max_shard_bytes=options.shard_size)
@@ -142,9 +145,9 @@ def main() -> None:
         moments = [chance.uniform(0, trial.elapsed_s) for _ in range(options.kills)]
         largest = max(map(len, trial.expected.values()))
         offsets = [float(largest * i // options.offsets) for i in range(options.offsets)]
-        is_faulty = _tell("kill -9", _faults(moments, lambda at: killed(trial, at)), options.kills)
-        is_faulty |= _tell("disk full", _faults(offsets, lambda at: cut_short(trial, int(at))), options.offsets)
-    sys.exit(is_faulty)
+        n_faulty = _tell("kill -9", _faults(moments, lambda at: killed(trial, at)), options.kills)
+        n_faulty += _tell("disk full", _faults(offsets, lambda at: cut_short(trial, int(at))), options.offsets)
+    finish(options.kills + options.offsets, n_faulty, options.seed)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""Tries to break localllm in every way that is known, and prints one table: tried, failed, and what repeats a failure.
+
+Run: `uv run python -m tests.battery [--minutes N] [--only NAME,...] [--seed N]`. Each trial is a benchmark of its own
+in `tests/bench/`, run in small batches, every batch with the next seed, until it was tried as often as a whole run
+wants or its share of the minutes is over. The first seed is that of the day, so that each day tries something else; it
+is printed, and so is the command that repeats a batch that failed. Exits with 1 where anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.table import Table
+
+from quantizer.process import python_command
+from tests.bench.report import show
+from tests.bench.tally import Tally, read_tally
+
+__all__ = ["TRIALS", "Outcome", "Trial", "attempt"]
+
+_GUIDE = str(Path(__file__).parents[1] / "assets" / "guide" / "guide-Q8_0.gguf")
+_SEEDS_PER_DAY = 1000  # so that two days have none in common
+_N_LINES = 30  # of what a failed batch printed
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A way to break something: `count` of `module` sets how many attempts a batch makes, of `whole` in all."""
+
+    name: str
+    module: str
+    count: str
+    batch: int
+    whole: int
+    arguments: tuple[str, ...] = ()
+
+    def command(self, seed: int) -> list[str]:
+        """Return the command of one batch."""
+        module = f"tests.bench.{self.module}"
+        return python_command(module, *self.arguments, self.count, str(self.batch), "--seed", str(seed))
+
+
+TRIALS = (
+    Trial(
+        "damaged GGUF, read", "fuzz_model", "--mutations", 400, 40_000, (_GUIDE, "--truncations", "40", "--gate-only")
+    ),
+    Trial("damaged GGUF, quantized and loaded", "fuzz_model", "--mutations", 12, 2_000, (_GUIDE, "--truncations", "2")),
+    Trial("damaged checkpoints and GGUF, quantized", "refuse_damaged", "--count", 27, 4_000),
+    Trial("kill -9 of a process that writes chats", "kill_chats", "--kills", 4, 200),
+    Trial("kill -9 of app, service or worker in use", "kill_app", "--kills", 2, 200),
+    Trial("kill -9 of a download", "kill_pull", "--kills", 10, 200),
+    Trial("kill -9 of quantize, and its disk full", "kill_quantize", "--kills", 8, 200, (_GUIDE, "--offsets", "4")),
+    Trial("faults of hub and network", "pull_faults", "--trials", 1, 20),
+    Trial("clients that hang up", "hang_up", "--clients", 60, 500, (_GUIDE,)),
+    Trial("clients of all kinds for a while", "soak", "--seconds", 20, 1_800, (_GUIDE,)),
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a trial; `failed` are the batches that failed, as commands."""
+
+    trial: Trial
+    n_tried: int = 0
+    n_failed: int = 0
+    seconds: float = 0.0
+    failed: list[str] = field(default_factory=list)
+
+    def add(self, command: Sequence[str], tally: Tally | None) -> None:
+        """Count a batch; one that did not come to its end counts as one failure."""
+        self.n_tried += tally.n_tried if tally else 0
+        n_failed = tally.n_failed if tally else 1
+        self.n_failed += n_failed
+        if n_failed:
+            self.failed.append(shlex.join(["python", *command[command.index("-m") :]]))
+
+
+Run = Callable[[Sequence[str]], str]
+
+
+def attempt(trial: Trial, seed: int, most_s: float, run: Run, clock: Callable[[], float] = time.monotonic) -> Outcome:
+    """Run batches of `trial` until it is whole or `most_s` are over, one at least; seeds count from `seed`."""
+    outcome, begun_s = Outcome(trial), clock()
+    for number in range(-(-trial.whole // trial.batch)):
+        command = trial.command(seed + number)
+        outcome.add(command, read_tally(run(command)))
+        outcome.seconds = clock() - begun_s
+        if outcome.seconds >= most_s:
+            break
+    return outcome
+
+
+def run_batch(command: Sequence[str]) -> str:
+    """Run `command` and return what it printed; of one that failed the end is printed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if done.returncode:
+        print("\n".join(done.stdout.splitlines()[-_N_LINES:]), flush=True)
+    return done.stdout
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    """Return a row for each trial."""
+    made = Table("trial", box=None, pad_edge=False)
+    for name in ("tried", "failed", "s"):
+        made.add_column(name, justify="right")
+    for outcome in outcomes:
+        made.add_row(outcome.trial.name, f"{outcome.n_tried:,}", f"{outcome.n_failed:,}", f"{outcome.seconds:.0f}")
+    return made
+
+
+def _chosen(names: str) -> Iterator[Trial]:
+    wanted = [name.strip() for name in names.split(",")]
+    yield from (trial for trial in TRIALS if any(name in trial.name or name == trial.module for name in wanted))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="for all trials together (a whole run)")
+    parser.add_argument("--only", default="", metavar="NAME,...", help="trials whose names contain one of these")
+    today = datetime.now(UTC).date().toordinal() * _SEEDS_PER_DAY
+    parser.add_argument("--seed", type=int, default=today, help="the first (that of the day)")
+    options = parser.parse_args()
+    trials = list(_chosen(options.only))
+    if not trials:
+        parser.error(f"no trial is called {options.only}; there is: {', '.join(trial.name for trial in TRIALS)}")
+    print(f"seed {options.seed}", flush=True)
+    outcomes = []
+    for trial in trials:
+        outcomes.append(attempt(trial, options.seed, 60 * options.minutes / len(trials), run_batch))
+        print(f"{trial.name}: {outcomes[-1].n_tried:,} tried, {outcomes[-1].n_failed:,} failed", flush=True)
+    show(table(outcomes))
+    for outcome in outcomes:
+        for command in outcome.failed:
+            print(f"repeat: {command}")
+    sys.exit(any(outcome.n_failed for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    main()
