@@ -61,12 +61,13 @@ class ReasoningView(Vertical):
         super().__init__()
         self._entry = entry
         self._is_open = False
+        self._summary = ReasoningSummary(self._line(), markup=False)
+        self._text = Static(markup=False, classes="text")
+        self._text.display = False
 
     def compose(self) -> ComposeResult:
-        yield ReasoningSummary(self._line(), markup=False)
-        text = Static(markup=False, classes="text")
-        text.display = False
-        yield text
+        yield self._summary
+        yield self._text
 
     def show(self, entry: TranscriptEntry) -> None:
         """Show the current reasoning of `entry`."""
@@ -81,10 +82,10 @@ class ReasoningView(Vertical):
         self._is_open = not self._is_open
         self._show_line()
         self._show_text()
-        self.query_one(".text").display = self._is_open
+        self._text.display = self._is_open
 
     def _show_line(self) -> None:
-        self.query_one(ReasoningSummary).update(self._line(), layout=False)
+        self._summary.update(self._line(), layout=False)
 
     def _line(self) -> str:
         words = format_reasoning(self._entry.message, is_running=self._entry.is_running)
@@ -92,7 +93,7 @@ class ReasoningView(Vertical):
 
     def _show_text(self) -> None:
         text = printable(self._entry.message.reasoning) if self._is_open else ""
-        self.query_one(".text", Static).update(text)
+        self._text.update(text)
 
 
 class QuestionView(Static):
@@ -110,20 +111,22 @@ def uniform_rows(render: Callable[[Region], list[Strip]], crop: Region) -> list[
 
 
 class AnswerView(Vertical):
-    """An answer as Markdown below its reasoning; grows while its entry is running."""
+    """An answer as Markdown below its reasoning; grows while its entry is running.
+
+    Holds its parts instead of asking for them: an answer that ends while the app does finds its children gone.
+    """
 
     def __init__(self, entry: TranscriptEntry) -> None:
         super().__init__()
         self._entry = entry
+        self._reasoning: ReasoningView | None = ReasoningView(entry) if entry.message.reasoning else None
+        text = printable(entry.message.content)
+        self._text: MarkdownText | None = MarkdownText(text) if text else None
+        self._mark = Static(markup=False, classes="mark")
+        self._show_mark()
 
     def compose(self) -> ComposeResult:
-        if self._entry.message.reasoning:
-            yield ReasoningView(self._entry)
-        if text := printable(self._entry.message.content):
-            yield MarkdownText(text)
-        mark = Static(answer_line(self._entry), markup=False, classes="mark")
-        mark.display = bool(answer_line(self._entry))
-        yield mark
+        yield from filter(None, (self._reasoning, self._text, self._mark))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return uniform_rows(super().render_lines, crop)
@@ -132,10 +135,11 @@ class AnswerView(Vertical):
         """Append `text`; the message is now `entry`."""
         self._entry = entry
         await self._show_reasoning()
-        if self.query(MarkdownText):
-            self.query_one(MarkdownText).append(text)
+        if self._text is not None:
+            self._text.append(text)
         elif text:
-            await self.mount(MarkdownText(text), before=self.query_one(".mark"))
+            self._text = MarkdownText(text)
+            await self.mount(self._text, before=self._mark)
             self._show_mark()
 
     async def show(self, entry: TranscriptEntry) -> None:
@@ -147,15 +151,16 @@ class AnswerView(Vertical):
     async def _show_reasoning(self) -> None:
         if not self._entry.message.reasoning:
             return
-        if not self.query(ReasoningView):
-            await self.mount(ReasoningView(self._entry), before=0)
+        if self._reasoning is None:
+            self._reasoning = ReasoningView(self._entry)
+            await self.mount(self._reasoning, before=0)
             self._show_mark()
-        self.query_one(ReasoningView).show(self._entry)
+        self._reasoning.show(self._entry)
 
     def _show_mark(self) -> None:
-        mark, words = self.query_one(".mark", Static), answer_line(self._entry)
-        mark.update(words)
-        mark.display = bool(words)
+        words = answer_line(self._entry)
+        self._mark.update(words)
+        self._mark.display = bool(words)
 
 
 class MessageBar(Static):

@@ -174,11 +174,12 @@ class Transcript(SteadyScroll):
         self._views: list[MessageView] = []
         self._window = MessageWindow()  # the positions of `_views` in `_entries`
         self._one_at_a_time = asyncio.Lock()
+        # Held, not queried: an answer that ends while the app does finds the transcript's children gone.
+        self._earlier = Notice("", id="earlier")
+        self._earlier.display = False
 
     def compose(self) -> ComposeResult:
-        earlier = Notice("", id="earlier")
-        earlier.display = False
-        yield earlier
+        yield self._earlier
         yield Greeting()
 
     def on_mount(self) -> None:
@@ -193,7 +194,7 @@ class Transcript(SteadyScroll):
         """Show exactly these messages, scrolled to new ones at the end or to the one with the id `at`. That one is
         selected; it gets the focus if a message had it."""
         async with self._one_at_a_time:
-            if not self.is_attached:
+            if self._is_closing:
                 return
             has_focus = any(view is self.screen.focused for view in self._views)
             n_same = _n_same(self._entries, entries)
@@ -214,7 +215,7 @@ class Transcript(SteadyScroll):
     async def write(self, message: Message, chunk: StreamChunk) -> None:
         """Append to the last message, whether it is mounted or not."""
         async with self._one_at_a_time:
-            if not self.is_attached or not self._entries or self._entries[-1].message.id != message.id:
+            if self._is_closing or not self._entries or self._entries[-1].message.id != message.id:
                 return  # of a chat that is no longer shown
             *others, last = self._entries
             entry = replace(last, message=message)
@@ -316,9 +317,14 @@ class Transcript(SteadyScroll):
 
     # Helpers
 
+    @property
+    def _is_closing(self) -> bool:
+        """Whether it is being removed, as all is when the app ends: Textual displays nothing that it removes."""
+        return not (self.is_attached and self.display)
+
     async def _fill_window(self) -> None:
         """Keep at least a screen mounted above and below the view, and at most a few."""
-        if self._one_at_a_time.locked() or not self.is_attached:
+        if self._one_at_a_time.locked() or self._is_closing:
             return  # its holder calls this method afterwards
         rows, window = self.size.height, self._window
         if self.scroll_y < rows and window.first > 0:
@@ -383,9 +389,9 @@ class Transcript(SteadyScroll):
             self._show_earlier_notice()
 
     def _show_earlier_notice(self) -> None:
-        notice, n_earlier = self.query_one("#earlier", Notice), self._window.first
-        notice.set_text(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
-        notice.display = bool(n_earlier)
+        n_earlier = self._window.first
+        self._earlier.set_text(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
+        self._earlier.display = bool(n_earlier)
 
     async def _update_views(self) -> None:
         for view, entry in zip(self._views, self._entries[self._window.first : self._window.last], strict=True):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.widgets import Static
 
+from app.chat.conversation import Message
+from tui.chat.conversation import TranscriptEntry
+from tui.chat.message_view import AnswerView
 from tui.chat.transcript import STEP, MessageWindow, SteadyScroll, Transcript
 
 
@@ -74,3 +78,29 @@ async def test_an_answer_that_ends_after_the_app_took_the_transcript_apart_is_no
         await transcript.remove_children()
         await transcript.clear()
         assert transcript.is_greeting
+
+
+def _answer(content: str, *, is_running: bool = False, reasoning: str = "") -> TranscriptEntry:
+    message = Message(role="assistant", content=content, reasoning=reasoning, id=1, parent_id=None)
+    return TranscriptEntry(message=message, is_running=is_running)
+
+
+@pytest.mark.parametrize("reasoning", ["", "Hmm."])
+async def test_an_answer_that_was_removed_with_its_parts_can_still_grow_and_end(reasoning: str):
+    async with TranscriptApp().run_test() as pilot:
+        transcript = pilot.app.query_one(Transcript)
+        await transcript.show([_answer("", is_running=True)])
+        view = pilot.app.query_one(AnswerView)
+        await view.remove()
+        await view.write(_answer("Yes.", is_running=True, reasoning=reasoning), "Yes.")
+        await view.show(_answer("Yes.", reasoning=reasoning))
+        assert not transcript.query(AnswerView)
+
+
+async def test_an_answer_that_ends_while_everything_is_removed_draws_nothing():
+    async with TranscriptApp().run_test() as pilot:
+        transcript = pilot.app.query_one(Transcript)
+        removal = transcript.remove()
+        await transcript.show([_answer("Yes.")])
+        await removal
+        assert not transcript.query(AnswerView)
