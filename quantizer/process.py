@@ -22,6 +22,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeAlias
 
@@ -43,6 +44,7 @@ __all__ = [
     "run_child",
     "run_to_exit",
     "serve_request",
+    "stop_job",
 ]
 
 Message: TypeAlias = dict[str, Any]
@@ -93,6 +95,21 @@ def is_process_alive(process: str) -> bool:
     import psutil
 
     return process.isdecimal() and process.isascii() and psutil.pid_exists(int(process))
+
+
+def stop_job() -> None:
+    """Stop this process and those that started it in its group, as a shell's job, until the shell resumes them.
+
+    Not the whole group: a child that is between fork and exec would stop there, and as a thread waits for that exec,
+    no shell would ever see this process as stopped (a quarter of the tries, while one thread starts processes).
+    """
+    import psutil  # slow, and only this needs it
+
+    group = os.getpgrp()
+    with contextlib.suppress(psutil.Error, OSError):  # no more parents can be seen, or may be signalled
+        for parent in takewhile(lambda each: os.getpgid(each.pid) == group, psutil.Process().parents()):
+            parent.send_signal(signal.SIGTSTP)
+    os.kill(os.getpid(), signal.SIGTSTP)
 
 
 class StderrTail:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 from contextlib import AbstractContextManager
@@ -28,6 +27,7 @@ from textual.worker import WorkerFailed
 from app.settings.settings import Settings
 from app.terminal import printable, printable_line, printable_paste
 from quantizer.errors import UserError
+from quantizer.process import stop_job
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
 from tui.chat.screen import ChatScreen
@@ -325,7 +325,7 @@ class LocalllmApp(App[None]):
             self.notify("There is no shell to go to: Ctrl+Q quits localllm.", markup=False)
         else:
             self._suspend_signal()
-            os.killpg(0, signal.SIGTSTP)  # the whole job: a program that started this one must stop too
+            stop_job()
 
     async def action_quit(self) -> None:
         """Quit; Textual binds Ctrl+Q to this before any screen's keys."""

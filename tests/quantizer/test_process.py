@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.errors import EngineError, StorageError
-from quantizer.process import ChildProcess, Message, OwnedProcess, StderrTail, exit_error, run_child, run_to_exit
+from quantizer.process import (
+    ChildProcess,
+    Message,
+    OwnedProcess,
+    StderrTail,
+    exit_error,
+    run_child,
+    run_to_exit,
+)
 
 
 def child(body: str) -> list[str]:
@@ -209,3 +220,22 @@ def test_a_command_runs_to_its_exit() -> None:
     assert (status, output.strip(), stderr.lines) == (1, "out", ("err",))
     with pytest.raises(TimeoutError):
         run_to_exit(python("import time; time.sleep(60)"), 0.05)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no jobs to stop")
+def test_a_job_stops_with_what_started_it_but_without_its_children() -> None:
+    stops = "import subprocess, sys; from quantizer.process import stop_job; child = subprocess.Popen(['sleep', '60'])"
+    stops += "; print(child.pid, flush=True); stop_job(); child.kill(); child.wait(); print('resumed')"
+    starts = f"import subprocess; subprocess.run({python(stops)!r})"
+    with subprocess.Popen(python(starts), stdout=subprocess.PIPE, process_group=0) as starter:
+        assert starter.stdout is not None
+        child = psutil.Process(int(starter.stdout.readline()))
+        _, status = os.waitpid(starter.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        job = child.parent()
+        assert job is not None
+        while job.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
+        assert child.status() == psutil.STATUS_SLEEPING
+        os.killpg(starter.pid, signal.SIGCONT)
+        assert starter.stdout.read() == b"resumed\n"

@@ -50,10 +50,8 @@ def _result(text: str, turn: int) -> str:
     return f"{'x' * LARGE_LETTERS}\n{text}" if turn == LARGE else text
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, id=kind.name, marks=() if kind is ClaudeCode else pytest.mark.slow) for kind in AGENTS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", AGENTS, ids=[kind.name for kind in AGENTS])
 async def test_thirty_turns_end_without_an_error(kind: type, tmp_path: Path, long_model: Path) -> None:
     agent: Any = kind(BASE)
     has_tools = not isinstance(agent, Aider)
