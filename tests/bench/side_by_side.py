@@ -2,9 +2,9 @@
 
 Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json FOLDER]`,
 on a quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends
-them; medians of the rounds count. Shapes that are not in `--folder` are made there, and tuned by `localllm tune`
-once. The ratios say how many times better ours is than llama-server by default, and than its best flags for that
-case; `own` is an edit's rate over ours of the same work without drafts. Exits with 1 where a line of `AIMS` is
+them; medians of the rounds count. Shapes that are not in `--folder` are made there, and each is tuned once, as
+`--tune` says. The ratios say how many times better ours is than llama-server by default, and than its best flags for
+that case; `own` is an edit's rate over ours of the same work without drafts. Exits with 1 where a line of `AIMS` is
 missed. On a busy machine `--processor-time` counts the seconds that a server computed, with one thread each; needs
 Linux.
 """
@@ -52,6 +52,10 @@ _SHAPES = ("llama-3.2-1b", "gemma3-1b", "gpt-oss-2b", "lfm2-350m", "qwen3.5-0.8b
 _TYPE = "Q4_K_M"
 _READY_TIMEOUT_S = 180.0
 _TUNED_FILES = ("selftest.json", "tune.json")
+_TUNERS = {
+    "idle": python_command("app.engine.tuning.tuner", "{model}", "0", "--idle"),
+    "command": python_command("app.cli.main", "tune", "{model}"),
+}
 _RESTART = "restart"  # of the server, between the two halves of this work
 
 # Each work, and the flags of llama-server that may win it.
@@ -243,7 +247,7 @@ def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
 
 
 def _measure(options: argparse.Namespace, name: str) -> SideBySide:
-    model, tuned = _prepared(options.folder, name, is_tuned=not options.untuned)
+    model, tuned = _prepared(options.folder, name, options.tune)
     figures: dict[str, list[Figure]] = {OURS: []}
     loads: list[float] = []
     for work in options.only:
@@ -258,17 +262,20 @@ def _measure(options: argparse.Namespace, name: str) -> SideBySide:
     return SideBySide(ours, tuple(others), (min(loads), max(loads)))
 
 
-def _prepared(folder: Path, name: str, *, is_tuned: bool) -> tuple[Path, Path]:
+def _prepared(folder: Path, name: str, tune: str) -> tuple[Path, Path]:
     """Return the model called `name`, a shape or a file, and the folder of what was measured about it."""
     model = Path(name) if name.endswith(".gguf") else folder / f"{name}.gguf"
-    tuned = folder / f"tuned-{model.stem}"
+    tuned = folder / f"tuned-{tune}-{model.stem}"
     tuned.mkdir(parents=True, exist_ok=True)
     if not model.is_file():
         plan = plan_random_model(name, file_type_named(_TYPE), model)
         execute(plan, os.cpu_count() or 1, is_overwriting=False, report=lambda _event: None)
-    if is_tuned and not (tuned / "tune.json").is_file():
+    if tune in _TUNERS and not (tuned / "tune.json").is_file():
         environment = os.environ | {"LOCALLLM_CACHE_DIR": str(tuned)}
-        subprocess.run(python_command("app.cli.main", "tune", str(model)), env=environment, check=True)
+        command = [word.format(model=model) for word in _TUNERS[tune]]
+        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as tuner:  # it ends with its stdin
+            if tuner.wait():
+                raise subprocess.CalledProcessError(tuner.returncode, command)
     return model, tuned
 
 
@@ -290,7 +297,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="of each work, whose median counts (3)")
     parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
     parser.add_argument("--processor-time", action="store_true", help="count a server's processor time, not the wall's")
-    parser.add_argument("--untuned", action="store_true", help="measure no settings first, as on a busy machine")
+    tuning = "how ours is tuned first: as the service does it in its idle moments, by `localllm tune`, or not (idle)"
+    parser.add_argument("--tune", choices=[*_TUNERS, "no"], default="idle", help=tuning)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "localllm-shapes"))
     parser.add_argument("--json", type=Path, metavar="FOLDER", help="keep all samples there, for report.py")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of all text; drawn when not given")
