@@ -28,6 +28,7 @@ class TemplateProcess:
         self._timeout_s = timeout_s
         self._lock = asyncio.Lock()
         self._child: ChildProcess | None = None
+        self._rendering: asyncio.Task[dict[str, str]] | None = None
 
     async def render(
         self,
@@ -42,8 +43,7 @@ class TemplateProcess:
         Raises RequestError when the template rejects the messages, fails, or takes more than a second or 256 MiB.
         """
         variables |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
-        async with self._lock:
-            reply = await self._request({"template": template, "variables": variables})
+        reply = await self._reply({"template": template, "variables": variables})
         if "error" in reply:
             raise RequestError(
                 f"The model's chat template rejects these messages: {reply['error']}",
@@ -53,6 +53,24 @@ class TemplateProcess:
 
     async def close(self) -> None:
         """Kill the child, if there is one."""
+        await self._end_child()
+        if self._rendering is not None:
+            await asyncio.wait({self._rendering})
+
+    async def _reply(self, job: dict[str, Any]) -> dict[str, str]:
+        """Return the child's reply to `job`. Who leaves meanwhile leaves the job to its end, and its reply unread: a
+        child that was killed for it would have to start anew before the next job."""
+        await self._lock.acquire()
+        self._rendering = asyncio.create_task(self._request(job))
+        self._rendering.add_done_callback(self._on_rendered)
+        return await asyncio.shield(self._rendering)
+
+    def _on_rendered(self, rendering: asyncio.Task[dict[str, str]]) -> None:
+        self._lock.release()
+        if not rendering.cancelled():
+            rendering.exception()  # it is raised to who waits, if anybody does
+
+    async def _end_child(self) -> None:
         if self._child is not None:
             child, self._child = self._child, None
             child.kill()
@@ -63,19 +81,19 @@ class TemplateProcess:
             child = self._child or await self._start()
             return await _exchange(child, job, self._timeout_s)
         except TimeoutError:
-            await self.close()
+            await self._end_child()
             raise RequestError(
                 f"The model's chat template took more than {self._timeout_s:g} s and was stopped.",
                 "Use /v1/completions with this model, or another model.",
             ) from None
         except ValueError:  # the child died, or its line is too long
-            await self.close()
+            await self._end_child()
             raise RequestError(
                 "The model's chat template ended its process: it used too much memory or nested too deep.",
                 "Use /v1/completions with this model, or another model.",
             ) from None
         except asyncio.CancelledError:
-            await self.close()  # its reply would be taken for the next one's
+            await self._end_child()  # its reply would be taken for the next one's
             raise
 
     async def _start(self) -> ChildProcess:

@@ -77,6 +77,31 @@ async def test_the_reply_of_a_cancelled_render_is_not_taken_for_the_next_one(ren
     assert await renderer.render("second", HELLO) == "second"
 
 
+async def test_after_a_cancelled_render_the_next_one_needs_no_new_child(renderer: TemplateProcess) -> None:
+    await renderer.render("warm", HELLO)
+    process_id = _pid(renderer)
+    slow = asyncio.create_task(renderer.render("{% for i in range(20000) %}x{% endfor %}", HELLO))
+    await asyncio.sleep(0)
+    slow.cancel()
+    assert await renderer.render("second", HELLO) == "second"
+    assert _pid(renderer) == process_id
+
+
+async def test_a_renderer_closes_while_a_cancelled_render_still_runs(renderer: TemplateProcess) -> None:
+    await renderer.render("warm", HELLO)
+    slow = asyncio.create_task(renderer.render(SLOW, HELLO))
+    await asyncio.sleep(0)
+    slow.cancel()
+    await renderer.close()
+    assert await renderer.render("again", HELLO) == "again"
+
+
+def _pid(renderer: TemplateProcess) -> int:
+    child = renderer._child
+    assert child is not None
+    return child.pid
+
+
 @pytest.mark.parametrize(
     "attack",
     [
