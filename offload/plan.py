@@ -73,7 +73,7 @@ def _complete_plan(
 def _resolved(model: PlannedModel, requested: RunConfig) -> RunConfig:
     """Return `requested` with the sizes that the engine would choose with enough memory, for any placement."""
     n_ctx = requested.n_ctx or min(model.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
-    return replace(
+    resolved = replace(
         requested,
         n_ctx=n_ctx,
         n_cells=requested.n_cells or max(n_ctx, min(n_ctx * requested.n_sequences, DEFAULT_N_CELLS)),
@@ -81,6 +81,7 @@ def _resolved(model: PlannedModel, requested: RunConfig) -> RunConfig:
         is_fused=requested.is_fused or requested.kv_types.needs_flash_attention,
         gpu_layers=None,
     )
+    return replace(resolved, n_ubatch=model.bounded_ubatch(resolved))
 
 
 DryRun = Callable[[RunConfig, LoadParameters], Mapping[str, int]]

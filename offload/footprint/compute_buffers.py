@@ -13,9 +13,11 @@ from quantizer.gguf.header import ArrayRef, Header
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 from quantizer.gguf.layer_caches import layer_caches_of
 
-__all__ = ["GraphShape", "compute_bytes", "graph_shape_of", "output_bytes"]
+__all__ = ["GraphShape", "bounded_ubatch", "compute_bytes", "graph_shape_of", "output_bytes"]
 
 _FLOAT_BYTES = 4
+_MOST_SCORE_BYTES = 512 << 20  # of 32 heads, 8,192 cells and 512 tokens
+_LEAST_UBATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,17 @@ def compute_bytes(
     if shape.has_attention and not is_fused:
         attention += shape.n_heads * n_cells
     return int(max(logits, feed_forward, attention) * n_ubatch * _FLOAT_BYTES)
+
+
+def bounded_ubatch(shape: GraphShape, n_cells: int, n_ubatch: int, *, is_fused: bool) -> int:
+    """Return the micro-batch of at most `n_ubatch` tokens, halved until its attention scores take at most 512 MiB.
+
+    It stays at 64 tokens or more, below which prompts become slow. Fused attention stores no scores.
+    """
+    score_bytes = shape.n_heads * n_cells * _FLOAT_BYTES if shape.has_attention and not is_fused else 0
+    while n_ubatch // 2 >= _LEAST_UBATCH and score_bytes * n_ubatch > _MOST_SCORE_BYTES:
+        n_ubatch //= 2
+    return n_ubatch
 
 
 def output_bytes(shape: GraphShape, n_sequences: int) -> int:

@@ -12,7 +12,7 @@ from quantizer.errors import EngineError
 __all__ = ["ContextPlan", "ContextRequest", "plan_context"]
 
 DEFAULT_N_CTX = 8192  # longer prompts take minutes to compute on a CPU, so they are opt-in
-DEFAULT_N_CELLS = 16384  # for the prefixes of several conversations
+DEFAULT_N_CELLS = 8192  # of one default context: what idle conversations had in them is saved, and restored for them
 MIN_N_CTX = 2048  # a default below it would hardly hold a request and its answer
 MEMORY_SHARE = 0.5  # of the memory beside the weights, for the default context
 _MIB = 1 << 20

@@ -19,6 +19,7 @@ from offload.footprint.auxiliary_models import (
     AuxiliaryModels,
     AuxiliaryUsage,
 )
+from offload.footprint.compute_buffers import bounded_ubatch, graph_shape_of
 from offload.footprint.kv_cache import (
     DRAFT_CELLS,
     KV_TYPES,
@@ -100,6 +101,11 @@ class PlannedModel:
         extras = tuple(_auxiliary_usage_of(self.auxiliary, profile))
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
         return replace(profile, extras=extras, tied_bytes=tied_bytes)
+
+    def bounded_ubatch(self, run_config: RunConfig) -> int:
+        """Return the micro-batch of `run_config`, or one whose attention scores take less memory."""
+        shape = graph_shape_of(self.header)
+        return bounded_ubatch(shape, run_config.n_cells, run_config.n_ubatch, is_fused=run_config.is_fused)
 
     def quantized(self, file_type: FileType) -> PlannedModel:
         """Return the same model as `localllm quantize` would make it; the offsets of tensors stay unchanged."""

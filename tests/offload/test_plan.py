@@ -109,13 +109,11 @@ def test_remedies_come_with_the_fastest_first_and_each_one_helps() -> None:
 
 
 def test_cells_of_other_conversations_are_given_up_before_the_plan_gets_worse() -> None:
-    machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
-    roomy = planned("llama-3.1-8b", "Q4_K_M", machine)
-    assert roomy.run_config.n_cells == 2 * roomy.run_config.n_ctx
-    card = replace(machine.gpus[0], free_bytes=7 * GIB)
-    assert (
-        planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,))).run_config.n_cells == roomy.run_config.n_ctx
-    )
+    machine, short = MACHINES["RTX 3060 12 GB, 32 GB RAM"], replace(QUESTION, n_ctx=2048)
+    assert planned("llama-3.1-8b", "Q4_K_M", machine, short).run_config.n_cells == 4 * 2048
+    card = replace(machine.gpus[0], free_bytes=6 * GIB)
+    tight = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,)), short)
+    assert tight.run_config.n_cells == 2048
 
 
 def test_a_model_larger_than_all_memory_will_not_run_and_the_numbers_say_why() -> None:

@@ -76,16 +76,18 @@ class LoadPlanner:
         """Return how to load with `config`, whose context is chosen, and `setting`.
 
         Where layers go to a GPU the plan decides the cells and how they are computed; without, everything stays as
-        measured.
+        measured, but for a micro-batch whose attention scores would take too much memory.
         Raises UsageError for a KV cache that the model cannot have.
         """
         machine = with_reserved(self.machine, self.excess)
         requested = requested_run(config, is_fused=setting.flash_attention)
+        of_setting = replace(requested, n_ubatch=setting.n_ubatch)
         rates = self.rates_of(machine)
         found = dry_plan(self.model, requested, machine, rates, self.dry_run) if machine.gpus else None
         parameters = parameters_of(found.assessment) if found else ON_HOST
         if found is None or not parameters.devices:
-            return LoadAttempt(config, setting, plan(self.model, requested, machine, rates))
+            setting = replace(setting, n_ubatch=self.model.bounded_ubatch(of_setting))
+            return LoadAttempt(config, setting, plan(self.model, of_setting, machine, rates))
         setting = replace(
             setting,
             flash_attention=found.run_config.is_fused,

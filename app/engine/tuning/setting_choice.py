@@ -89,12 +89,17 @@ def describe_settings(
     )
     if requested.n_threads:
         threads = LoadedSetting("threads", f"{loaded.n_threads}", "option")
+    micro_batch = _part(
+        choice, loaded, "micro-batch", lambda setting: setting.n_ubatch, lambda setting: f"{setting.n_ubatch}"
+    )
+    if loaded.n_ubatch < choice.setting.n_ubatch:
+        micro_batch = LoadedSetting("micro-batch", f"{loaded.n_ubatch}", "default", _less_memory(choice, facts))
     has_kv_option = requested.kv_type not in ("", DEFAULT_KV_TYPE)
     return (
         attention,
         weights,
         threads,
-        _part(choice, loaded, "micro-batch", lambda setting: setting.n_ubatch, lambda setting: f"{setting.n_ubatch}"),
+        micro_batch,
         LoadedSetting("KV cache", loaded.kv_type, "option" if has_kv_option else "default"),
         LoadedSetting("truncation", _truncation(facts.truncation), "model"),
     )
@@ -121,6 +126,11 @@ def _part(
     other = fastest(others, choice.work)
     reason = f"{_speeds(choice.best, choice.work)}, {text_of(other.setting)} {_speeds(other, choice.work)}"
     return LoadedSetting(name, text_of(loaded), "measured", reason)
+
+
+def _less_memory(choice: SettingChoice, facts: BackendFacts) -> str:
+    """Return why the micro-batch is smaller than that of `choice`."""
+    return f"{choice.setting.n_ubatch} would take too much memory with {facts.n_cells:,} cells"
 
 
 def _speeds(item: SpeedMeasurement, work: Workload) -> str:

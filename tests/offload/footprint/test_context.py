@@ -27,8 +27,8 @@ def test_a_model_trained_on_less_than_the_cap_gets_all_of_it_without_a_word() ->
 
 
 def test_little_memory_shrinks_the_cells_first_and_then_the_context() -> None:
-    some = plan_context(replace(LLAMA_1B, free_bytes=GIB + 640 * 1024 * 1024))  # 10,240 cells of what weights leave
-    assert (some.n_ctx, some.n_cells) == (DEFAULT_N_CTX, 10_240)
+    some = plan_context(replace(LLAMA_1B, n_ctx=2048, free_bytes=GIB + 384 * 1024 * 1024))  # weights leave 6,144 cells
+    assert (some.n_ctx, some.n_cells) == (2048, 6144)
     little = plan_context(replace(LLAMA_1B, free_bytes=GIB + 256 * 1024 * 1024))
     assert (little.n_ctx, little.n_cells) == (4096, 4096)
 

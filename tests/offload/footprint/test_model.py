@@ -22,6 +22,18 @@ SETTING = RunConfig(n_ctx=8192, n_cells=8192, n_sequences=4)
 CARD, HOST_ONLY = MACHINES["RTX 4090, 64 GB RAM"], MACHINES["processor only, 32 GB"]
 
 
+@pytest.mark.parametrize(
+    ("n_cells", "is_fused", "n_ubatch"),
+    [(8192, False, 512), (16384, False, 256), (32768, False, 128), (1 << 20, False, 64), (1 << 20, True, 512)],
+)
+def test_a_micro_batch_is_halved_until_its_scores_take_half_a_gibibyte(
+    n_cells: int, is_fused: bool, n_ubatch: int
+) -> None:
+    thirty_two_heads = PlannedModel(header_of("llama-3.1-8b"), header_of("llama-3.1-8b").tensors)
+    setting = replace(SETTING, n_cells=n_cells, is_fused=is_fused)
+    assert thirty_two_heads.bounded_ubatch(setting) == n_ubatch
+
+
 def draft() -> PlannedDraft:
     header = header_of("qwen3-0.6b")
     return PlannedDraft("small.gguf", header, header.tensors)

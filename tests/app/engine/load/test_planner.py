@@ -50,14 +50,23 @@ class Loader:
 
 def test_without_a_gpu_the_measured_settings_are_unchanged_without_a_dry_run() -> None:
     attempt = planner(WITHOUT_CARD).attempt(CONFIG, TUNED)
-    assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, ON_HOST)
+    assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, replace(ON_HOST, n_ubatch=128))
     assert attempt.plan.run_config.n_cells == CONFIG.n_cells
+
+
+def test_a_long_context_gets_a_smaller_micro_batch_where_its_scores_would_take_too_much_memory() -> None:
+    setting, config = replace(TUNED, n_ubatch=512), replace(CONFIG, n_ctx=32768, n_cells=32768)
+    attempt = planner(WITHOUT_CARD).attempt(config, setting)
+    assert attempt.setting == replace(setting, n_ubatch=128)
+    assert attempt.plan.run_config.n_ubatch == 128
+    fused = planner(WITHOUT_CARD).attempt(config, replace(setting, flash_attention=True))
+    assert fused.setting.n_ubatch == 512
 
 
 def test_a_gpu_that_is_slower_than_the_processor_leaves_the_measured_settings_unchanged() -> None:
     slow = Machine(CARD.host, (replace(CARD.gpus[0], speed=DeviceSpeed(1e9, 20e9)),))
     attempt = planner(slow).attempt(CONFIG, TUNED)
-    assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, ON_HOST)
+    assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, replace(ON_HOST, n_ubatch=128))
     assert "CUDA0 gets no layers" in attempt.plan.warnings[0]
 
 

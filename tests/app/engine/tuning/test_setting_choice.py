@@ -95,6 +95,12 @@ def test_too_little_memory_for_both_layouts_is_the_reason_for_one() -> None:
     assert (weights.value, weights.source, weights.reason) == ("repacked", "default", "too little free memory for both")
 
 
+def test_a_micro_batch_that_is_smaller_for_its_memory_says_so() -> None:
+    found = described(chosen(MEASURED), n_ubatch=128)["micro-batch"]
+    assert (found.value, found.source) == ("128", "default")
+    assert found.reason == f"512 would take too much memory with {FACTS.n_cells:,} cells"
+
+
 def test_options_are_named_as_the_users_choice() -> None:
     found = described(chosen(MEASURED))
     assert found["threads"] == LoadedSetting("threads", "2", "option")
