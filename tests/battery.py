@@ -33,7 +33,10 @@ _N_LINES = 30  # of what a failed batch printed
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A way to break something: `count` of `module` sets how many attempts a batch makes, of `whole` in all."""
+    """A way to break something: `count` of `module` sets how many attempts a batch makes, of `whole` in all.
+
+    Without it a batch is always the same, and takes no seed.
+    """
 
     name: str
     module: str
@@ -45,7 +48,8 @@ class Trial:
     def command(self, seed: int) -> list[str]:
         """Return the command of one batch."""
         module = f"tests.bench.{self.module}"
-        return python_command(module, *self.arguments, self.count, str(self.batch), "--seed", str(seed))
+        drawn = (self.count, str(self.batch), "--seed", str(seed)) if self.count else ()
+        return python_command(module, *self.arguments, *drawn)
 
 
 TRIALS = (
@@ -60,6 +64,9 @@ TRIALS = (
     Trial("kill -9 of quantize, and its disk full", "kill_quantize", "--kills", 8, 200, (_GUIDE, "--offsets", "4")),
     Trial("faults of hub and network", "pull_faults", "--trials", 1, 20),
     Trial("clients that hang up", "hang_up", "--clients", 60, 500, (_GUIDE,)),
+    Trial("what is no request, to every route", "abuse", "", 1, 1),
+    Trial("slow clients beside honest ones", "slow_loris", "", 1, 3, (_GUIDE, "--rounds", "1", "--seconds", "5")),
+    Trial("two services of one data folder, one killed", "two_services", "--answers", 30, 300, (_GUIDE,)),
     Trial("clients of all kinds for a while", "soak", "--seconds", 20, 1_800, (_GUIDE,)),
 )
 

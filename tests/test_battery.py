@@ -41,3 +41,7 @@ def test_a_batch_that_fails_or_does_not_end_is_counted_with_the_command_that_rep
 
 def test_every_trial_is_a_benchmark_that_exists() -> None:
     assert all(importlib.util.find_spec(f"tests.bench.{trial.module}") for trial in TRIALS)
+
+
+def test_a_trial_without_a_count_is_run_as_it_is() -> None:
+    assert Trial("what is no request", "abuse", "", 1, 1).command(7)[-1] == "tests.bench.abuse"

@@ -2,7 +2,7 @@
 # Builds localllm with a real GPU backend that needs no GPU: llama.cpp's Vulkan on Mesa's driver for processors, llvmpipe.
 #
 #   tests/bench/gpu_backend.sh FOLDER        about ten minutes on two cores; Debian and its like, as root
-#   GGML_VK_VISIBLE_DEVICES=0 FOLDER/bin/python -m pytest -m gpu
+#   GGML_VK_VISIBLE_DEVICES=0 FOLDER/environment/bin/python -m pytest -m gpu
 #
 # FOLDER gets an environment of its own, and the build a cache of its own, so that no other environment gets this build.
 # llama.cpp needs Vulkan's headers 1.3.280 or newer: where the system's are older, those of Debian's next release are
@@ -28,6 +28,6 @@ if [ "$version" -lt 280 ]; then
   include=$next/headers/usr/include
 fi
 
-UV_PROJECT_ENVIRONMENT=$folder UV_CACHE_DIR=$folder/cache \
+UV_PROJECT_ENVIRONMENT=$folder/environment UV_CACHE_DIR=$folder/cache \
   CMAKE_ARGS="-DGGML_VULKAN=on -DGGML_RPC=on -DVulkan_INCLUDE_DIR=$include" uv sync
-GGML_VK_VISIBLE_DEVICES=0 "$folder/bin/localllm" doctor
+GGML_VK_VISIBLE_DEVICES=0 "$folder/environment/bin/localllm" doctor

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -24,6 +23,7 @@ from rich.table import Table
 from app.bench.workloads import RandomText
 from tests.bench.report import show
 from tests.bench.served import Served, footprint, serve
+from tests.bench.tally import finish
 
 __all__ = ["SLOW"]
 
@@ -146,7 +146,7 @@ def main() -> None:
     options = parser.parse_args()
     with serve(options.model, 0, "--ctx", "512", idle_tune="false") as served:
         is_right = asyncio.run(examine(served, options.seconds, options.rounds))
-    sys.exit(not is_right)
+    finish(options.rounds, 0 if is_right else 1)
 
 
 if __name__ == "__main__":
