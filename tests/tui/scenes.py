@@ -235,7 +235,11 @@ SCENES = (
     ),
     Scene(
         name="attached",
-        steps=(("@ n o t e s", "notes.md"), ("enter", "notes.md"), ("R e a d", "Read", "after sending: ≈15/2048 tokens")),
+        steps=(
+            ("@ n o t e s", "notes.md"),
+            ("enter", "notes.md"),
+            ("R e a d", "Read", "after sending: ≈15/2048 tokens"),
+        ),
         furnish=_keep_file,
     ),
     Scene(
