@@ -8,11 +8,11 @@ only what no file has. Needs no quiet machine. Exits with 1 where ours holds mor
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 from rich.table import Table
 
+from app.bench.client import BenchClient
 from app.bench.workloads import RandomText
 from offload.format import format_memory
 from quantizer.process import python_command
@@ -33,7 +34,6 @@ __all__ = ["AIM"]
 
 AIM = 1.05
 _TIMEOUT_S = 300.0
-_POLL_S = 0.2
 _N_ANSWER = 8
 
 
@@ -66,7 +66,7 @@ def measure(binary: Path, model: Path, n_ctx: int, prompt: str) -> Row:
         serve_peer(binary, model, Path(folder), ("-c", str(n_ctx))) as (url, process_id),
         httpx.Client(base_url=url, trust_env=False, timeout=_TIMEOUT_S) as http,
     ):
-        _wait_healthy(http)
+        asyncio.run(_wait_ready(url))
         _answer(http, prompt)
         theirs = memory_of(process_id)
     planned_bytes = sum(host[name] for name in ("weights_bytes", "kv_bytes", "compute_bytes"))
@@ -79,16 +79,9 @@ def _planned(model: Path, n_ctx: int) -> dict[str, Any]:
     return plan
 
 
-def _wait_healthy(http: httpx.Client) -> None:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        try:
-            if http.get("/health").status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:  # not listening yet
-            pass
-        time.sleep(_POLL_S)
-    sys.exit("llama-server is not ready.")
+async def _wait_ready(url: str) -> None:
+    async with BenchClient(url) as client:
+        await client.wait_ready(_TIMEOUT_S)
 
 
 def _answer(http: httpx.Client, prompt: str) -> None:

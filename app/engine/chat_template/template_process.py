@@ -56,6 +56,7 @@ class TemplateProcess:
         await self._end_child()
         if self._rendering is not None:
             await asyncio.wait({self._rendering})
+            await self._end_child()  # one that it was just starting
 
     async def _reply(self, job: dict[str, Any]) -> dict[str, str]:
         """Return the child's reply to `job`. Who leaves meanwhile leaves the job to its end, and its reply unread: a

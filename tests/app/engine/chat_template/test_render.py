@@ -96,6 +96,15 @@ async def test_a_renderer_closes_while_a_cancelled_render_still_runs(renderer: T
     assert await renderer.render("again", HELLO) == "again"
 
 
+async def test_a_renderer_that_is_closed_while_its_child_starts_leaves_none(renderer: TemplateProcess) -> None:
+    starting = asyncio.create_task(renderer.render("first", HELLO))
+    for _ in range(2):  # it has the lock, and begins
+        await asyncio.sleep(0)
+    await renderer.close()
+    assert renderer._child is None
+    assert await starting == "first"
+
+
 def _pid(renderer: TemplateProcess) -> int:
     child = renderer._child
     assert child is not None
