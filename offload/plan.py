@@ -15,7 +15,7 @@ from offload.devices.machine import Machine
 from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import DEFAULT_DEPTH, RunConfig
-from offload.placement.allocation import overfull
+from offload.placement.allocation import Share, overfull
 from offload.placement.assessment import Assessment, FitLevel, choose
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.speed.cost_model import Rates
@@ -88,6 +88,7 @@ DryRun = Callable[[RunConfig, LoadParameters], Mapping[str, int]]
 """Returns the compute buffer of each device, by name, for a run configuration and a placement."""
 
 _MAX_ROUNDS = 3
+_SCORES_SHARE = 0.7  # of the formula, which is right within 15 %
 
 
 def dry_plan(
@@ -101,7 +102,7 @@ def dry_plan(
     for _ in range(_MAX_ROUNDS):
         measured = dry_run(found.profile.run_config, parameters_of(found))
         if found.placement is not None:
-            shares = tuple(replace(share, compute_bytes=measured.get(share.device.name, 0)) for share in found.shares)
+            shares = _measured_shares(found, measured, model.compute_scale)
             is_well = not overfull(shares, machine)
             if is_well or requested.gpu_layers is not None:  # manual placements stay
                 verdict = found.verdict if is_well else FitLevel.WONT_RUN
@@ -109,6 +110,23 @@ def dry_plan(
         model = _scaled(model, found, measured)
         found = best_assessment(model, requested, machine, rates)
     return _complete_plan(found, model, requested, rates)
+
+
+def _measured_shares(found: Assessment, measured: Mapping[str, int], compute_scale: float) -> tuple[Share, ...]:
+    """Return the shares of `found` with compute buffers as `measured` by a dry run.
+
+    Where the cache of GPUs lies with the processor, so does attention, but a dry run may leave it to the GPUs:
+    llama.cpp forgets what a graph pins to a device (ggml_backend_sched_reserve_size@0.3.36). One without the scores on
+    the processor says nothing; the formula counts then, without the `compute_scale` of earlier dry runs.
+    """
+    assert found.placement is not None
+    taken = {share.device.name: measured.get(share.device.name, 0) for share in found.shares}
+    if found.placement.has_cache_on_host:
+        computed = {share.device.name: int(share.compute_bytes / compute_scale) for share in found.shares}
+        host = found.machine.host.name
+        if taken[host] < computed[host] * _SCORES_SHARE:
+            taken = computed
+    return tuple(replace(share, compute_bytes=taken[share.device.name]) for share in found.shares)
 
 
 def parameters_of(found: Assessment) -> LoadParameters:
@@ -122,6 +140,7 @@ def _scaled(model: PlannedModel, found: Assessment, measured: Mapping[str, int])
     """Return `model` with compute buffers scaled to the device that the formula underestimates most."""
     if found.placement is None:
         return model.measured(found.profile.run_config, sum(measured.values()))
-    in_use = [share for share in found.shares if share.n_layers]
-    ratios = [measured.get(share.device.name, 0) / share.compute_bytes for share in in_use]
+    taken = _measured_shares(found, measured, model.compute_scale)
+    pairs = zip(taken, found.shares, strict=True)
+    ratios = [after.compute_bytes / before.compute_bytes for after, before in pairs if before.n_layers]
     return replace(model, compute_scale=model.compute_scale * max(ratios))

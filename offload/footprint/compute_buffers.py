@@ -72,11 +72,17 @@ def _feed_forward_width(header: Header, n_layers: int) -> int:
 
 
 def compute_bytes(
-    shape: GraphShape, n_cells: int, *, n_ubatch: int = 512, is_fused: bool = True, has_output: bool = True
+    shape: GraphShape,
+    n_cells: int,
+    *,
+    n_ubatch: int = 512,
+    is_fused: bool = True,
+    has_output: bool = True,
+    has_attention: bool = True,
 ) -> int:
     """Return the bytes that a pass of `n_ubatch` tokens over a cache of `n_cells` takes, within 15 %.
 
-    A device that has layers and not the output makes no logits.
+    A device that has layers and not the output makes no logits; one whose cache lies with the processor does not attend.
     """
     n_cells = n_cells if shape.n_logits else n_ubatch
     mask = shape.n_masks * n_cells * (0.5 if is_fused else 1.0) if shape.has_attention else 0.0
@@ -85,7 +91,7 @@ def compute_bytes(
     attention = mask + 3 * shape.n_embd + 2 * shape.query_width + shape.key_value_width
     if shape.has_attention and not is_fused:
         attention += shape.n_heads * n_cells
-    return int(max(logits, feed_forward, attention) * n_ubatch * _FLOAT_BYTES)
+    return int(max(logits, feed_forward, attention * has_attention) * n_ubatch * _FLOAT_BYTES)
 
 
 def bounded_ubatch(shape: GraphShape, n_cells: int, n_ubatch: int, *, is_fused: bool) -> int:

@@ -97,6 +97,7 @@ class PlannedModel:
             profile,
             compute_bytes=int(profile.compute_bytes * self.compute_scale),
             inner_compute_bytes=int(profile.inner_compute_bytes * self.compute_scale),
+            unattending_bytes=int(profile.unattending_bytes * self.compute_scale),
         )
         extras = tuple(_auxiliary_usage_of(self.auxiliary, profile))
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)

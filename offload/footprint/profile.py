@@ -63,7 +63,8 @@ class ModelProfile:
     """One model under one configuration. `layers` end with the output; layers that only predict count, as in llama.cpp.
 
     `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
-    `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits.
+    `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits. GPUs whose
+    cache lies with the processor do not attend: they take at most `unattending_bytes`.
     """
 
     layers: tuple[Layer, ...]
@@ -71,6 +72,7 @@ class ModelProfile:
     tied_bytes: int
     compute_bytes: int
     inner_compute_bytes: int
+    unattending_bytes: int
     host_bytes: int
     has_experts: bool
     is_exact: bool
@@ -144,6 +146,7 @@ def profile_of(
         tied_bytes=weights.tied_bytes,
         compute_bytes=computing(),
         inner_compute_bytes=computing(has_output=False),
+        unattending_bytes=computing(has_attention=False),
         host_bytes=output_bytes(shape, places) + inputs_bytes + ENGINE_BYTES,
         has_experts=weights.has_experts,
         is_exact=caches.is_complete,

@@ -68,7 +68,11 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
         parts[last].append(Layer(weight_bytes=profile.tied_bytes))
 
     def share(device: Device, n_layers: int) -> Share:
-        return _share(profile, device, n_layers, parts[device.name], has_output=device.name == last)
+        has_output = device.name == last
+        compute_bytes = profile.compute_bytes if has_output else profile.inner_compute_bytes
+        if placement.has_cache_on_host and device.kind is not DeviceKind.CPU:
+            compute_bytes = min(compute_bytes, profile.unattending_bytes)
+        return _share(profile, device, n_layers, parts[device.name], compute_bytes, has_output=has_output)
 
     return (*(share(gpu, counts.get(gpu.name, 0)) for gpu in machine.gpus), share(machine.host, end))
 
@@ -110,12 +114,19 @@ def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str
     )
 
 
-def _share(profile: ModelProfile, device: Device, n_layers: int, parts: Sequence[Layer], *, has_output: bool) -> Share:
+def _share(
+    profile: ModelProfile,
+    device: Device,
+    n_layers: int,
+    parts: Sequence[Layer],
+    compute_bytes: int,
+    *,
+    has_output: bool,
+) -> Share:
     is_host = device.kind is DeviceKind.CPU
     weight_bytes = sum(part.weight_bytes for part in parts)
     weights_read, cache_read = sum(part.read_bytes for part in parts), sum(part.cache_read_bytes for part in parts)
     beside = sum(part.unpacking_bytes for part in parts) if is_host else cache_read
-    compute_bytes = profile.compute_bytes if has_output else profile.inner_compute_bytes
     return Share(
         device=device,
         n_layers=n_layers,

@@ -198,7 +198,7 @@ def _fill_in_turn(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]
     fills = []
     for gpu in gpus:
         more = tables.on_gpu - np.take_along_axis(tables.on_gpu, edge, axis=1)
-        filled = np.maximum(edge, (more <= _room(profile, gpu)).sum(axis=1, keepdims=True) - 1)
+        filled = np.maximum(edge, (more <= _room(profile, gpu, tables)).sum(axis=1, keepdims=True) - 1)
         fills.append(_Fill(gpu, np.minimum(counts, edge), np.minimum(counts, filled)))
         edge = filled
     return _Filling(tuple(fills), counts <= edge)
@@ -207,16 +207,20 @@ def _fill_in_turn(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]
 def _fill_slower_first(profile: ModelProfile, tables: _Tables, slower: Device, faster: Device) -> _Filling:
     """Give the slower GPU, which takes the last layers, only what does not fit on the faster one."""
     counts = _counts(tables)
-    wanted = tables.on_gpu - _room(profile, faster)
+    wanted = tables.on_gpu - _room(profile, faster, tables)
     edges = [np.searchsorted(row, least) for row, least in zip(tables.on_gpu, wanted, strict=True)]
     edge = np.minimum(np.array(edges), counts)
-    most = (tables.on_gpu <= _room(profile, slower)).sum(axis=1, keepdims=True) - 1
+    most = (tables.on_gpu <= _room(profile, slower, tables)).sum(axis=1, keepdims=True) - 1
     fills = (_Fill(slower, np.zeros_like(counts), edge), _Fill(faster, edge, counts))
     return _Filling(fills, edge <= np.maximum(most, 0))
 
 
-def _room(profile: ModelProfile, gpu: Device) -> int:
-    return gpu.free_bytes - margin_bytes(gpu) - profile.compute_bytes
+def _room(profile: ModelProfile, gpu: Device, tables: _Tables) -> int:
+    return gpu.free_bytes - margin_bytes(gpu) - _computing(profile, tables)
+
+
+def _computing(profile: ModelProfile, tables: _Tables) -> int:
+    return profile.unattending_bytes if tables.has_cache_on_host else profile.compute_bytes
 
 
 def _counts(tables: _Tables) -> Counts:
@@ -253,6 +257,6 @@ def _best(
 
 def _is_held(profile: ModelProfile, machine: Machine, tables: _Tables, fills: Sequence[_Fill]) -> NDArray[np.bool_]:
     """Return whether the processor's memory has room for the rest, and for what GPUs take that share it."""
-    shared = [fill.sums(tables.on_gpu) + fill.is_used * profile.compute_bytes for fill in fills if fill.gpu.shares_host]
+    shared = [fill.sums(tables.on_gpu) + fill.is_used * _computing(profile, tables) for fill in fills if fill.gpu.shares_host]
     on_host = sum(shared, start=tables.on_host)
     return np.asarray(on_host <= machine.host.free_bytes - margin_bytes(machine.host))

@@ -76,3 +76,21 @@ def test_what_will_not_run_is_left_to_the_processor(compute_gib: float) -> None:
     found, _ = planned(machine, compute_gib)
     assert found.assessment.verdict is FitLevel.WONT_RUN
     assert parameters_of(found.assessment) == ON_HOST
+
+
+def test_scores_that_a_dry_run_leaves_to_gpus_are_the_processors_where_the_cache_is_there() -> None:
+    machine = with_free(TWO_CARDS, 1.5, 1.5)
+
+    def dry_run(setting: RunConfig, parameters: LoadParameters) -> Mapping[str, int]:
+        assert not parameters.offload_kqv
+        return dict.fromkeys(parameters.devices, 2 * GIB) | {"CPU": 1 << 20}
+
+    header = header_of("qwen3-0.6b")
+    model, setting = PlannedModel(header, header.tensors), replace(QUESTION, n_ctx=32_768, n_cells=32_768)
+    expected = plan(model, setting, machine, expected_rates(machine)).assessment
+    assert expected.placement is not None
+    assert expected.placement.has_cache_on_host
+    found = dry_plan(model, setting, machine, expected_rates(machine), dry_run).assessment
+    assert found.shares == expected.shares
+    *gpus, host = found.shares
+    assert all(share.compute_bytes < host.compute_bytes for share in gpus if share.n_layers)
