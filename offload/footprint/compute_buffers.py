@@ -82,7 +82,7 @@ def compute_bytes(
 ) -> int:
     """Return the bytes that a pass of `n_ubatch` tokens over a cache of `n_cells` takes, within 15 %.
 
-    A device that has layers and not the output makes no logits; one whose cache lies with the processor does not attend.
+    A device that has layers and not the output makes no logits; one whose cache is the processor's does not attend.
     """
     n_cells = n_cells if shape.n_logits else n_ubatch
     mask = shape.n_masks * n_cells * (0.5 if is_fused else 1.0) if shape.has_attention else 0.0

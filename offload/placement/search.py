@@ -257,6 +257,8 @@ def _best(
 
 def _is_held(profile: ModelProfile, machine: Machine, tables: _Tables, fills: Sequence[_Fill]) -> NDArray[np.bool_]:
     """Return whether the processor's memory has room for the rest, and for what GPUs take that share it."""
-    shared = [fill.sums(tables.on_gpu) + fill.is_used * _computing(profile, tables) for fill in fills if fill.gpu.shares_host]
+    shared = [
+        fill.sums(tables.on_gpu) + fill.is_used * _computing(profile, tables) for fill in fills if fill.gpu.shares_host
+    ]
     on_host = sum(shared, start=tables.on_host)
     return np.asarray(on_host <= machine.host.free_bytes - margin_bytes(machine.host))

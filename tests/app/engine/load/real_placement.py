@@ -1,7 +1,8 @@
 """Loads a model onto GPUs as planned and reports the result; a child, since native code may end it.
 
 Usage: python real_placement.py MODEL.gguf CACHE_DIR GPUS N_CTX FREE_BYTES; prints one JSON object. GPUS is "" for the
-processor alone, "real" for the GPUs of this machine, or ENDPOINT,ENDPOINT for RPC servers. FREE_BYTES is the assumed
+processor alone, "real" for the GPUs of this machine, "real:N" for N layers on the first, or ENDPOINT,ENDPOINT for RPC
+servers. FREE_BYTES is the assumed
 memory of each GPU, 0 the reported one.
 """
 
@@ -20,20 +21,22 @@ from app.engine.backend import Chunk
 from app.engine.llama import LlamaBackend
 from app.engine.load import planner as devices
 from app.engine.load.loading import LoadListener, load_model
-from app.engine.load.machine import detect_machine
+from app.engine.load.machine import detect_machine, list_gpus
 from app.engine.protocol.messages import EngineConfig
 from app.protocol.codec import encode
 from offload.devices.machine import Machine
 from offload.placement.actual_usage import DeviceUsage
 from quantizer.errors import UserError
 
-PROMPT = tuple(range(1, 40))
-N_TOKENS = 16
+FIRST_TOKENS = (1, 600, 1300, 2900)  # of prompts, as far as the vocabulary goes
+N_PROMPT, N_TOKENS = 39, 16
 
 
 def main() -> None:
     path, cache_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    endpoints = () if sys.argv[3] == "real" else tuple(part for part in sys.argv[3].split(",") if part)
+    where, _, n_layers = sys.argv[3].partition(":")
+    is_real = where == "real"
+    endpoints = () if is_real else tuple(part for part in sys.argv[3].split(",") if part)
     report: dict[str, Any] = {"notices": []}
     check_load = devices.LoadDevices.check_load
 
@@ -59,6 +62,9 @@ def main() -> None:
     config = EngineConfig(
         n_ctx=n_ctx, n_cells=n_ctx, n_threads=1, n_sequences=2, uses_gpu=bool(sys.argv[3]), rpc=endpoints
     )
+    if is_real and n_layers:
+        (first, *_) = list_gpus((), cache_dir)
+        config = replace(config, gpu_layers={first.name: int(n_layers)})
     listener = LoadListener(
         lambda _fraction: True, report["notices"].append, lambda plan: report.update(plan=encode(plan))
     )
@@ -68,21 +74,23 @@ def main() -> None:
         print(json.dumps(report | {"error": str(error), "kind": type(error).__name__}))
         return
     with loaded.owned:
-        answer, margins = greedy(loaded.backend)
-        report |= {"answer": answer, "margins": margins, "is_on_host": loaded.backend.facts.is_on_host}
+        answers, margins = zip(*(greedy(loaded.backend, first) for first in FIRST_TOKENS), strict=True)
+        report |= {"answers": answers, "margins": margins, "is_on_host": loaded.backend.facts.is_on_host}
         print(json.dumps(report))
 
 
-def greedy(backend: LlamaBackend) -> tuple[list[int], list[float]]:
+def greedy(backend: LlamaBackend, first: int) -> tuple[list[int], list[float]]:
     """Return the most likely next tokens, and by how much each precedes the second."""
-    answer, margins, chunk = list[int](), list[float](), Chunk(0, 0, PROMPT, 1)
+    backend.truncate(0, 0)
+    prompt = tuple(1 + (first + index) % (backend.facts.n_vocab - 1) for index in range(N_PROMPT))
+    answer, margins, chunk = list[int](), list[float](), Chunk(0, 0, prompt, 1)
     while len(answer) < N_TOKENS:
         backend.decode([chunk])
         logits = backend.logits(len(chunk.tokens) - 1)
         second, first = np.argsort(logits)[-2:]
         answer.append(int(first))
         margins.append(float(logits[first] - logits[second]))
-        chunk = Chunk(0, len(PROMPT) + len(answer) - 1, (int(first),), 1)
+        chunk = Chunk(0, len(prompt) + len(answer) - 1, (int(first),), 1)
     return answer, margins
 
 

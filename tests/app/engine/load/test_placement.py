@@ -57,7 +57,7 @@ def test_layers_are_on_the_planned_devices_and_answers_equal_those_of_the_proces
     alone = load(tiny_model, tmp_path, [])
     whole = load(tiny_model, tmp_path, endpoints)
     assert (alone["is_on_host"], whole["is_on_host"]) == (True, False)
-    assert alone["answer"] == whole["answer"]
+    assert alone["answers"] == whole["answers"]
     planned = {device["name"]: device for device in whole["plan"]["devices"]}
     assert planned["RPC0"]["layers"] == 3
     held = whole["held"]["RPC0"]
