@@ -20,12 +20,13 @@ from app.engine.backend import Chunk
 from app.engine.embedding import Pooling
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
-from app.engine.llama.devices import buffer_bytes_by_device, gpu_address
+from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head_backend import HeadBackend
 from app.engine.llama.head_context import BlockContext, EagleContext, HeadContext, MtpContext
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
+from app.engine.llama.zero_pages import new_zero_pages_given_back
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
@@ -181,7 +182,8 @@ class LlamaModel:
         self._owned.close()
 
     def _new_context(self, params: lib.llama_context_params, owned: ExitStack) -> int:
-        context: int | None = lib.llama_init_from_model(self._model, params)
+        with new_zero_pages_given_back(has_gpu=next(ggml_gpus(), None) is not None):
+            context: int | None = lib.llama_init_from_model(self._model, params)
         if not context:
             what = f"llama.cpp cannot make a context of {params.n_ctx} tokens"
             raise load_error(what, native_log().last_lines(), "Use a smaller --ctx, or a smaller model.")

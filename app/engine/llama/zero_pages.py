@@ -1,0 +1,84 @@
+"""Memory of a new context that holds nothing yet, given back to the system until it is used.
+
+llama.cpp fills caches with zeros when it makes a context, so the system must find memory for every cell and every state
+at once. On Linux a page of zeros that is given back reads as zeros again and takes memory when it is written first:
+caches grow with use. Plans count them whole all the same, and so does whoever loads another model meanwhile.
+
+Independent of what the memory is for: of the memory that was mapped meanwhile, whole blocks of zeros go. Not where
+llama.cpp has a GPU, whose driver may have pinned them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["new_zero_pages_given_back"]
+
+Range = tuple[int, int]  # addresses: the first one, and the first one behind it
+
+_BLOCK_BYTES = 1 << 20
+_LEAST_BYTES = 8 << 20  # of a mapping: smaller ones are no caches worth the look
+_PRIVATE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *$", re.MULTILINE)
+
+
+@contextmanager
+def new_zero_pages_given_back(*, has_gpu: bool) -> Iterator[None]:
+    """Give back the blocks of zeros that were mapped meanwhile; does nothing but on Linux without a GPU.
+
+    No other thread may map large memory meanwhile, and write to it only later.
+    """
+    if sys.platform != "linux" or has_gpu:
+        yield
+        return
+    before = _private_ranges()
+    yield
+    for start, end in _without(_private_ranges(), before):
+        if end - start >= _LEAST_BYTES:
+            _give_back(start, end)
+
+
+def _private_ranges() -> list[Range]:
+    """Return the memory of this process that belongs to no file, by rising addresses."""
+    maps = Path("/proc/self/maps").read_text("ascii", "replace")
+    return [(int(start, 16), int(end, 16)) for start, end in _PRIVATE.findall(maps)]
+
+
+def _without(ranges: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:
+    """Yield the parts of `ranges` that are in none of `others`; both rise."""
+    for start, end in ranges:
+        for other_start, other_end in others:
+            if start < other_start < end:
+                yield start, other_start
+            if other_start < end and other_end > start:
+                start = max(start, other_end)
+        if start < end:
+            yield start, end
+
+
+def _give_back(start: int, end: int) -> None:
+    c = _c_library()
+    page = mmap.PAGESIZE
+    resident = (ctypes.c_ubyte * (_BLOCK_BYTES // page))()
+    for block in range(-(-start // page) * page, end - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+        if c.mincore(block, _BLOCK_BYTES, resident) or not any(resident):
+            continue
+        is_zero = not ctypes.c_uint64.from_address(block).value and not c.memcmp(block, block + 8, _BLOCK_BYTES - 8)
+        if is_zero:
+            c.madvise(block, _BLOCK_BYTES, mmap.MADV_DONTNEED)  # where it fails, the page stays
+
+
+@cache
+def _c_library() -> Any:
+    library = ctypes.CDLL(None)
+    library.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    library.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    return library

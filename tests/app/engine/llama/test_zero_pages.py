@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.engine.llama import zero_pages
+from app.engine.llama.zero_pages import new_zero_pages_given_back
+
+MIB = 1 << 20
+REAL_CACHE = Path(__file__).with_name("real_cache.py")
+GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is given back")
+
+addresses = st.lists(st.integers(0, 60), unique=True).map(sorted)
+
+
+def ranges_of(edges: list[int]) -> list[tuple[int, int]]:
+    return list(zip(edges[::2], edges[1::2], strict=False))
+
+
+@given(addresses, addresses)
+def test_what_is_new_are_the_addresses_that_were_in_no_range_before(after: list[int], before: list[int]) -> None:
+    def covered(ranges: list[tuple[int, int]]) -> set[int]:
+        return {address for start, end in ranges for address in range(start, end)}
+
+    new = list(zero_pages._without(ranges_of(after), ranges_of(before)))
+    assert covered(new) == covered(ranges_of(after)) - covered(ranges_of(before))
+    assert all(start < end for start, end in new)
+
+
+def resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def written(value: int, n_bytes: int) -> tuple[mmap.mmap, NDArray[np.uint8]]:
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    array = np.frombuffer(memory, np.uint8)
+    array[:] = value
+    return memory, array
+
+
+@on_linux
+def test_zeros_take_memory_only_once_they_are_written_and_all_else_stays() -> None:
+    before = resident_bytes()
+    with new_zero_pages_given_back(has_gpu=False):
+        _zeros_memory, zeros = written(0, 128 * MIB)
+        _ones_memory, ones = written(1, 32 * MIB)
+        zeros[100 * MIB] = 7
+        assert resident_bytes() - before > 150 * MIB
+    assert resident_bytes() - before < 64 * MIB
+    assert (ones == 1).all()
+    assert zeros[100 * MIB] == 7
+    assert np.count_nonzero(zeros) == 1
+    zeros[:] = 3
+    assert (zeros == 3).all()
+
+
+@on_linux
+def test_memory_of_before_is_left_alone() -> None:
+    _memory, zeros = written(0, 64 * MIB)
+    before = resident_bytes()
+    with new_zero_pages_given_back(has_gpu=False):
+        pass
+    assert before - resident_bytes() < 32 * MIB
+    assert not zeros.any()
+
+
+def test_nothing_is_given_back_where_a_driver_may_have_pinned_it() -> None:
+    with new_zero_pages_given_back(has_gpu=True):
+        _memory, zeros = written(0, 64 * MIB)
+        before = resident_bytes()
+    assert before - resident_bytes() < 32 * MIB
+    assert not zeros.any()
+
+
+@on_linux
+def test_a_cache_takes_memory_as_it_is_used() -> None:
+    command = [sys.executable, str(REAL_CACHE), str(GUIDE)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    report = json.loads(run.stdout)
+    if report["has_gpu"]:
+        pytest.skip("a driver may have pinned the memory")
+    assert report["n_bytes"] == 256 * MIB
+    assert report["new"] < 64 * MIB
+    assert report["used"] - report["new"] < 64 * MIB
