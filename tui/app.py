@@ -41,6 +41,7 @@ from tui.settings.controller import SettingsController
 from tui.settings.themes import HIGH_CONTRAST, NO_COLOR_CSS, WithoutColors, theme_choices
 from tui.widgets.notifications import NotificationCenter, Severity
 from tui.widgets.screens import AppContext, CommandScreen
+from tui.widgets.stylesheet import CachedStylesheet
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -92,6 +93,7 @@ class LocalllmApp(App[None]):
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty means unset, but Textual would turn colours off
         super().__init__()
+        self.stylesheet = CachedStylesheet(variables=self.get_css_variables())
         if self.no_color:
             self._filters.append(WithoutColors())
         self._notification_center = NotificationCenter(self)
