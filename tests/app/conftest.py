@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,9 +73,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> M
     }
 
 
-@pytest.fixture(scope="session")
-def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
-    """Start services that end with the tests; `outside` are variables that are no settings."""
+@contextmanager
+def _started_services(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
+    """Start services that end with this block; `outside` are variables that are no settings."""
     running: list[RunningService] = []
 
     def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
@@ -98,17 +99,22 @@ def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., Runn
 
     yield start
     for service in running:
-        service.http.close()
-        was_killed = service.process.poll() is not None
-        with service.process:
-            assert service.process.stdin is not None
-            service.process.stdin.close()
-            assert was_killed or service.process.wait(timeout=60) == 0
+        service.let_end()
+    for service in running:
+        service.wait_for_end()
+
+
+@pytest.fixture(scope="module")
+def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
+    """Start services that end with the tests of this file."""
+    with _started_services(environment) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
-def shared_service(start_service: Callable[..., RunningService]) -> RunningService:
-    return start_service()
+def shared_service(environment: Mapping[str, str]) -> Iterator[RunningService]:
+    with _started_services(environment) as start:
+        yield start()
 
 
 @pytest.fixture(scope="module")

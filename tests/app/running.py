@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -20,6 +21,16 @@ class RunningService:
     url: str
     http: httpx.Client
     process: subprocess.Popen[bytes]
+
+    def let_end(self) -> None:
+        assert self.process.stdin is not None
+        self.http.close()
+        self.process.stdin.close()
+
+    def wait_for_end(self) -> None:
+        """Assert that it ended well, if no test killed it."""
+        with self.process:
+            assert self.process.wait(timeout=60) in {0, -signal.SIGKILL}
 
     def model(self) -> dict[str, Any]:
         return self.http.get("/api/localllm/status").json()["models"][0]

@@ -370,6 +370,7 @@ def test_only_so_many_responses_run_in_the_background(start_service: Start, tmp_
         assert len(statuses) < 5 * MAX_RUNNING
     assert statuses[:-1] == [200] * (len(statuses) - 1)
     assert len(statuses) > MAX_RUNNING
+    service.let_end()  # they would run beside the tests of this file
 
 
 def test_a_background_response_is_cancelled(service: RunningService, client: openai.OpenAI) -> None:
