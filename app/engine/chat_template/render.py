@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import jinja2
@@ -23,6 +24,7 @@ __all__ = ["MAX_OUTPUT_CHARACTERS", "render"]
 
 MAX_OUTPUT_CHARACTERS = 4 << 20
 MAX_MEMORY_BYTES = 256 << 20
+_MAX_COMPILED = 8  # templates; to compile one takes 15 ms (median of 66), to render it again 0.1 ms
 
 
 class _Arguments(dict[str, Any]):
@@ -66,12 +68,18 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     parts: list[str] = []
     n_characters = 0
     variables = {**variables, "messages": [_prepared(message) for message in variables.get("messages", ())]}
-    for part in _environment().from_string(template).generate(**variables):
+    for part in _compiled(template).generate(**variables):
         n_characters += len(part)
         if n_characters > MAX_OUTPUT_CHARACTERS:
             raise OverflowError(f"the prompt is longer than {MAX_OUTPUT_CHARACTERS} characters")
         parts.append(part)
     return "".join(parts)
+
+
+@lru_cache(_MAX_COMPILED)
+def _compiled(template: str) -> jinja2.Template:
+    """Return the template as code, each in an environment of its own; it keeps nothing of what it rendered."""
+    return _environment().from_string(template)
 
 
 def _prepared(message: Mapping[str, Any]) -> Mapping[str, Any]:

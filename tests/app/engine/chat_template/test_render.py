@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import jinja2
 import pytest
 
-from app.engine.chat_template.render import render
+from app.engine.chat_template.render import _compiled, render
 from app.engine.chat_template.template_process import TemplateProcess
 from quantizer.errors import RequestError
 
@@ -41,6 +41,27 @@ async def test_variables_reach_the_template(renderer: TemplateProcess) -> None:
 async def test_a_template_may_collect_and_take_items_of_a_list(renderer: TemplateProcess) -> None:
     template = "{% set n = namespace(ids=[]) %}{% set _ = n.ids.append('f:0') %}{{ n.ids.pop(0) }}{{ n.ids }}"
     assert await renderer.render(template, HELLO) == "f:0[]", "Kimi K2 Thinking counts its calls so"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set found = [] %}{% set _ = found.append(1) %}{{ found }}",
+        "{% set n = namespace(found=[]) %}{% set _ = n.found.append(1) %}{{ n.found }}",
+        "{% macro add(found=[]) %}{% set _ = found.append(1) %}{{ found }}{% endmacro %}{{ add() }}",
+        "{% if found is defined %}kept{% endif %}{% set found = messages %}[1]",
+    ],
+)
+def test_a_template_keeps_nothing_of_what_it_rendered_before(template: str) -> None:
+    assert [render(template, {"messages": HELLO}) for _ in range(3)] == ["[1]"] * 3
+
+
+def test_a_template_is_compiled_once_for_many_prompts() -> None:
+    template = CHATML + "{# of this test #}"
+    _compiled.cache_clear()
+    for text in ("a", "b", "c"):
+        assert text in render(template, {"messages": [{"role": "user", "content": text}]})
+    assert _compiled.cache_info().misses == 1
 
 
 async def test_the_exception_of_a_template_is_in_the_error(renderer: TemplateProcess) -> None:
