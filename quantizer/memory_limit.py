@@ -44,7 +44,7 @@ class ProcessBytes(IntEnum):
     Measured on Linux with `save_address_space`: the engine's has 256 MiB of stack for llama.cpp's tokenizers.
     """
 
-    COMMAND = 80 * _MIB
+    COMMAND = 128 * _MIB
     JOB = 160 * _MIB
     SERVICE = 176 * _MIB
     ENGINE = 448 * _MIB

@@ -141,7 +141,10 @@ def _matching(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
 
 def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
     """Return the models that `localllm pull NAME` has fetched: clients request them by the same name."""
-    from app.library.hub.catalogue import resolve_reference
+    refs = [ref for ref in refs if ref.repo]
+    if not refs:
+        return []
+    from app.library.hub.catalogue import resolve_reference  # with numpy: a path should not wait for it
 
     try:
         wanted = resolve_reference(name, "")

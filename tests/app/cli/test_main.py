@@ -127,7 +127,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word(environment: Mapping[str, s
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces limits of memory")
-@pytest.mark.parametrize(("n_mib", "process"), [(30, "command"), (60, "command"), (110, "service")])
+@pytest.mark.parametrize(("n_mib", "process"), [(30, "command"), (100, "command"), (150, "service")])
 def test_under_a_limit_of_memory_a_command_ends_with_both_numbers(
     n_mib: int, process: str, environment: Mapping[str, str]
 ) -> None:

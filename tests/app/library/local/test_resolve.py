@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,17 @@ def test_any_name_is_resolved_or_refused_with_a_typed_error(name: str) -> None:
     nowhere = Settings(data_dir=Path("/nonexistent"), cache_dir=Path("/nonexistent"))
     with contextlib.suppress(ModelFileError):
         assert resolve(name, nowhere).path.exists()
+
+
+def test_a_file_is_found_without_waiting_for_numpy_where_nothing_was_downloaded(tmp_path: Path) -> None:
+    (tmp_path / "own.gguf").write_bytes(b"GGUF")
+    script = """
+import sys
+from pathlib import Path
+from app.library.local.resolve import resolve
+from app.settings.settings import Settings
+print(resolve(sys.argv[1], Settings(data_dir=Path(sys.argv[2]))).path.name, "numpy" in sys.modules)
+"""
+    command = [sys.executable, "-P", "-c", script, "own.gguf", str(tmp_path / "data")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "own.gguf False\n"
