@@ -67,6 +67,7 @@ TRIALS = (
     Trial("what is no request, to every route", "abuse", "", 1, 1),
     Trial("slow clients beside honest ones", "slow_loris", "", 1, 3, (_GUIDE, "--rounds", "1", "--seconds", "5")),
     Trial("two services of one data folder, one killed", "two_services", "--answers", 30, 300, (_GUIDE,)),
+    Trial("too little memory, run and quantize", "memory_limits", "--steps", 6, 60, (_GUIDE,)),
     Trial("clients of all kinds for a while", "soak", "--seconds", 20, 1_800, (_GUIDE,)),
 )
 
