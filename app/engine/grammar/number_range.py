@@ -1,6 +1,7 @@
 """Rules for JSON numbers between two bounds. Pure.
 
-Owns how digits are compared. Numbers have no exponent here, and at most 16 digits before and after the point.
+Owns how digits are compared. Numbers have no exponent here, and at most 16 digits before and after the point. Beside an
+end that does not belong to the range they have 15 in all: with more, one reads as that very end in binary.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 __all__ = ["Bound", "integers_between", "numbers_between"]
 
 MAX_DIGITS = 16  # as unbounded numbers have
+_EXACT_DIGITS = 15  # two decimals of so many are two doubles
 _LARGEST = 10**MAX_DIGITS - 1
 _ANY_FRACTION = f'("." [0-9]{{1,{MAX_DIGITS}}})?'
-_ZEROS = '"0"{0,8}'
+_MOST_ZEROS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,9 @@ def _magnitudes(low: Bound, high: Bound | None) -> Iterator[str]:
     if not is_low_free:
         yield from _with_fraction(first, low_digits, None, is_low_open, is_high_open)
     begin, end = first + (not is_low_free), last - (not is_high_free)
+    if is_high_open and not high_digits and begin <= end:  # numbers just below `last` may be too close
+        yield from _with_fraction(end, None, None, is_low_open=False, is_high_open=True)
+        end -= 1
     if begin <= end:
         yield f"{_joined(_naturals(begin, end))} {_ANY_FRACTION}"
     if not is_high_free:
@@ -130,7 +135,8 @@ def _with_fraction(
     low = None if low == "" and not is_low_open else low
     if comparison.may_end(low, high):
         yield f'"{whole}"'
-    if digits := comparison.digits(low, high, is_first=True):
+    n_most = max(0, _EXACT_DIGITS - len(str(whole))) if is_low_open or is_high_open else MAX_DIGITS
+    if digits := comparison.digits(low, high, n_most, is_first=True):
         yield f'"{whole}." {digits}'
 
 
@@ -145,25 +151,29 @@ class _Comparison:
         is_above = low is None or (low == "" and not self.is_low_open)
         return is_above and (high is None or high != "" or not self.is_high_open)
 
-    def digits(self, low: str | None, high: str | None, *, is_first: bool = False) -> str:
-        """Return a text for the digits that may follow, "" where none can; unless `is_first`, it may be none."""
+    def digits(self, low: str | None, high: str | None, n_most: int, *, is_first: bool = False) -> str:
+        """Return a text for what may follow, at most `n_most` digits, "" where none can; only `is_first` needs one."""
         least = int(is_first)
         if low == "" and not self.is_low_open:
             low = None
+        if n_most == 0:
+            return ""
         if low is None and high is None:
-            return f"[0-9]{{{least},{MAX_DIGITS}}}"
+            return f"[0-9]{{{least},{n_most}}}"
         if high == "":  # only zeros do not exceed it
-            return f'"0"{{{least},8}}' if low is None and not self.is_high_open else ""
+            is_possible = low is None and not self.is_high_open
+            return f'"0"{{{least},{min(_MOST_ZEROS, n_most)}}}' if is_possible else ""
         if low == "" and high is None:
-            return f"{_ZEROS} [1-9] [0-9]{{0,8}}"
-        ways = [f"{_digit(*span)} {rest}" for span, rest in self._ways(low, high)]
+            n_zeros = min(_MOST_ZEROS, n_most // 2)
+            return f'"0"{{0,{n_zeros}}} [1-9] [0-9]{{0,{n_most - n_zeros - 1}}}'
+        ways = [f"{_digit(*span)} {rest}" for span, rest in self._ways(low, high, n_most - 1)]
         if not ways:
             return ""
         is_optional = not is_first and self.may_end(low, high)
         return _joined(ways) + ("?" if is_optional else "")
 
-    def _ways(self, low: str | None, high: str | None) -> Iterator[tuple[tuple[int, int], str]]:
-        """Yield the spans of the next digit, with what may follow each."""
+    def _ways(self, low: str | None, high: str | None, n_rest: int) -> Iterator[tuple[tuple[int, int], str]]:
+        """Yield the spans of the next digit, with what may follow each, at most `n_rest` digits."""
         lowest = 0 if low is None else int(low[:1] or 0)
         highest = 9 if high is None else int(high[:1])
         low_rest = None if low is None else low[1:]
@@ -174,9 +184,9 @@ class _Comparison:
         tight = {digit for digit, kept_low, kept_high in ends if kept_low is not None or kept_high is not None}
         for digit, kept_low, kept_high in ends:
             if digit in tight:
-                rest = self.digits(kept_low, kept_high)
+                rest = self.digits(kept_low, kept_high, n_rest)
                 if rest or self.may_end(kept_low, kept_high):
                     yield (digit, digit), rest
         free = [digit for digit in range(lowest, highest + 1) if digit not in tight]
         if free:
-            yield (free[0], free[-1]), self.digits(None, None)
+            yield (free[0], free[-1]), self.digits(None, None, n_rest)

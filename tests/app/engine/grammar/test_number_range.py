@@ -82,3 +82,24 @@ def test_texts_of_a_range_are_numbers_within_it(seed: int) -> None:
     grammar = Grammar(f"root ::= {numbers_between(Bound(low), Bound(high))}")
     for _ in range(50):
         assert low <= Decimal(grammar.sample(chance)) <= high
+
+
+@given(
+    st.decimals(-10000, 10000, places=3, allow_nan=False),
+    st.decimals(Decimal("0.001"), 10000, places=3, allow_nan=False),
+    st.randoms(use_true_random=False),
+)
+def test_no_number_of_a_range_reads_as_an_end_that_does_not_belong_to_it(
+    low: Decimal, width: Decimal, chance: random.Random
+) -> None:
+    high = low + width
+    grammar = Grammar(f"root ::= {numbers_between(Bound(low, is_exclusive=True), Bound(high, is_exclusive=True))}")
+    for _ in range(20):
+        assert float(low) < float(grammar.sample(chance)) < float(high)
+
+
+@pytest.mark.parametrize(("low", "text"), [("-579", "-578.9999999999999999"), ("0.5", "0.50000000000000000001")])
+def test_a_number_too_close_to_an_end_that_does_not_belong_to_it_is_not_allowed(low: str, text: str) -> None:
+    rule = matcher(numbers_between(Bound(Decimal(low), is_exclusive=True), None))
+    assert not rule.fullmatch(text)
+    assert rule.fullmatch(text[:8] + "1")
