@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from app.engine.loop.sampling import MAX_GRAMMAR_RULES
+from app.engine.grammar.limits import MAX_RULES
 from app.protocol.sampling import MAX_GRAMMAR_BYTES
 from quantizer.errors import RequestError
 
@@ -70,7 +70,7 @@ class GbnfRules:
         """Set the rule `name` to `body`."""
         self._rules[name] = body
         self._n_bytes += len(name) + len(body.encode()) + 6
-        if self._n_bytes > MAX_GRAMMAR_BYTES or len(self._rules) + len(_COMMON) > MAX_GRAMMAR_RULES:
+        if self._n_bytes > MAX_GRAMMAR_BYTES or len(self._rules) + len(_COMMON) > MAX_RULES:
             raise RequestError("The schema makes a grammar that is too large.", "Use a smaller schema.")
 
     def add(self, body: str) -> str:

@@ -16,10 +16,8 @@ from typing import TypeAlias
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
 
-__all__ = ["Arguments", "Stage", "check_biases", "check_grammar", "n_history_tokens", "stages"]
+__all__ = ["Arguments", "Stage", "check_biases", "n_history_tokens", "stages"]
 
-MAX_GRAMMAR_DEPTH = 100
-MAX_GRAMMAR_RULES = 1000
 XTC_OFF_ABOVE = 0.5  # no two tokens can both be more likely
 MIN_KEEP = 1
 
@@ -107,20 +105,3 @@ def _mirostat(params: SamplingParams, seed: int) -> Stage:
 
 def _back(last_n: int, n_ctx: int) -> int:
     return n_ctx if last_n < 0 else min(last_n, n_ctx)
-
-
-def check_grammar(grammar: str) -> None:
-    """Raise RequestError for a GBNF text that would overflow llama.cpp's recursive parser.
-
-    The limits are 100 nested groups and 1,000 rules; SamplingParams limits its size.
-    """
-    n_rules = grammar.count("::=")
-    if n_rules > MAX_GRAMMAR_RULES:
-        raise RequestError(f"The grammar has {n_rules} rules.", f"Use at most {MAX_GRAMMAR_RULES}.")
-    depth = 0
-    for character in grammar:
-        depth += (character == "(") - (character == ")")
-        if depth > MAX_GRAMMAR_DEPTH:
-            raise RequestError("The grammar is nested too deeply.", f"Use at most {MAX_GRAMMAR_DEPTH} nested groups.")
-    if "\0" in grammar or any(0xD800 <= ord(character) < 0xE000 for character in grammar):
-        raise RequestError("The grammar contains a NUL or a lone surrogate.", "Remove it.")

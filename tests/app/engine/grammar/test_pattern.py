@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.engine.grammar.json_grammar import schema_grammar
+from app.engine.grammar.limits import check_grammar
 from app.engine.grammar.pattern import parse_pattern
-from app.engine.loop.sampling import check_grammar
 from quantizer.errors import RequestError
 from tests.app.gbnf_texts import Grammar
 

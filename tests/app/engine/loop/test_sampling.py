@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.engine.loop.sampling import Stage, check_biases, check_grammar, n_history_tokens, stages
+from app.engine.loop.sampling import Stage, check_biases, n_history_tokens, stages
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
 
@@ -92,15 +92,3 @@ def test_without_a_seed_each_chain_draws_its_own() -> None:
 @pytest.mark.parametrize("seed", [-1, 2**63, 0])
 def test_any_64_bit_seed_fits_the_native_32_bits(seed: int) -> None:
     assert 0 <= stages(SamplingParams(seed=seed))[-1].arguments[0] < 2**32
-
-
-@pytest.mark.parametrize(
-    "grammar", ["root ::= " + "(" * 101 + '"a"' + ")" * 101, 'r ::= "a"\n' * 1001, 'root ::= "\0"', 'root ::= "\ud800"']
-)
-def test_a_grammar_that_would_hurt_is_refused(grammar: str) -> None:
-    with pytest.raises(RequestError):
-        check_grammar(grammar)
-
-
-def test_an_ordinary_grammar_passes() -> None:
-    check_grammar('root ::= ("yes" | "no") [.!]?')

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.answer_text import HARMONY
-from app.engine.loop.sampling import check_grammar
+from app.engine.grammar.limits import check_grammar
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_TAGS, HarmonyParser
 from app.service.tools.call_grammar import call_grammar

@@ -8,7 +8,7 @@ import pytest
 
 from app.answer_text import HARMONY, NO_REASONING, ReasoningTags
 from app.engine.grammar.json_format import JsonFormat
-from app.engine.loop.sampling import check_grammar
+from app.engine.grammar.limits import check_grammar
 from app.service.generation.answer_parser import answer_parser
 from app.service.tools.answer_grammar import answer_grammar
 from app.service.tools.formats import ToolFormat, tool_format_of

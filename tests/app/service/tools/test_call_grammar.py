@@ -8,7 +8,7 @@ import pytest
 
 from app.answer_text import NO_REASONING, ReasoningParser, ReasoningTags
 from app.engine.grammar.gbnf import GbnfRules, text_through
-from app.engine.loop.sampling import check_grammar
+from app.engine.grammar.limits import check_grammar
 from app.service.tools.call_grammar import call_grammar
 from app.service.tools.tool import Tool, ToolOptions
 from quantizer.errors import RequestError
