@@ -5,6 +5,7 @@ Messages are in `app.chat.messages`.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Mapping
 
@@ -14,7 +15,7 @@ from app.chat.rows import CHAT_COLUMNS, chat_columns, chat_of, insert, settings_
 from app.chat.search import ANYTHING, ChatFilter
 from quantizer.errors import UserError
 
-__all__ = ["PAGE_SIZE", "PURGE_AFTER_MS", "Chats", "UnknownChatError", "now_ms"]
+__all__ = ["PAGE_SIZE", "PURGE_AFTER_MS", "Chats", "UnknownChatError", "now_ms", "touch"]
 
 PAGE_SIZE = 50
 PURGE_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be restored
@@ -35,6 +36,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def touch(connection: sqlite3.Connection, chat_id: int) -> None:
+    """Make a chat the one that was used last, of now: or just after the others, where the clock was put back."""
+    statement = """UPDATE chats SET updated_ms = max(:now, updated_ms,
+        (SELECT coalesce(max(updated_ms), 0) + 1 FROM chats WHERE id <> :id)) WHERE id = :id"""
+    connection.execute(statement, {"now": now_ms(), "id": chat_id})
+
+
 class Chats:
     """The table of chats. Methods that take the id of a chat raise UnknownChatError for an unknown one."""
 
@@ -45,7 +53,9 @@ class Chats:
         """Create a chat."""
         chat = Chat(id=0, title=title, model=model, settings=settings or ChatSettings())
         with self._database.writing() as connection:
-            return self.get(insert(connection, "chats", chat_columns(chat, now_ms())))
+            chat_id = insert(connection, "chats", chat_columns(chat, now_ms()))
+            touch(connection, chat_id)
+            return self.get(chat_id)
 
     def get(self, chat_id: int) -> Chat:
         """Return a chat."""

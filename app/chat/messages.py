@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from app.chat.chats import now_ms
+from app.chat.chats import now_ms, touch
 from app.chat.conversation import Message, MessageContent, MessageState, Scalar
 from app.chat.database import Database, storable
 from app.chat.rows import insert, message_columns, message_of
@@ -52,7 +52,7 @@ class Messages:
         with self._database.writing() as connection:
             message_id = insert_message(connection, chat_id, parent_id, message)
             _show(connection, chat_id, message_id)
-            connection.execute("UPDATE chats SET updated_ms = ? WHERE id = ?", (now_ms(), chat_id))
+            touch(connection, chat_id)
             return message_of(connection.execute("SELECT * FROM messages WHERE id = ?", (message_id,)).fetchone())
 
     def write(self, message_id: int, content: str, reasoning: str = "") -> None:
@@ -78,10 +78,11 @@ class Messages:
         columns = message_columns(message)
         names = ("content", "reasoning", "state", "stats", *(["model"] if model else []))
         statement = f"UPDATE messages SET {', '.join(f'{name} = :{name}' for name in names)} WHERE id = :id"  # noqa: S608
-        touched = "UPDATE chats SET updated_ms = ? WHERE id = (SELECT chat_id FROM messages WHERE id = ?)"
+        place = "SELECT chat_id FROM messages WHERE id = ?"
         with self._database.writing() as connection:
             connection.execute(statement, {**columns, "id": message_id})
-            connection.execute(touched, (now_ms(), message_id))
+            for row in connection.execute(place, (message_id,)).fetchall():  # none of a chat that was purged meanwhile
+                touch(connection, row["chat_id"])
 
     def show(self, chat_id: int, leaf_id: int | None) -> None:
         """Show the branch of a chat that ends with `leaf_id`."""

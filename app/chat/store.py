@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms
+from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms, touch
 from app.chat.conversation import Chat, Draft, Message, MessageContent, MessageState, Transcript
 from app.chat.database import Database, open_chats, storable
 from app.chat.messages import Messages, insert_message
@@ -58,8 +58,10 @@ class Transcripts:
     def duplicate(self, chat_id: int) -> Chat:
         """Copy a chat with all its branches; the copy is neither pinned nor archived. Raises UnknownChatError."""
         original = self.read(chat_id)
-        copy = replace(original.chat, is_pinned=False, is_archived=False, updated_ms=now_ms())
-        return self.insert(Transcript(copy, original.messages))
+        copy = self.insert(Transcript(replace(original.chat, is_pinned=False, is_archived=False), original.messages))
+        with self._database.writing() as connection:
+            touch(connection, copy.id)
+        return self._chats.get(copy.id)
 
 
 class Drafts:

@@ -29,6 +29,7 @@ __all__ = ["LIMITS", "JobManager", "Subscriptions", "startable"]
 MAX_ENDED = 100
 MAX_WAITING = 200
 INTERVAL_S = 0.1  # between two updates of a subscriber
+_TICK_S = 1e-3  # between jobs that a clock would put in the wrong order
 _SAVE_INTERVAL_S = 5.0  # for progress, which matters little after a restart
 
 # Two downloads share a line well; two conversions or measurements take each other's time, and spoil the figures.
@@ -110,11 +111,15 @@ class JobManager:
             kind=arguments.kind,
             title=arguments.title,
             arguments=arguments.model_dump(mode="json", exclude_defaults=True),
-            created_s=time.time(),
+            created_s=self._time_after_all(),
         )
         self._store.save(job)
         self._enqueue(job, arguments)
         return self._jobs[job.id]
+
+    def _time_after_all(self) -> float:
+        """Return the time, not before any job: they are listed by it, and the clock may have been put back."""
+        return max([time.time(), *(job.created_s + _TICK_S for job in self._jobs.values())])
 
     async def retry(self, job_id: str) -> Job:
         """Queue a job that ended again, behind all others. Raises as `find` and `start` do."""

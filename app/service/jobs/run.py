@@ -76,7 +76,8 @@ class RunningJob:
         rates: dict[str, Any] = {"bytes_per_s": None, "remaining_s": None}
         fraction = 1.0 if state == "done" else self.job.fraction
         error = self.job.error if state == "failed" else None
-        return replace(self.job, state=state, ended_s=now_s, fraction=fraction, error=error, **rates)
+        ended_s = max(now_s, self.job.started_s or 0.0)  # the clock may have been put back
+        return replace(self.job, state=state, ended_s=ended_s, fraction=fraction, error=error, **rates)
 
     def died(self, status: int, lines: Sequence[str]) -> RunningJob:
         """Return the job failed because its process ended with `status` and these last lines, unless the verb reported

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.chat.chats import PAGE_SIZE, UnknownChatError
-from app.chat.conversation import Chat, ChatSettings, MessageContent
+from app.chat.conversation import Chat, ChatSettings, MessageContent, MessageState
 from app.chat.search import ChatFilter
 from app.chat.store import ChatStore
 
@@ -134,3 +134,20 @@ def test_a_duplicate_has_every_branch_and_shares_nothing(store: ChatStore) -> No
     assert [message.content for message in copy.messages] == ["why?", "because", "therefore"]
     assert [message.content for message in copy.branch] == ["why?", "because"]
     assert store.transcripts.read(copy.chat.id) == copy
+
+
+def test_the_chat_that_was_used_last_is_the_first_though_the_clock_was_put_back(
+    store: ChatStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 10**18
+    monkeypatch.setattr("app.chat.chats.time.time_ns", lambda: now_ns)
+    first, second = store.chats.create(title="first"), store.chats.create(title="second")
+    now_ns -= 3600 * 10**9
+    third = store.chats.create(title="third")
+    question = store.messages.add(first.id, None, MessageContent(role="user", content="now?"))
+    assert [chat.title for chat in store.chats.page()] == ["first", "third", "second"]
+    now_ns -= 3600 * 10**9
+    copy = store.transcripts.duplicate(second.id)
+    assert [chat.id for chat in store.chats.page()] == [copy.id, first.id, third.id, second.id]
+    store.messages.finish(question.id, "now!", "", MessageState.FINISHED, {})
+    assert [chat.id for chat in store.chats.page()] == [first.id, copy.id, third.id, second.id]

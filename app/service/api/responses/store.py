@@ -113,11 +113,19 @@ class StoreLimits:
 class ResponseStore:
     """The records of a data folder. Every method raises StorageError where the file cannot be used."""
 
-    def __init__(self, data_dir: Path, limits: StoreLimits, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        limits: StoreLimits,
+        now_s: Callable[[], float] = time.time,
+        elapsed_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = Database(data_dir / FILE_NAME, _SCHEMA)
         self._path = data_dir / FILE_NAME
         self._limits = limits
         self._now_s = now_s
+        self._elapsed_s = elapsed_s
+        self._begun_s = now_s() - elapsed_s()  # when `elapsed_s` was 0, by the clock as it was then
         self._thread = ThreadPoolExecutor(1, "response-store")  # SQLite's connection is its own
 
     @property
@@ -163,8 +171,11 @@ class ResponseStore:
 
         def run() -> bool:
             with self._database.writing() as connection:
-                sql = "UPDATE records SET object = ?, used_s = ? WHERE name = ? AND kind = ?"
-                return bool(connection.execute(sql, (_json(value), self._now_s(), value["id"], kind)).rowcount)
+                row_id = _row_id(connection, kind, value["id"])
+                if row_id is not None:
+                    connection.execute("UPDATE records SET object = ? WHERE id = ?", (_json(value), row_id))
+                    _use(connection, row_id, self._now_s())
+                return row_id is not None
 
         return await self._run(run)
 
@@ -265,7 +276,9 @@ class ResponseStore:
     def _shrink(self, connection: sqlite3.Connection) -> None:
         """Remove what is too old, then the least recently used down to the limit of size."""
         if self._limits.max_days:
-            oldest_s = self._now_s() - self._limits.max_days * _DAY_S
+            # a clock that is put forward makes nothing old; one that was is found in the time that went by
+            now_s = min(self._now_s(), self._begun_s + self._elapsed_s())
+            oldest_s = now_s - self._limits.max_days * _DAY_S
             connection.execute("DELETE FROM records WHERE used_s < ?", (oldest_s,))
         n_removed = 1
         while n_removed and _n_bytes(connection) > self._limits.max_bytes:
@@ -297,6 +310,7 @@ def _put(connection: sqlite3.Connection, kind: Kind, value: dict[str, Any], now_
     own = {name: item for name, item in value.items() if name not in _REPEATED}
     row_id = connection.execute(sql, (value["id"], kind, now_s, process, _json(own))).lastrowid
     assert row_id is not None
+    _use(connection, row_id, now_s)
     return row_id
 
 
@@ -331,7 +345,9 @@ def _row_id(connection: sqlite3.Connection, kind: Kind, name: str) -> int | None
 
 
 def _use(connection: sqlite3.Connection, row_id: int, now_s: float) -> None:
-    connection.execute("UPDATE records SET used_s = ? WHERE id = ?", (now_s, row_id))
+    """Make a record the one that was used last, at `now_s`: or with the others, where the clock was put back."""
+    sql = "UPDATE records SET used_s = max(?, (SELECT max(used_s) FROM records)) WHERE id = ?"
+    connection.execute(sql, (now_s, row_id))
 
 
 def _items(connection: sqlite3.Connection, row_id: int, first: int, last: int) -> list[Item]:

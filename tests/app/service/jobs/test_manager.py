@@ -96,6 +96,21 @@ async def test_each_end_has_its_state(opened: Opened) -> None:
         assert "last words" in jobs.log(died.id)
 
 
+async def test_jobs_are_listed_in_the_order_of_their_start_though_the_clock_was_put_back(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start_at(now_s: float) -> Job:
+        monkeypatch.setattr("app.service.jobs.manager.time.time", lambda: now_s)
+        return await jobs.start(TuneArguments(model="chat"))
+
+    async with opened() as jobs:
+        started = [await start_at(now_s) for now_s in (3e9, 2e9, 1e9)]
+        ended = [await end_of(jobs, job) for job in started]
+        assert all(job.ended_s >= job.started_s for job in ended)
+    async with opened() as jobs:
+        assert [job.id for job in jobs.all] == [job.id for job in started]
+
+
 async def test_other_output_is_logged_and_the_result_is_kept(opened: Opened) -> None:
     async with opened() as jobs:
         job = await end_of(jobs, await jobs.start(TuneArguments(model="chat")))

@@ -39,9 +39,13 @@ def asked(name: str, text: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def opened(
-    folder: Path, limits: StoreLimits = LARGE, clock: Callable[[], float] | None = None
+    folder: Path,
+    limits: StoreLimits = LARGE,
+    clock: Callable[[], float] | None = None,
+    elapsed_s: Callable[[], float] | None = None,
 ) -> AsyncIterator[ResponseStore]:
-    store = ResponseStore(folder, limits, clock or Clock())
+    clock = clock or Clock()
+    store = ResponseStore(folder, limits, clock, elapsed_s or clock)
     try:
         yield store
     finally:
@@ -148,6 +152,43 @@ async def test_what_was_not_used_for_so_many_days_leaves(tmp_path: Path) -> None
         clock.now_s += 20 * DAY_S
         await store.add(Kind.RESPONSE, {"id": "resp_3"}, [asked("msg_3", "c")])
         assert await kept(store, "resp_1", "resp_2", "resp_3") == ["resp_2", "resp_3"]
+
+
+async def test_a_clock_that_is_put_forward_makes_nothing_old(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, LARGE, clock, elapsed_s=lambda: 5.0) as store:
+        await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "a")])
+        clock.now_s += 400 * DAY_S
+        await store.add(Kind.RESPONSE, {"id": "resp_2"}, [asked("msg_2", "b")])
+        await store.prune()
+        assert await kept(store, "resp_1", "resp_2") == ["resp_1", "resp_2"]
+
+
+@pytest.mark.parametrize("change", ["extend", "replace", "read"])
+async def test_what_is_used_last_stays_though_the_clock_was_put_back(tmp_path: Path, change: str) -> None:
+    clock = Clock()
+    async with opened(tmp_path, StoreLimits(1 << 20, 0), clock, elapsed_s=lambda: 5.0) as store:
+        for number in range(4):
+            await store.add(
+                Kind.CONVERSATION, {"id": f"conv_{number}"}, [asked(f"msg_{number}", f"{number}" * 200_000)]
+            )
+            clock.now_s += 1
+        clock.now_s -= 400 * DAY_S
+        match change:
+            case "extend":
+                await store.extend("conv_3", [asked("msg_9", "x")])
+            case "replace":
+                await store.replace(Kind.CONVERSATION, {"id": "conv_3"})
+            case _:
+                await store.items(Kind.CONVERSATION, "conv_3")
+        for number in (5, 6):
+            text = f"{number}" * 200_000
+            assert await store.add(Kind.CONVERSATION, {"id": f"conv_{number}"}, [asked(f"msg_{number}", text)])
+        names = [f"conv_{number}" for number in range(7)]
+        assert (await kept(store, *names))[-3:] == ["conv_3", "conv_5", "conv_6"]
+    async with opened(tmp_path, LARGE, Clock()) as store:
+        await store.prune()
+        assert (await kept(store, *names))[-3:] == ["conv_3", "conv_5", "conv_6"]
 
 
 async def test_what_is_too_old_leaves_when_the_service_starts(tmp_path: Path) -> None:
