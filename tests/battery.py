@@ -68,6 +68,7 @@ TRIALS = (
     Trial("schemas and grammars, good and hostile", "schema_answers", "--cases", 100, 5_000, (_GUIDE,)),
     Trial("slow clients beside honest ones", "slow_loris", "", 1, 3, (_GUIDE, "--rounds", "1", "--seconds", "5")),
     Trial("two services of one data folder, one killed", "two_services", "--answers", 30, 300, (_GUIDE,)),
+    Trial("a clock that jumps", "clock_jumps", "--jumps", 10, 200, (_GUIDE,)),
     Trial("too little memory, run and quantize", "memory_limits", "--steps", 6, 60, (_GUIDE,)),
     Trial("clients of all kinds for a while", "soak", "--seconds", 20, 1_800, (_GUIDE,)),
 )
