@@ -58,8 +58,9 @@ def write_atomically(
 ) -> None:
     """Replace the file at `path` by one with `data` (text in UTF-8): readers see the old content or the new one.
 
-    With `sync`, the new content survives a power failure once this returns. `mode` are permissions before the umask.
-    Raises OSError, and whatever iterating over `data` raises; `path` is unchanged then.
+    With `sync`, the new content survives a power failure once this returns, and what killed processes left of it is
+    removed. `mode` are permissions before the umask. Raises OSError, and whatever iterating over `data` raises; then
+    `path` is unchanged.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.{next(_counter)}{_SUFFIX}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
@@ -76,7 +77,19 @@ def write_atomically(
             partial.unlink()
         raise
     if sync:
+        _remove_abandoned(path)
         sync_folder(path.parent)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove partial files of `path` whose writers have ended: nobody else would, and they may hold a key."""
+    with contextlib.suppress(OSError):
+        for partial in path.parent.iterdir():
+            if partial.name.startswith(f".{path.name}.") and (writer := writer_of(partial)):
+                from quantizer.process import is_process_alive  # slow, and hardly ever needed
+
+                if not is_process_alive(writer):
+                    partial.unlink(missing_ok=True)
 
 
 def private_folder(path: Path) -> Path:

@@ -82,6 +82,16 @@ def test_an_error_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as dead:
+        pass
+    abandoned, others = tmp_path / f".file.{dead.pid}.0.tmp", [f".file.{os.getpid()}.99.tmp", f".x.{dead.pid}.0.tmp"]
+    for path in (abandoned, *(tmp_path / name for name in others)):
+        path.write_text("half")
+    write_atomically(tmp_path / "file", "new", sync=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["file", *others])
+
+
 def test_permissions_hold_from_the_first_byte_on(tmp_path: Path) -> None:
     seen = []
 
