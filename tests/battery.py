@@ -27,6 +27,7 @@ from tests.bench.tally import Tally, read_tally
 __all__ = ["TRIALS", "Outcome", "Trial", "attempt"]
 
 _GUIDE = str(Path(__file__).parents[1] / "assets" / "guide" / "guide-Q8_0.gguf")
+_SMALL_PULL = ("--layers", "8", "--width", "512", "--shards", "4", "--megabytes-per-s", "2")
 _SEEDS_PER_DAY = 1000  # so that two days have none in common
 _N_LINES = 30  # of what a failed batch printed
 
@@ -62,6 +63,9 @@ TRIALS = (
     Trial("kill -9 of app, service or worker in use", "kill_app", "--kills", 2, 200),
     Trial("kill -9 of a download", "kill_pull", "--kills", 10, 200),
     Trial("kill -9 of quantize, and its disk full", "kill_quantize", "--kills", 8, 200, (_GUIDE, "--offsets", "4")),
+    Trial("kill -9 of a checkpoint's pull that converts", "stream_pull", "--kills", 6, 200, _SMALL_PULL),
+    Trial("kill -9 of jobs, and a queue", "kill_jobs", "--kills", 4, 200, ("--queued", "5")),
+    Trial("kill -9 and full disk of each other writer", "kill_writers", "--attempts", 12, 600, (_GUIDE,)),
     Trial("faults of hub and network", "pull_faults", "--trials", 1, 20),
     Trial("clients that hang up", "hang_up", "--clients", 60, 500, (_GUIDE,)),
     Trial("what is no request, to every route", "abuse", "", 1, 1),

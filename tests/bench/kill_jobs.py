@@ -1,6 +1,6 @@
 """Kills a service at random moments while it downloads and quantizes for others, and has the next one go on.
 
-    uv run python tests/bench/kill_jobs.py [--kills 20] [--queued 50]
+    uv run python tests/bench/kill_jobs.py [--kills 20] [--queued 50] [--seed 1]
 
 Each round starts a service over one data folder, retries or starts a download of 64 MiB from a hub of ours and a
 conversion of a checkpoint of a few hundred MB, and kills the service with SIGKILL. Then the last service ends both.
@@ -82,8 +82,8 @@ async def begun(client: ServiceClient, job: Job) -> None:
             return
 
 
-async def kills(environment: dict[str, str], hub: HubServer, checkpoint: Path, n_kills: int) -> list[str]:
-    faults, chance = [], random.Random(1)
+async def kills(environment: dict[str, str], hub: HubServer, checkpoint: Path, n_kills: int, seed: int) -> list[str]:
+    faults, chance = [], random.Random(seed)
     pull = {"reference": "org/large"}
     conversion = {"source": str(checkpoint), "file_type": "Q4_K_M", "threads": 1}
     jobs: list[Job | None] = [None, None]
@@ -140,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--queued", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -158,11 +159,11 @@ def main() -> None:
             }
             environment = {**os.environ, **settings, **fake}
             hub.bytes_per_s = BYTES_PER_S
-            faults = asyncio.run(kills(environment, hub, checkpoint, options.kills))
+            faults = asyncio.run(kills(environment, hub, checkpoint, options.kills, options.seed))
             faults += asyncio.run(queue(environment, options.queued))
     for fault in faults:
         print(fault)
-    finish(options.kills + options.queued, len(faults))
+    finish(options.kills + options.queued, len(faults), options.seed)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
+from tests.bench.tally import finish
 from tests.quantizer.checkpoints import TinyLlama
 
 _POLL_S = 0.02
@@ -94,8 +94,9 @@ def main() -> None:
     parser.add_argument("--megabytes-per-s", type=float, default=10.0, help="of each of four connections")
     parser.add_argument("--type", default="Q4_K_M")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    chance = random.Random(1)
+    chance, n_kills = random.Random(options.seed), 0
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         shape = TinyLlama(
@@ -119,11 +120,9 @@ def main() -> None:
             print(f"one after the other: {came_s:.1f} s until all came, and {after_s:.1f} s to convert it then")
             for name, library, peak in (("go", streamed, said_bytes), ("stay", kept, kept_bytes)):
                 print(f"disk, files that {name}: said {peak / 1e6:.0f} MB, took {library.most_bytes / 1e6:.0f} MB")
-            hub.bytes_per_s = 0
-            for _ in range(options.kills):
-                if killed.output.exists():
-                    break
+            while n_kills < options.kills and not killed.output.exists():
                 killed.killed(chance.uniform(0.5, 3.0))
+                n_kills += 1
             if not killed.output.exists() or killed.left():
                 killed.pulled("--remove-checkpoint")
             outputs = {library.output.read_bytes() for library in (streamed, kept, killed)}
@@ -133,7 +132,8 @@ def main() -> None:
                 f"killed until through: the bytes are {'the same' if is_same else 'others'}, left: {left or 'nothing'}"
             )
     small = 2_000_000  # the tokenizer, heads and journals
-    sys.exit(not is_same or bool(left) or streamed.most_bytes > said_bytes + small)
+    n_failed = (not is_same) + bool(left) + (streamed.most_bytes > said_bytes + small)
+    finish(n_kills + 1, n_failed, options.seed)
 
 
 if __name__ == "__main__":
