@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from app.engine.backend import Backend, Chunk
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine, list_gpus
 from app.engine.load.planner import LoadAttempt, LoadDevices
 from app.engine.protocol.messages import EngineConfig
-from app.protocol.codec import encode
+from app.protocol.plan import Plan
 from offload.devices.machine import Machine
 from offload.format import format_memory
 from offload.placement.actual_usage import DeviceUsage
@@ -64,7 +63,7 @@ class Load:
 
 def measure(path: Path, gpu: str, n_layers: int, cache_dir: Path) -> Load:
     """Load the model with `n_layers` on `gpu` and time a prompt and an answer; medians count."""
-    plans, usages = list[Any](), list[Mapping[str, DeviceUsage]]()
+    plans, usages = list[Plan](), list[Mapping[str, DeviceUsage]]()
     check_load = LoadDevices.check_load
 
     def watched(self: LoadDevices, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
@@ -75,24 +74,21 @@ def measure(path: Path, gpu: str, n_layers: int, cache_dir: Path) -> Load:
     config = EngineConfig(n_ctx=N_CTX, n_cells=N_CTX, n_sequences=1, gpu_layers={gpu: n_layers})
     listener = LoadListener(lambda _fraction: True, lambda sentence: print(sentence, file=sys.stderr), plans.append)
     loaded = load_model(path, config, cache_dir, listener)
-    plan, usage = encode(plans[-1]), usages[-1]
+    plan, usage = plans[-1], usages[-1]
     with loaded.owned:
         backend = loaded.backend
         prefill_s = median(seconds(backend, lambda: _prefill(backend)) for _ in range(N_ROUNDS))
         decode_s = median(seconds(backend, lambda: _answer(backend)) for _ in range(N_ROUNDS))
-    in_use = {device["name"]: device for device in plan["devices"] if device["kind"] != "cpu"}
+    gpus = [device for device in plan.devices if device.is_gpu]
     return Load(
         n_layers=n_layers,
-        planned_bytes={name: sum(device[key] for key in _PARTS) for name, device in in_use.items()},
-        held_bytes={name: usage[name].n_bytes for name in in_use},
-        predicted_decode_tps=plan["decode_tps"],
-        predicted_prefill_tps=plan["prefill_tps"],
+        planned_bytes={device.name: device.n_bytes - device.extras_bytes for device in gpus},
+        held_bytes={device.name: usage[device.name].n_bytes for device in gpus},
+        predicted_decode_tps=plan.decode_tps,
+        predicted_prefill_tps=plan.prefill_tps,
         decode_tps=N_ANSWER / decode_s,
         prefill_tps=N_PROMPT / prefill_s,
     )
-
-
-_PARTS = ("weights_bytes", "kv_bytes", "compute_bytes")
 
 
 def seconds(backend: Backend, run: Callable[[], None]) -> float:
