@@ -26,7 +26,19 @@ from quantizer.errors import CheckpointError
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "needed_tensors"]
 
 _MAX_LAYERS = 512
-_ENTRIES = (*LLAMA_LIKE, *QWEN, *GEMMA, *DENSE, *DEEPSEEK, GPT_OSS, *QWEN35, *MAMBA, JAMBA, *BERT, NOMIC)
+_ENTRIES = (
+    *LLAMA_LIKE,
+    *QWEN,
+    *GEMMA,
+    *DENSE,
+    *DEEPSEEK,
+    GPT_OSS,
+    *QWEN35,
+    *MAMBA,
+    JAMBA,
+    *BERT,
+    NOMIC,
+)
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
 
