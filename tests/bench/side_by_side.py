@@ -1,12 +1,12 @@
 """Print what localllm and llama-server take for the same work, in turns, model by model.
 
 Run: `uv run python tests/bench/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json FOLDER]`,
-on a quiet machine. Each round starts one server after another, ours first, gives all of them the same text, and ends
-them; medians of the rounds count. Shapes that are not in `--folder` are made there, and each is tuned once, as
-`--tune` says. The ratios say how many times better ours is than llama-server by default, and than its best flags for
-that case; `own` is an edit's rate over ours of the same work without drafts. Exits with 1 where a line of `AIMS` is
-missed. On a busy machine `--processor-time` counts the seconds that a server computed, with one thread each; needs
-Linux.
+on a quiet machine. Each round starts all servers and gives them the same text, each case to one after the other, in a
+new order every time: a machine that grows slower or faster meanwhile favours none. Medians of the rounds count. Shapes
+that are not in `--folder` are made there, and each is tuned once, as `--tune` says. The ratios say how many times
+better ours is than llama-server by default, and than its best flags for that case; `own` is an edit's rate over ours of
+the same work without drafts. Exits with 1 where a line of `AIMS` is missed. On a busy machine `--processor-time` counts
+the seconds that a server computed, with one thread each; needs Linux.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from rich.table import Table
 
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results, Unmeasured, line
-from app.bench.workloads import NO_DRAFTS, WORKLOADS, Bench, RandomText, Workload, measured_text, run_workloads
+from app.bench.workloads import NO_DRAFTS, WORKLOADS, Bench, RandomText, measured_text
 from quantizer.errors import UserError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.process import python_command
@@ -207,33 +208,74 @@ def _start_peer(binary: Path, model: Path, flags: tuple[str, ...], folder: Path)
         yield Running(url, (process_id,))
 
 
-async def _figures(side: Side, folder: Path, work: tuple[str, Workload], seed: int, *, in_cpu_s: bool) -> list[Figure]:
-    """Start `side`, let it do `work` once, and end it. A server that fails is unmeasured."""
-    try:
+class _Turn:
+    """One server that does one work, a case at a time. One that fails is unmeasured from there on."""
+
+    def __init__(self, side: Side, folder: Path, work: str, seed: int, *, in_cpu_s: bool) -> None:
+        self.figures: list[Figure] = []
+        self._name, self._work = side.name, work
+        self._cases = self._measured(side, folder, seed, in_cpu_s=in_cpu_s)
+
+    async def step(self) -> bool:
+        """Measure the next case, the first time only start the server; return whether there may be more."""
+        try:
+            figure = await anext(self._cases)
+        except StopAsyncIteration:
+            return False
+        except UserError as error:
+            figure = Unmeasured(self._work, "", str(error))
+        if figure:
+            print(f"{self._name}: {line(figure)}", file=sys.stderr, flush=True)
+            self.figures.append(figure)
+        return True
+
+    async def close(self) -> None:
+        await self._cases.aclose()
+
+    async def _measured(
+        self, side: Side, folder: Path, seed: int, *, in_cpu_s: bool
+    ) -> AsyncGenerator[Figure | None, None]:
+        work = (WORKLOADS | {"intrusion": intrusion} | restart_workloads(folder / "conversation.json"))[self._work]
         with side.start(folder) as running:
             clock = processor_clock(running.process_ids) if in_cpu_s else time.perf_counter
             async with BenchClient(running.url, clock=clock) as client:
                 await client.wait_ready(_READY_TIMEOUT_S)
                 text = await measured_text(client, seed)
+                yield None
                 # What follows is the same for all, however many requests went before.
                 prose = RandomText(seed + 1)
                 prose.tokens_per_word = text.tokens_per_word
-                bench = Bench(client, prose, 1)
-                return await run_workloads(dict([work]), work[:1], bench, partial(_say, side.name))
-    except UserError as error:
-        return [Unmeasured(work[0], side.name, str(error))]
+                async with aclosing(work(Bench(client, prose, 1))) as figures:
+                    async for figure in figures:
+                        yield figure
 
 
-def _say(name: str, figure: Figure) -> None:
-    print(f"{name}: {line(figure)}", file=sys.stderr, flush=True)
+async def _in_turns(turns: Sequence[_Turn], order: random.Random) -> None:
+    """Start all servers, then measure each case at one after the other, in another order every time; end them."""
+    going = list(turns)
+    try:
+        while going:
+            order.shuffle(going)
+            going = [turn for turn in going if await turn.step()]
+    finally:
+        for turn in turns:
+            await turn.close()
 
 
-async def _one_round(side: Side, work: str, seed: int, *, in_cpu_s: bool) -> list[Figure]:
+def _one_round(sides: Sequence[Side], work: str, seed: int, *, in_cpu_s: bool) -> dict[str, list[Figure]]:
+    """Return the figures of each side."""
+    found: dict[str, list[Figure]] = {side.name: [] for side in sides}
     with tempfile.TemporaryDirectory(prefix="side-by-side-", ignore_cleanup_errors=True) as folder:
-        works = WORKLOADS | {"intrusion": intrusion} | restart_workloads(Path(folder, "conversation.json"))
-        parts = ("leave", "back") if work == _RESTART else (work,)
-        done = [await _figures(side, Path(folder), (part, works[part]), seed, in_cpu_s=in_cpu_s) for part in parts]
-    return [figure for figures in done for figure in figures]
+        for part in ("leave", "back") if work == _RESTART else (work,):
+            turns = []
+            for number, side in enumerate(sides):
+                own = Path(folder, str(number))
+                own.mkdir(exist_ok=True)
+                turns.append(_Turn(side, own, part, seed, in_cpu_s=in_cpu_s))
+            asyncio.run(_in_turns(turns, random.Random(seed)))
+            for side, turn in zip(sides, turns, strict=True):
+                found[side.name] += turn.figures
+    return found
 
 
 def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
@@ -246,19 +288,19 @@ def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
     return Results.of(label, model, [*found.values(), *(item for item in figures if isinstance(item, Unmeasured))])
 
 
-def _measure(options: argparse.Namespace, name: str) -> SideBySide:
-    model, tuned = _prepared(options.folder, name, options.tune)
+def _measure(options: argparse.Namespace, shape: str) -> SideBySide:
+    model, tuned = _prepared(options.folder, shape, options.tune)
     figures: dict[str, list[Figure]] = {OURS: []}
     loads: list[float] = []
     for work in options.only:
         peers = [peer for peer in WORKS[work] if not options.peers or peer in options.peers]
         for number in range(options.rounds):
-            for side in _sides(options, model, tuned, peers):
-                loads.append(psutil.getloadavg()[0])
-                seed, in_cpu_s = options.seed + number, options.processor_time
-                done = asyncio.run(_one_round(side, work, seed, in_cpu_s=in_cpu_s))
-                figures.setdefault(side.name, []).extend(done)
-    ours, *others = (_merged(label, name, of_it) for label, of_it in figures.items())
+            loads.append(psutil.getloadavg()[0])
+            sides = _sides(options, model, tuned, peers)
+            done = _one_round(sides, work, options.seed + number, in_cpu_s=options.processor_time)
+            for name, of_round in done.items():
+                figures.setdefault(name, []).extend(of_round)
+    ours, *others = (_merged(label, shape, of_it) for label, of_it in figures.items())
     return SideBySide(ours, tuple(others), (min(loads), max(loads)))
 
 
