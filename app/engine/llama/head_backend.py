@@ -14,7 +14,7 @@ import numpy as np
 from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend
-from app.engine.llama.head_context import AutoregressiveContext, HeadContext, Row, joined
+from app.engine.llama.head_context import AutoregressiveContext, HeadContext, Row
 from app.engine.llama.native import hidden_states, layer_inputs, lib
 from app.engine.llama.weight_layouts import StepWeights
 from app.engine.protocol.messages import BackendFacts
@@ -78,8 +78,8 @@ class HeadBackend(LlamaBackend):
         return _LENGTH.size + super().state_bytes(sequence_id) + self.head.state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
-        state = super().save_state(sequence_id)
-        return joined(_LENGTH.pack(len(state)), state, self.head.save_state(sequence_id))
+        length, of_head = _LENGTH.pack(super().state_bytes(sequence_id)), self.head.save_state(sequence_id)
+        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=length, after=of_head)
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         view = memoryview(state)

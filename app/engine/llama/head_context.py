@@ -28,7 +28,7 @@ from quantizer.errors import EngineError
 
 __all__ = [
     *("AutoregressiveContext", "BlockContext", "EagleContext", "Followed", "HeadContext", "HiddenRows", "MtpContext"),
-    *("Row", "joined"),
+    "Row",
 ]
 
 Row = NDArray[np.float32]
@@ -189,7 +189,7 @@ class HeadContext(LlamaBackend):
         return own + super().state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
-        return joined(self._saved_rows(sequence_id), super().save_state(sequence_id))
+        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=self._saved_rows(sequence_id))
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         self._forget(sequence_id)
@@ -463,7 +463,3 @@ class BlockContext(HeadContext):
         if status < 0:
             raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")
         return bool(status == DecodeStatus.DONE.value)
-
-
-def joined(*parts: State) -> State:
-    return np.concatenate([np.frombuffer(part, np.uint8) for part in parts]).data

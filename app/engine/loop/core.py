@@ -245,7 +245,7 @@ class Engine:
                 self.counters.n_answer_steps += n_steps
                 self.counters.n_answer_step_tokens += n_steps * n_step_tokens
                 if self._facts.supports_truncation or len({n_tokens for _, n_tokens in batch}) == 1:
-                    self._step_cost.observe(n_step_tokens, duration_s / n_steps)
+                    self._step_cost.observe(n_step_tokens, duration_s / n_steps, len(batch))
         elif status is DecodeStatus.INTERRUPTED:
             for sequence, _ in batch:
                 sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)

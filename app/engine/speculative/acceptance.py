@@ -174,11 +174,11 @@ def best_draft_length(
     `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token and
     `pass_cost` that of drafting at all, in units of a step of one token.
     """
-    costs = _verify_costs(cost, n_step, rejection)
+    costs = _verify_costs(cost, n_step, n_answers, rejection)
     speed_without = n_answers / next(costs)
     best_length, best_speed = 0, speed_without
     n_expected, chance_so_far, expected_repeat = float(n_answers), 1.0, 0.0
-    repeats = _repeat_costs(cost, n_step, rejection)
+    repeats = _repeat_costs(cost, n_step, n_answers, rejection)
     ends: list[float] = []  # the chance that a draft ends before its i-th token
     for n_tokens, (chance, ratio) in enumerate(zip(chances, costs, strict=False), start=1):
         ends.append(chance_so_far * (1.0 - chance))
@@ -194,19 +194,19 @@ def best_draft_length(
     return DraftLength(best_length, best_speed / speed_without)
 
 
-def _verify_costs(cost: StepCost, n_step: int, rejection: Rejection) -> Iterator[float]:
+def _verify_costs(cost: StepCost, n_step: int, n_answers: int, rejection: Rejection) -> Iterator[float]:
     """Return the costs of a step of `n_step` tokens and of those with 1 … MAX_DRAFT_TOKENS more for one answer."""
     n_beside = n_step - rejection.n_known
     if not rejection.is_split or n_beside <= 0:
-        return cost.ratios_from(n_step)
-    own = islice(cost.ratios_from(rejection.n_known), 1, None)
-    return chain(islice(cost.ratios_from(n_step), 1), map(add, own, repeat(cost.ratio(n_beside))))
+        return cost.ratios_from(n_step, n_answers)
+    own, beside = islice(cost.ratios_from(rejection.n_known), 1, None), cost.ratio(n_beside, max(1, n_answers - 1))
+    return chain(islice(cost.ratios_from(n_step, n_answers), 1), map(add, own, repeat(beside)))
 
 
-def _repeat_costs(cost: StepCost, n_step: int, rejection: Rejection) -> Iterator[float]:
+def _repeat_costs(cost: StepCost, n_step: int, n_answers: int, rejection: Rejection) -> Iterator[float]:
     """Yield what the next step costs more after a draft of which 0, 1 … tokens were accepted and all were removed."""
-    _, *costs = cost.ratios_from(n_step)
-    plain = next(cost.ratios_from(n_step - rejection.n_known + 1))
+    _, *costs = cost.ratios_from(n_step, n_answers)
+    plain = cost.ratio(n_step - rejection.n_known + 1, n_answers)
     for ratio in costs:
         yield max(0.0, ratio - plain)
 

@@ -55,6 +55,7 @@ class Drafter:
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
         self._n_plain = 1  # tokens of the planned step without drafts
         self._n_step = 1  # and with the drafts chosen so far
+        self._n_answers = 1  # in that step
         self.is_draft_worthwhile = False  # whether some draft may pay in that step
 
     @property
@@ -70,6 +71,7 @@ class Drafter:
         self.is_draft_worthwhile = False
         decoding = [sequence for sequence in running if sequence.is_decoding]
         self._n_step = self._n_plain = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
+        self._n_answers = len(decoding)
         candidates = []
         for sequence in running:
             sequence.draft, sequence.probes = NO_DRAFT, ()
@@ -81,7 +83,7 @@ class Drafter:
             if n_max > 0:
                 candidates.append(_Candidate(sequence, n_max))
         for source in self._sources:
-            self._propose(source, candidates, len(decoding))
+            self._propose(source, candidates)
 
     def observe_sample(self, sequence: Sequence, token: int) -> None:
         """Count the probes, which are not verified, as accepted if they equal the sampled `token`."""
@@ -93,7 +95,8 @@ class Drafter:
         """Count a draft of which `n_verified` tokens were verified and `n_accepted` accepted, and remove it."""
         sequence.n_drafted += n_verified
         sequence.n_accepted += n_accepted
-        sequence.saved_s += self._cost.saved_s(self._n_plain, n_verified, n_accepted, sequence.n_repeated)
+        n_repeated = sequence.n_repeated
+        sequence.saved_s += self._cost.saved_s(self._n_plain, self._n_answers, n_verified, n_accepted, n_repeated)
         self._count(sequence, sequence.draft, n_verified, n_accepted)
         sequence.draft = NO_DRAFT
 
@@ -107,9 +110,9 @@ class Drafter:
         """Drop the texts of requests that have ended."""
         self._others.clear()
 
-    def _propose(self, source: DraftSource, candidates: Many[_Candidate], n_answers: int) -> None:
+    def _propose(self, source: DraftSource, candidates: Many[_Candidate]) -> None:
         """Let `source` draft for the candidates that it may improve."""
-        requested = [(item, n) for item in candidates if (n := self._n_requested(source, item, n_answers))]
+        requested = [(item, n) for item in candidates if (n := self._n_requested(source, item))]
         if not requested:
             return
         started_s = self._clock()
@@ -118,10 +121,11 @@ class Drafter:
         for (candidate, _), draft in zip(requested, drafts, strict=True):
             candidate.sequence.saved_s -= spent_s
             if draft.tokens:
-                self._consider(candidate, draft, n_answers)
+                self._consider(candidate, draft)
 
-    def _n_requested(self, source: DraftSource, candidate: _Candidate, n_answers: int) -> int:
+    def _n_requested(self, source: DraftSource, candidate: _Candidate) -> int:
         """Return how many tokens to request: those that may pay, or a probe."""
+        n_answers = self._n_answers
         estimate = source.estimate(candidate.sequence, candidate.n_max, n_answers)
         n_step = self._n_step - len(candidate.draft.tokens)
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers):
@@ -133,12 +137,12 @@ class Drafter:
         self.is_draft_worthwhile |= best.n_tokens > 0 or not draft_cost + pass_cost
         return best.n_tokens if best.gain > candidate.gain else source.n_probe_tokens(candidate.sequence)
 
-    def _consider(self, candidate: _Candidate, draft: Draft, n_answers: int) -> None:
+    def _consider(self, candidate: _Candidate, draft: Draft) -> None:
         """Use as much of `draft` as pays if it beats the candidate; of the draft that is not used, keep a probe."""
         n_step = self._n_step - len(candidate.draft.tokens)
         sequence = candidate.sequence
         chances, rejection = sequence.acceptance[draft.source].chances(draft), self._rejection(sequence, n_step)
-        best = best_draft_length(chances, self._cost, n_step, n_answers, rejection=rejection)
+        best = best_draft_length(chances, self._cost, n_step, self._n_answers, rejection=rejection)
         if best.gain > candidate.gain:
             self._n_step = n_step + best.n_tokens
             sequence.draft = draft.truncated(best.n_tokens)

@@ -1,4 +1,4 @@
-"""The cost of a step by its number of tokens, compared with a step of one: measured as steps run. Pure.
+"""The cost of a step by its tokens and answers, compared with a step of one token: measured as steps run. Pure.
 
 Independent of drafts but their largest number of tokens.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from operator import mul, truediv
+from itertools import repeat
+from operator import add, mul, truediv
 
 import numpy as np
 
@@ -29,11 +30,16 @@ _OBSERVATION_WEIGHT = 0.2
 
 @dataclass(slots=True)
 class StepCost:
-    """The cost of a step by its number of tokens, in units of a step of one token; measured as steps run."""
+    """The cost of a step in units of a step of one token; measured as steps run.
+
+    `ratios` are those of one answer by number of tokens. Each further answer in the step adds `per_answer`, for states
+    and caches of its own: as part of the ratios it would make 8 answers dearer than a step of 7 and one of 2.
+    """
 
     ratios: dict[int, float] = field(default_factory=lambda: dict(CPU_COST_RATIOS))
     single_s: float | None = None
-    _cached_ratios: dict[int, list[float]] = field(default_factory=dict)  # `ratios_from` since the last observation
+    per_answer: float = 0.0
+    _cached_ratios: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # since the last observation
     _cached_chances: dict[tuple[int, int], float] = field(default_factory=dict)  # and `min_first_chance`
 
     @classmethod
@@ -46,31 +52,39 @@ class StepCost:
         scaled = map(mul, CPU_COST_RATIOS.values(), _at(by_size, list(CPU_COST_RATIOS)))
         return cls({**dict(zip(CPU_COST_RATIOS, scaled, strict=True)), **measured})
 
-    def observe(self, n_tokens: int, duration_s: float) -> None:
-        """Count a step of `n_tokens`. Steps before the first of one token are ignored, and those of 0 s."""
+    def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
+        """Count a step of `n_tokens` of `n_answers`. Steps before the first of one token are ignored, and of 0 s."""
         if duration_s <= 0.0:  # too short for a coarse clock
             return
         if n_tokens == 1:
             known = duration_s if self.single_s is None else self.single_s
             self.single_s = known + _OBSERVATION_WEIGHT * (duration_s - known)
         elif self.single_s:  # 0.0 where the clock is coarser than a step
-            known = self.ratio(n_tokens)
             # A step that was held up shows little: no observation counts for more than three times the known ratio.
-            observed = min(duration_s / self.single_s, 3 * known)
-            self.ratios[n_tokens] = known + _OBSERVATION_WEIGHT * (observed - known)
+            self._observe(n_tokens, n_answers, min(duration_s / self.single_s, 3 * self.ratio(n_tokens, n_answers)))
             self._cached_ratios, self._cached_chances = {}, {}
 
-    def ratio(self, n_tokens: int) -> float:
-        """Return the cost of a step of `n_tokens`: linear between known sizes, proportional beyond the largest."""
-        return next(self.ratios_from(n_tokens))
+    def _observe(self, n_tokens: int, n_answers: int, observed: float) -> None:
+        excess = observed - self.ratio(n_tokens)
+        if n_answers > 1:
+            per_answer = excess / (n_answers - 1)
+            self.per_answer = max(0.0, self.per_answer + _OBSERVATION_WEIGHT * (per_answer - self.per_answer))
+        if n_answers == 1 or excess < 0.0:  # one answer costs no more than several
+            self.ratios[n_tokens] = self.ratio(n_tokens) + _OBSERVATION_WEIGHT * excess
 
-    def ratios_from(self, n_step: int) -> Iterator[float]:
-        """Return the costs of a step of `n_step` tokens and of those with 1 … MAX_DRAFT_TOKENS more."""
-        known = self._cached_ratios.get(n_step)
+    def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
+        """Return the cost of a step of `n_tokens`: linear between known sizes, proportional beyond the largest."""
+        return next(self.ratios_from(n_tokens, n_answers))
+
+    def ratios_from(self, n_step: int, n_answers: int = 1) -> Iterator[float]:
+        """Return the costs of a step of `n_step` tokens of `n_answers`, and with 1 … MAX_DRAFT_TOKENS more."""
+        known = self._cached_ratios.get((n_step, n_answers))
         if known is None:
             sizes, n_largest = range(n_step, n_step + MAX_DRAFT_TOKENS + 1), max(self.ratios)
             beyond = (max(1.0, n_tokens / n_largest) for n_tokens in sizes)
-            known = self._cached_ratios[n_step] = list(map(mul, _at(self.ratios, sizes), beyond))
+            of_others = repeat((n_answers - 1) * self.per_answer)
+            known = list(map(add, map(mul, _at(self.ratios, sizes), beyond), of_others))
+            self._cached_ratios[n_step, n_answers] = known
         return iter(known)
 
     def min_first_chance(self, n_step: int, n_answers: int) -> float:
@@ -80,12 +94,12 @@ class StepCost:
         """
         chance = self._cached_chances.get((n_step, n_answers))
         if chance is None:
-            without, *costs = self.ratios_from(n_step)
+            without, *costs = self.ratios_from(n_step, n_answers)
             added = (n_answers * (cost / without - 1) / n_tokens for n_tokens, cost in enumerate(costs, start=1))
             chance = self._cached_chances[n_step, n_answers] = min(added)
         return chance
 
-    def saved_s(self, n_step: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
+    def saved_s(self, n_step: int, n_answers: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
         """Return the seconds that a draft saved in a step of `n_step` tokens without it, negative if it cost time.
 
         Each accepted token saves a step without drafts; the draft made its own step as long as steps of that size were
@@ -93,8 +107,8 @@ class StepCost:
         """
         if self.single_s is None:
             return 0.0
-        plain = self.ratio(n_step)
-        added = self.ratio(n_step + n_drafted) + self.ratio(n_step + n_repeated) - 2 * plain
+        plain = self.ratio(n_step, n_answers)
+        added = self.ratio(n_step + n_drafted, n_answers) + self.ratio(n_step + n_repeated, n_answers) - 2 * plain
         return self.single_s * (n_accepted * plain - added)
 
 

@@ -46,10 +46,10 @@ class Recording(LlamaBackend):
 class FreeDrafts(StepCost):
     """Whatever can be drafted pays."""
 
-    def observe(self, n_tokens: int, duration_s: float) -> None:
+    def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
         pass
 
-    def ratio(self, n_tokens: int) -> float:
+    def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         return 1.0
 
 

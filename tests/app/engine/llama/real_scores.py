@@ -39,10 +39,10 @@ SETTING = RuntimeSettings(1, flash_attention=False, extra_buffers=False, kv_type
 class FreeDrafts(StepCost):
     """Whatever can be drafted pays."""
 
-    def observe(self, n_tokens: int, duration_s: float) -> None:
+    def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
         """Learn nothing."""
 
-    def ratio(self, n_tokens: int) -> float:
+    def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         return 1.0
 
 

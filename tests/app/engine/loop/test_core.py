@@ -594,13 +594,13 @@ def test_idle_saving_ends(tmp_path: Path) -> None:
 class FreeDrafts(StepCost):
     """Every draft pays, also one that splits the batch of a model with states."""
 
-    def observe(self, n_tokens: int, duration_s: float) -> None:
+    def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
         pass
 
-    def ratios_from(self, n_step: int) -> Iterator[float]:
+    def ratios_from(self, n_step: int, n_answers: int = 1) -> Iterator[float]:
         return repeat(1.0, MAX_DRAFT_TOKENS + 1)
 
-    def ratio(self, n_tokens: int) -> float:
+    def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         return 0.0
 
 

@@ -86,6 +86,16 @@ def test_a_draft_that_splits_the_batch_pays_for_both_parts() -> None:
     assert best_draft_length([0.9] * 3, cost, 1, 1, rejection=apart).n_tokens == 3
 
 
+def test_beside_answers_with_large_states_an_unlikely_draft_does_not_pay() -> None:
+    cost = StepCost.from_measured({4: 1.19, 16: 2.86})
+    for _ in range(30):
+        cost.observe(1, 0.028)
+        cost.observe(8, 0.130, n_answers=8)
+    apart = Rejection(n_free=3, is_split=True)
+    assert cost.min_first_chance(8, 8) > 0.0
+    assert best_draft_length([0.1] * 7, cost, 8, 8, draft_cost=0.5, rejection=apart).n_tokens == 0
+
+
 def test_a_copy_of_the_acceptance_is_independent() -> None:
     shared = Acceptance()
     own = shared.copy()

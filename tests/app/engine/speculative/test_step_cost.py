@@ -34,6 +34,25 @@ def test_one_step_that_was_held_up_does_not_end_drafting() -> None:
     assert cost.ratio(8) <= before * 1.41
 
 
+def test_what_several_answers_cost_is_not_taken_for_the_cost_of_their_tokens() -> None:
+    cost = StepCost({1: 1.0, 16: 2.5})
+    for _ in range(60):
+        cost.observe(1, 0.010)
+        cost.observe(8, 0.080, n_answers=8)
+    assert cost.ratio(8, n_answers=8) == pytest.approx(8.0, abs=0.1)
+    assert cost.ratio(8) == pytest.approx(1.7)
+    assert cost.ratio(9, n_answers=8) > cost.ratio(8, n_answers=8)
+
+
+def test_several_answers_that_cost_less_than_known_lower_the_cost_of_one() -> None:
+    cost = StepCost({1: 1.0, 8: 6.0, 16: 9.0})
+    for _ in range(60):
+        cost.observe(1, 0.010)
+        cost.observe(8, 0.020, n_answers=8)
+    assert cost.ratio(8) == pytest.approx(2.0, abs=0.1)
+    assert cost.per_answer == 0.0
+
+
 def test_measured_ratios_scale_the_usual_ones_between_and_beyond() -> None:
     usual, found = StepCost(), StepCost.from_measured({4: 2 * StepCost().ratio(4), 16: 3 * StepCost().ratio(16)})
     assert found.ratio(4) == 2 * usual.ratio(4)
@@ -50,7 +69,7 @@ def test_a_cost_is_always_positive(n_tokens: int, ratios: dict[int, float]) -> N
 
 def test_a_draft_saves_a_step_for_each_accepted_token_less_the_cost_of_its_verification() -> None:
     cost = StepCost({1: 1.0, 5: 2.0}, single_s=0.1)
-    assert cost.saved_s(1, 4, 4) == pytest.approx(0.1 * (4 - 1))
-    assert cost.saved_s(1, 4, 0) == pytest.approx(-0.1)
-    assert cost.saved_s(1, 4, 0, n_repeated=4) == pytest.approx(-0.2)
-    assert StepCost().saved_s(1, 4, 4) == 0.0
+    assert cost.saved_s(1, 1, 4, 4) == pytest.approx(0.1 * (4 - 1))
+    assert cost.saved_s(1, 1, 4, 0) == pytest.approx(-0.1)
+    assert cost.saved_s(1, 1, 4, 0, n_repeated=4) == pytest.approx(-0.2)
+    assert StepCost().saved_s(1, 1, 4, 4) == 0.0
