@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk
 from app.engine.loop.sequence import Sequence
 from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
-from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftCost, DraftRequest, GreedyDraft
+from app.engine.speculative.draft_source import (
+    EXPECTED_ANSWER_TOKENS,
+    PROBE_EVERY_TOKENS,
+    DraftCost,
+    DraftRequest,
+    GreedyDraft,
+)
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
@@ -32,6 +38,7 @@ __all__ = [
 ]
 
 MAX_OBSERVED_WAITING = 16  # tokens of all answers: more are from steps without drafts
+MAX_PROBE_SHARE = 1 / 16  # of the time of an answer
 
 
 class HeadKind(StrEnum):
@@ -136,7 +143,8 @@ class _HeadSource(Generic[HeadT]):
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
-        return int(len(sequence.tokens) >= probed_at + PROBE_EVERY_TOKENS)
+        n_between = max(PROBE_EVERY_TOKENS, self._catch_up_cost(sequence) / MAX_PROBE_SHARE)
+        return int(len(sequence.tokens) >= probed_at + n_between)
 
     def release(self, sequence: Sequence) -> None:
         self._probed_at.pop(sequence, None)
@@ -147,9 +155,23 @@ class _HeadSource(Generic[HeadT]):
         for request in requests:
             self._probed_at[request.sequence] = len(request.sequence.tokens)
         sequence_ids = [request.sequence.slot_id for request in requests]
-        if self._head.n_waiting(sequence_ids) > MAX_OBSERVED_WAITING:
-            self._head.catch_up(sequence_ids)
-        return self._clock()
+        n_waiting, started_s = self._head.n_waiting(sequence_ids), self._clock()
+        if n_waiting <= MAX_OBSERVED_WAITING:
+            return started_s
+        self._head.catch_up(sequence_ids)
+        ended_s = self._clock()
+        self._cost.observe_waiting(n_waiting, ended_s - started_s)
+        return ended_s
+
+    def _catch_up_cost(self, sequence: Sequence) -> float:
+        """Return the cost of computing what waits before the first draft, a long prompt for example."""
+        n_waiting = self._head.n_waiting((sequence.slot_id,))
+        return self._cost.of_waiting(n_waiting) if n_waiting > MAX_OBSERVED_WAITING else 0.0
+
+    def _shared_catch_up(self, sequence: Sequence) -> float:
+        """Return the part of that cost which one draft of the rest of the answer bears."""
+        n_left = min(sequence.limit - len(sequence.tokens), EXPECTED_ANSWER_TOKENS)
+        return self._catch_up_cost(sequence) / max(1, n_left)
 
 
 class AutoregressiveHeadSource(_HeadSource[AutoregressiveHead]):
@@ -157,7 +179,8 @@ class AutoregressiveHeadSource(_HeadSource[AutoregressiveHead]):
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         rate = sequence.acceptance[self.name].mean_rate
-        return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers))
+        per_token, catch_up = self._cost.per_token(n_answers), self._shared_catch_up(sequence)
+        return DraftEstimate(repeat(rate, n_max), rate, per_token, catch_up)
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         """Return a draft for each request; it ends when cells run short, or when more of it would not pay."""
@@ -185,7 +208,7 @@ class BlockHeadSource(_HeadSource[BlockHead]):
         rate = sequence.acceptance[self.name].mean_rate
         n_tokens = min(n_max, self._head.n_block)
         pass_cost = self._cost.of_step(n_answers * self._head.n_block) / max(1, n_answers)
-        return DraftEstimate(repeat(rate, n_tokens), rate, pass_cost=pass_cost)
+        return DraftEstimate(repeat(rate, n_tokens), rate, pass_cost=pass_cost + self._shared_catch_up(sequence))
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         """Return a draft for each request, empty when cells run short."""

@@ -18,6 +18,7 @@ from app.engine.loop.sequence import Sequence
 from app.engine.protocol.messages import BackendFacts
 from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
 from app.engine.speculative.draft_source import (
+    EXPECTED_ANSWER_TOKENS,
     PROBE_EVERY_TOKENS,
     DraftCost,
     DraftRequest,
@@ -29,7 +30,6 @@ from app.engine.speculative.suffix_index import Draft
 __all__ = ["DraftModel", "Vocabulary", "vocabulary_mismatch"]
 
 MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step
-EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
 MAX_OBSERVED_TOKENS = 32  # larger steps only catch up, in too many sizes to measure each
 # Of vocabularies; both figures: common/speculative.cpp @ the llama.cpp vendored in llama-cpp-python 0.3.36.
 MAX_SIZE_DIFFERENCE = 128  # of padding within one family of models

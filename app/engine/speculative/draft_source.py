@@ -19,9 +19,12 @@ from app.engine.speculative.acceptance import DraftEstimate, Evidence
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = ["PROBE_EVERY_TOKENS", "DraftCost", "DraftRequest", "DraftSource", "GreedyDraft"]
+__all__ = ["EXPECTED_ANSWER_TOKENS", "PROBE_EVERY_TOKENS", "DraftCost", "DraftRequest", "DraftSource", "GreedyDraft"]
 
 PROBE_EVERY_TOKENS = 64  # how often a source that does not pay drafts one token, to measure its acceptance again
+EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
+_N_BATCH = 64  # of tokens without logits, until their time is measured: an upper bound
+_OBSERVATION_WEIGHT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class DraftCost:
         self._share_of_bytes = share_of_bytes
         self._target = target
         self._own = StepCost()
+        self._waiting_token_s: float | None = None
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
         """Count a drafting step of `n_tokens`."""
@@ -109,3 +113,17 @@ class DraftCost:
     def per_token(self, n_answers: int) -> float:
         """Return the cost of a token while drafting for `n_answers` in the same steps."""
         return self.of_step(n_answers) / max(1, n_answers)
+
+    def observe_waiting(self, n_tokens: int, duration_s: float) -> None:
+        """Count `n_tokens` that were computed without drafting."""
+        known = self._waiting_token_s
+        if duration_s > 0.0:
+            each_s = duration_s / n_tokens
+            self._waiting_token_s = each_s if known is None else known + _OBSERVATION_WEIGHT * (each_s - known)
+
+    def of_waiting(self, n_tokens: int) -> float:
+        """Return the cost of computing `n_tokens` before the first draft."""
+        target_s = self._target.single_s
+        if self._waiting_token_s and target_s:
+            return n_tokens * self._waiting_token_s / target_s
+        return n_tokens * self.of_step(_N_BATCH) / _N_BATCH

@@ -12,7 +12,7 @@ from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import CONFIDENCE, Acceptance
 from app.engine.speculative.draft_heads import MAX_OBSERVED_WAITING, AutoregressiveHeadSource
-from app.engine.speculative.draft_source import DraftRequest
+from app.engine.speculative.draft_source import EXPECTED_ANSWER_TOKENS, PROBE_EVERY_TOKENS, DraftRequest
 from app.engine.speculative.step_cost import StepCost
 from tests.app.engine.fake_head import FakeHead
 
@@ -108,8 +108,10 @@ def test_the_measured_cost_of_a_step_is_in_the_estimate() -> None:
     assert drafts.estimate(sequence, 4, 1).draft_cost == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(("n_behind", "is_before"), [(MAX_OBSERVED_WAITING, False), (MAX_OBSERVED_WAITING + 1, True)])
-def test_what_many_steps_left_is_computed_before_a_draft_is_timed(n_behind: int, is_before: bool) -> None:
+@pytest.mark.parametrize(
+    ("n_behind", "timed"), [(MAX_OBSERVED_WAITING, [16, 0]), (MAX_OBSERVED_WAITING + 1, [17, 0, 0])]
+)
+def test_what_many_steps_left_is_computed_before_a_draft_is_timed(n_behind: int, timed: list[int]) -> None:
     backend = FakeBackend()
     sequence, head = new_sequence(backend, "abc"), FakeHead(backend)
     head.n_behind = n_behind
@@ -120,7 +122,7 @@ def test_what_many_steps_left_is_computed_before_a_draft_is_timed(n_behind: int,
         return 0.0
 
     AutoregressiveHeadSource(NAME, head, 0.01, StepCost(), clock).propose([DraftRequest(sequence, 1)])
-    assert waiting[:2] == [0 if is_before else n_behind, 0]
+    assert waiting[: len(timed)] == timed
 
 
 def test_a_head_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
@@ -145,3 +147,29 @@ def test_a_sequence_that_ended_is_forgotten() -> None:
     propose(drafts, sequence)
     drafts.release(sequence)
     assert not drafts._probed_at
+
+
+def test_what_the_head_must_compute_first_counts_against_its_drafts_and_delays_its_probes() -> None:
+    backend = FakeBackend()
+    head = FakeHead(backend)
+    source, sequence = new_source(head, share_of_bytes=0.1), new_sequence(backend, "a prompt")
+    assert source.estimate(sequence, 4, 1).pass_cost == 0.0
+    head.n_behind = 2000
+    assert source.estimate(sequence, 4, 1).pass_cost > 0.3
+    assert source.n_probe_tokens(sequence) == 0
+    sequence.tokens.extend([1] * PROBE_EVERY_TOKENS)
+    assert source.n_probe_tokens(sequence) == 0
+    head.n_behind = 0
+    assert source.n_probe_tokens(sequence) == 1
+
+
+def test_the_time_to_catch_up_is_measured() -> None:
+    backend, times_s = FakeBackend(), iter([0.0, 2.0, *[3.0] * 20])
+    head, target = FakeHead(backend), StepCost(single_s=0.1)
+    source = AutoregressiveHeadSource(NAME, head, 0.1, target, clock=lambda: next(times_s))
+    sequence = new_sequence(backend, "a prompt")
+    head.n_behind = 1000
+    propose(source, sequence, n_tokens=1)
+    head.n_behind = 100
+    n_answer = EXPECTED_ANSWER_TOKENS
+    assert source.estimate(sequence, 4, 1).pass_cost == pytest.approx(100 * (2.0 / 1000) / 0.1 / n_answer)
