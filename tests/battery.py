@@ -61,6 +61,7 @@ TRIALS = (
     Trial("damaged checkpoints and GGUF, quantized", "refuse_damaged", "--count", 27, 4_000),
     Trial("kill -9 of a process that writes chats", "kill_chats", "--kills", 4, 200),
     Trial("kill -9 of app, service or worker in use", "kill_app", "--kills", 2, 200),
+    Trial("kill -9 of an engine that loads, reads, answers, saves", "kill_engine", "--kills", 24, 800, (_GUIDE,)),
     Trial("kill -9 of a download", "kill_pull", "--kills", 10, 200),
     Trial("kill -9 of quantize, and its disk full", "kill_quantize", "--kills", 8, 200, (_GUIDE, "--offsets", "4")),
     Trial("kill -9 of a checkpoint's pull that converts", "stream_pull", "--kills", 6, 200, _SMALL_PULL),

@@ -2,15 +2,16 @@
 
     uv run python tests/bench/kill_writers.py MODEL [--attempts 200] [--only NAME] [--seed 1]
 
-The writers are the import and export of chats, the settings, saved prefixes, importance matrices and downloads. After
-each attempt the files must be whole or not there, what was acknowledged must be in them, a full disk must be told in
-one sentence, and the same command must then come to its end. Attempts go round the writers; every second one is a full
-disk (RLIMIT_FSIZE), where the writer reports it: saved prefixes are only a cache. Not on Windows.
+The writers: import and export of chats, settings, stored responses, saved prefixes, importance matrices and downloads.
+After each attempt the files must be whole or not there, what was acknowledged must be in them, a full disk must be told
+in one sentence, and the same command must then come to its end. Attempts go round the writers; every second one is a
+full disk (RLIMIT_FSIZE), where the writer reports it: saved prefixes are only a cache. Not on Windows.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -30,6 +31,8 @@ from app.chat.conversation import MessageContent
 from app.chat.files import EXPORTS, export_to
 from app.chat.store import FILE_NAME, ChatStore
 from app.engine.cache.state_file import read_state, states_in
+from app.service.api.responses.store import FILE_NAME as RESPONSES
+from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.settings.settings import load_settings
 from quantizer.process import python_command
 from tests.app.library.hub_repos import HubRepo
@@ -39,7 +42,7 @@ from tests.quantizer.gguf_files import tiny_llama
 
 __all__ = ["Writer"]
 
-_N_CHATS, _N_MESSAGES, _N_SETTINGS, _N_STATES = 60, 6, 40, 60
+_N_CHATS, _N_MESSAGES, _N_SETTINGS, _N_STATES, _N_RESPONSES = 60, 6, 40, 60, 60
 _BOUND_S = 120.0
 _NAME = "m-Q4_0.gguf"
 
@@ -52,6 +55,23 @@ try:
     for number in range({_N_SETTINGS}):
         write_setting(Path(sys.argv[1]), "system", "x" * 20 * number + str(number))
         print(number, flush=True)
+except UserError as error:
+    sys.exit(f"Error: {{error}}")
+"""
+_WRITE_RESPONSES = f"""
+import asyncio, sys
+from pathlib import Path
+from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
+from quantizer.errors import UserError
+async def main():
+    store = ResponseStore(Path(sys.argv[1]), StoreLimits(1 << 30, 0))
+    for number in range({_N_RESPONSES}):
+        item = {{"id": f"msg_{{number}}", "text": str(number) * 10_000}}
+        await store.add(Kind.RESPONSE, {{"id": f"resp_{{number}}", "number": number}}, [item])
+        print(number, flush=True)
+    await store.close()
+try:
+    asyncio.run(main())
 except UserError as error:
     sys.exit(f"Error: {{error}}")
 """
@@ -154,6 +174,25 @@ def _settings_fault(folder: Path, lines: Sequence[str], is_done: bool) -> str:
     return "" if not is_done or number == _N_SETTINGS - 1 else f"the last write is {number}"
 
 
+def _responses_fault(folder: Path, lines: Sequence[str], is_done: bool) -> str:
+    place = folder / "data"
+    if not (place / RESPONSES).exists():
+        return "there is no database" if lines or is_done else ""
+    with closing(sqlite3.connect(place / RESPONSES)) as connection:
+        if (health := connection.execute("PRAGMA integrity_check").fetchone()[0]) != "ok":
+            return f"integrity_check: {health}"
+    wanted = range(_N_RESPONSES) if is_done else map(int, lines)
+    missing = [number for number in wanted if not asyncio.run(_is_stored(place, number))]
+    return f"the responses {missing} are gone or damaged" if missing else ""
+
+
+async def _is_stored(place: Path, number: int) -> bool:
+    store = ResponseStore(place, StoreLimits(1 << 30, 0))
+    items = await store.items(Kind.RESPONSE, f"resp_{number}")
+    await store.close()
+    return bool(items and items[0]["text"] == str(number) * 10_000)
+
+
 def _states_fault(folder: Path, lines: Sequence[str], is_done: bool) -> str:
     place = folder / "prefix"
     found = {name: (read_state(place / name, key), key) for name, key, _ in states_in(place)}
@@ -225,6 +264,7 @@ def _writers(model: Path, made: Path, hub: HubServer) -> Mapping[str, Writer]:
         "import of chats": Writer(verb("chats", "import", str(source)), _chats_fault, database),
         "export of chats": Writer(export, _exported, source.stat().st_size),
         "settings": Writer(script(_WRITE_SETTINGS, "config.toml"), _settings_fault, 20 * _N_SETTINGS),
+        "stored responses": Writer(script(_WRITE_RESPONSES, "data"), _responses_fault, 2 << 20),
         "saved prefixes": Writer(script(_WRITE_STATES, "prefix"), _states_fault, 50_000, tells_of_full_disk=False),
         "importance matrix": Writer(verb(*matrix), _same_file("out.gguf", expected), len(expected)),
         "download": Writer(verb("pull", "org/repo:Q4_0"), _same_file(pulled, content), len(content)),
