@@ -32,6 +32,7 @@ __all__ = [
     "NativeSampler",
     "ggml_function",
     "hidden_states",
+    "is_told",
     "layer_inputs",
     "lib",
     "load_error",
@@ -51,6 +52,7 @@ _N_LOG_LINES = 50
 _MIB = 1 << 20
 _BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _BUFFER_BYTES = re.compile(r"buffer of size (\d+)")
+_MISTAKEN = re.compile(r"n_ctx_seq \(\d+\) > n_ctx_train")  # it counts the cells of all answers, which share them
 _OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device|Host)Memory")
 # Names of C++ functions as the compilers of Linux and macOS make them, and as Microsoft's does.
 _SET_LAYER_INPUTS = (
@@ -96,9 +98,14 @@ class NativeLog:
         line = text.decode("utf-8", "replace").strip()
         if buffer := parse_buffer(line):
             self._buffers.append(buffer)
-        if self._level in (_WARN, _ERROR) and line:
+        if line and is_told(self._level, line):
             self._lines.append(line)
             print(line, file=sys.stderr, flush=True)
+
+
+def is_told(level: int, line: str) -> bool:
+    """Return whether a line of llama.cpp's log is a warning or an error that is true of localllm."""
+    return level in (_WARN, _ERROR) and not _MISTAKEN.search(line)
 
 
 @cache

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.engine.backend import MemoryShortError
-from app.engine.llama.native import Buffer, load_error, parse_buffer
+from app.engine.llama.native import Buffer, is_told, load_error, parse_buffer
 
 MIB = 1 << 20
 
@@ -22,6 +22,12 @@ MIB = 1 << 20
 )
 def test_a_line_of_the_log_is_parsed_as_a_buffer_or_none(line: str, buffer: Buffer | None) -> None:
     assert parse_buffer(line) == buffer
+
+
+def test_warnings_of_llama_cpp_are_told_but_that_of_a_context_that_answers_share() -> None:
+    assert is_told(3, "load: control-looking token: 128247 was not control-type")
+    assert not is_told(2, "llama_context: n_seq_max = 1")
+    assert not is_told(3, "llama_context: n_ctx_seq (4096) > n_ctx_train (2048) -- possible training context overflow")
 
 
 def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> None:
