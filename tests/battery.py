@@ -147,9 +147,10 @@ def main() -> None:
     if not trials:
         parser.error(f"no trial is called {options.only}; there is: {', '.join(trial.name for trial in TRIALS)}")
     print(f"seed {options.seed}", flush=True)
-    outcomes = []
-    for trial in trials:
-        outcomes.append(attempt(trial, options.seed, 60 * options.minutes / len(trials), run_batch))
+    outcomes, deadline_s = [], time.monotonic() + 60 * options.minutes
+    for number, trial in enumerate(trials):
+        share_s = (deadline_s - time.monotonic()) / (len(trials) - number)  # with what earlier ones left over
+        outcomes.append(attempt(trial, options.seed, share_s, run_batch))
         print(f"{trial.name}: {outcomes[-1].n_tried:,} tried, {outcomes[-1].n_failed:,} failed", flush=True)
     show(table(outcomes))
     for outcome in outcomes:

@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
+from app.allocator import use_one_arena
 from app.engine.backend import Backend
 from app.engine.embedding import EmbeddingQueue
 from app.engine.fake import fake_loader
@@ -258,6 +259,7 @@ def main() -> None:
     parser.add_argument("--fake-load-ms", type=float, default=0.0)
     parser.add_argument("--fake-unfit", action="store_true", help="behave like a model that fits only partly")
     options = parser.parse_args()
+    use_one_arena()
     _prepare_process()
     messages_in, messages_out = _private_pipes()
     step_s, load_s = options.fake_step_ms / 1000, options.fake_load_ms / 1000

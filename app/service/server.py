@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import __version__
+from app.allocator import use_one_arena
 from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.protocol.messages import UnfitPolicy
 from app.event_log import log_event, log_to
@@ -80,6 +81,7 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
     loading: ServiceError for a port in use, UsageError for invalid settings, ModelFileError for a missing or invalid
     model (an owner gets that error when it loads the model). Raises UnfitError where the operator does not confirm.
     """
+    use_one_arena(gives_back=True)
     policy = policy_of(settings)
     start_worker = partial(WorkerProcess.start, worker_command(settings))
     with ExitStack() as stack:
