@@ -58,7 +58,8 @@ def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
     architecture = ARCHITECTURES[name]
     own = _language_settings(values)
     usual = {name: own[alias] for alias, name in architecture.aliases.items() if alias in own}
-    config = Config({**architecture.defaults, **usual, **own})
+    config = Config({**_counted(own), **architecture.defaults, **usual, **own})
+    architecture = architecture.variant(config) or architecture
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
         raise CheckpointError(f"config.json has num_hidden_layers = {n_layers}.", "Check config.json.")
@@ -81,6 +82,12 @@ def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     whole, part = _said(values), _said(Config(values).section("text_config").values)
     ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
     return whole | part | ties
+
+
+def _counted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of layers where config.json has only a list of them, as transformers saves Nemotron-H."""
+    kinds = values.get("layers_block_type")
+    return {"num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from quantizer.architectures.shapes import Dimensions, LayerTensors, Stack, decoder
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import Cut, RowOrder, ValueMap
+from quantizer.convert.derived_tensors import Cut, RowFactors, RowOrder, ValueMap
 from quantizer.convert.source_model import GeneratedTensor
 
 __all__ = ["Architecture", "Hyperparameter", "Value"]
@@ -42,6 +42,8 @@ class Architecture:
     # the same for the numbers of each row
     column_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
+    # multipliers that transformers applies as it computes, and llama.cpp expects in the weights
+    row_factors: Mapping[str, RowFactors] = field(default_factory=dict)
     # tensors that get the table's shape, with the same numbers in the same order
     reshaped: tuple[str, ...] = ()
     # ending of a fused tensor's name -> endings of its parts, and how those are cut out of it
@@ -52,6 +54,8 @@ class Architecture:
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
     # prefix of the names of the body in a class with a head
     prefix: str = ""
+    # regular expressions of source names -> the names that gguf's map has, one after the other
+    renames: Mapping[str, str] = field(default_factory=dict)
     # beginnings of the names, without the prefix, of tensors for training only
     unused: tuple[str, ...] = ()
     # parts of a vision model that do not belong to the language model
@@ -66,5 +70,7 @@ class Architecture:
     assumed: Mapping[str, Callable[[Config], Any]] = field(default_factory=dict)
     # weights (without their layer) that llama.cpp multiplies without adapters
     unadapted: tuple[str, ...] = ()
+    # the entry for some configs of a class that llama.cpp has several names for
+    variant: Callable[[Config], Architecture | None] = lambda _config: None
     # differences between llama.cpp's computation and the original, as warnings
     approximations: Callable[[Config], tuple[str, ...]] = lambda _config: ()

@@ -5,6 +5,8 @@ others, and without positions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, SIZES, integer
@@ -16,11 +18,12 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     Dimensions,
     Stack,
+    resolve_shapes,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
 
-__all__ = ["JAMBA", "MAMBA"]
+__all__ = ["JAMBA", "MAMBA", "MAMBA_2_TRANSFORMS", "mamba_2_mixer", "mamba_2_rows", "no_limit"]
 
 _UNBOUNDED_CONTEXT = 1 << 20  # a state has no length; llama.cpp's own files have this value
 
@@ -46,8 +49,7 @@ _LAYER: Dimensions = {
     "ssm_d": ("n_ff",),
     "ssm_out.weight": ("n_ff", "n_embd"),
 }
-_LAYER_2: Dimensions = {
-    "attn_norm.weight": ("n_embd",),
+_MIXER_2: Dimensions = {
     "ssm_in.weight": ("n_embd", "n_ssm_projection"),
     "ssm_conv1d.weight": ("n_conv", "n_ssm_channels"),
     "ssm_conv1d.bias": ("n_ssm_channels",),
@@ -59,12 +61,39 @@ _LAYER_2: Dimensions = {
 }
 
 
-def _no_limit(config: Config) -> object:
+def no_limit(config: Config) -> object:
     """Return the bounds of time steps as they are written, if they bound nothing."""
     bounds = config.values.get("time_step_limit")
     is_open = isinstance(bounds, list) and bounds in ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
     return bounds if is_open else [0.0, math.inf]
 
+
+def mamba_2_rows(settings: Callable[[Config], Config]) -> tuple[Hyperparameter, ...]:
+    """Return the rows of Mamba-2's sizes; `settings` gives a hybrid's config Mamba-2's own names."""
+    sizes: dict[str, Callable[[Config], Value]] = {
+        "conv_kernel": integer("conv_kernel"),
+        "state_size": integer("state_size"),
+        "inner_size": DIMENSIONS["n_ssm_inner"],
+        "time_step_rank": integer("num_heads"),
+        "group_count": integer("n_groups"),
+    }
+    return tuple(
+        Hyperparameter(f"ssm.{name}", "u32", lambda config, read=read: read(settings(config)))  # type: ignore[misc]
+        for name, read in sizes.items()
+    )
+
+
+def mamba_2_mixer(settings: Config) -> Dimensions:
+    """Return the tensors of Mamba-2 in a layer, without its norm."""
+    return resolve_shapes(_MIXER_2, settings)
+
+
+# how Mamba-2's tensors become llama.cpp's, as fields of an entry
+MAMBA_2_TRANSFORMS: Mapping[str, Any] = {
+    "value_maps": {"SSM_A": negative_exponential},
+    "reshaped": ("SSM_CONV1D", "SSM_A", "SSM_D", "SSM_NORM"),
+    "splits": {".dt_bias": {".dt_proj.bias": whole_tensor}},
+}
 
 MAMBA = (
     Architecture(
@@ -90,20 +119,16 @@ MAMBA = (
         hf_classes=("Mamba2ForCausalLM",),
         gguf_name="mamba2",
         hyperparameters=(
-            *_ROWS,
-            Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_ssm_inner"]),
-            Hyperparameter("ssm.time_step_rank", "u32", integer("num_heads")),
-            Hyperparameter("ssm.group_count", "u32", integer("n_groups")),
+            *(row for row in _ROWS if not row.key.startswith("ssm.")),
+            *mamba_2_rows(lambda config: config),
         ),
-        layer_tensors=_LAYER_2,
-        value_maps={"SSM_A": negative_exponential},
-        reshaped=("SSM_CONV1D", "SSM_A", "SSM_D", "SSM_NORM"),
-        splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
+        layer_tensors={"attn_norm.weight": ("n_embd",), **_MIXER_2},
+        **MAMBA_2_TRANSFORMS,
         assumed={
             "hidden_act": lambda _config: "silu",
             "use_bias": lambda _config: False,
             "use_conv_bias": lambda _config: True,
-            "time_step_limit": _no_limit,
+            "time_step_limit": no_limit,
         },
     ),
 )

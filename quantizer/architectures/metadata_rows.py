@@ -111,13 +111,16 @@ def llama3_factors(config: Config) -> list[GeneratedTensor]:
     factor = rope.optional_number("factor") or 8.0
     low, high = rope.optional_number("low_freq_factor") or 1.0, rope.optional_number("high_freq_factor") or 4.0
     n_original = rope.optional_number("original_max_position_embeddings") or 8192.0
-    if not 0 < low < high or factor <= 0:
-        raise CheckpointError("config.json has a rope scaling without a ramp.", "Check low_freq_factor and factor.")
+    if not 0 < low <= high or factor <= 0:
+        raise CheckpointError(
+            "config.json has a rope scaling that ends before it begins.", "Check low_freq_factor and factor."
+        )
     size, base = head_size(config), _base(config)
     divisors = []
     for pair in range(0, size, 2):
         turns = n_original * base ** (-pair / size) / (2 * math.pi)
-        ramp = min(1.0, max(0.0, (turns - low) / (high - low)))
+        # Llama 4 has a step in its place
+        ramp = min(1.0, max(0.0, (turns - low) / (high - low))) if low < high else float(turns >= low)
         divisors.append(1 / ((1 - ramp) / factor + ramp))
     return [GeneratedTensor("rope_freqs.weight", tuple(divisors))]
 

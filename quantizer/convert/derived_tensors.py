@@ -22,7 +22,9 @@ __all__ = [
     "Cut",
     "MappedTensor",
     "ReorderedColumns",
+    "RowFactors",
     "RowOrder",
+    "ScaledRows",
     "StackedTensor",
     "TransposedTensor",
     "ValueMap",
@@ -41,6 +43,8 @@ __all__ = [
 
 # Config and number of rows -> the rows to take, in order.
 RowOrder: TypeAlias = Callable[[Config, int], npt.NDArray[np.intp]]
+# Config and number of rows -> what each row, or all of them, is multiplied with.
+RowFactors: TypeAlias = Callable[[Config, int], npt.NDArray[np.float32]]
 # Stored values -> those that llama.cpp expects, one for one.
 ValueMap: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
 
@@ -183,6 +187,24 @@ class MappedTensor(RenamedTensor):
         for data in self.origin.slabs(rows_per_slab):
             rows = to_float32(data, self.origin.stored, self.shape[0])
             yield np.asarray(self.values(rows), "<f4").tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledRows(RenamedTensor):
+    """A float32 tensor with each row of another multiplied by a factor of its own."""
+
+    factors: npt.NDArray[np.float32]
+
+    @property
+    def stored(self) -> TensorType:
+        return tensor_type_named("F32")
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        start = 0
+        for data in self.origin.slabs(rows_per_slab):
+            rows = to_float32(data, self.origin.stored, self.shape[0]).reshape(-1, self.shape[0])
+            yield np.asarray(rows * self.factors[start : start + len(rows), None], "<f4").tobytes()
+            start += len(rows)
 
 
 def rearrange_rows(tensor: FileTensor, name: str, row_order: RowOrder, config: Config) -> RearrangedTensor:

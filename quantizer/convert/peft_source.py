@@ -149,7 +149,7 @@ def _placed(tensors: Mapping[str, FileTensor], side: str, base: _BaseModel) -> d
     )
     if side == "a":
         shared = {ending: dict.fromkeys(parts, whole_tensor) for ending, parts in entry.splits.items()}
-        entry = replace(entry, row_orders={}, splits=shared)
+        entry = replace(entry, row_orders={}, row_factors={}, splits=shared)
     else:
         entry = replace(entry, column_orders={})
     untied = Config({**base.config.values, "tie_word_embeddings": False})

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from quantizer.architectures import Architecture, needed_tensors
 from quantizer.architectures.shapes import Stack
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
-from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, StackedTensor, rearrange_rows
+from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, ScaledRows, StackedTensor, rearrange_rows
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.errors import CheckpointError
 
@@ -71,6 +73,8 @@ def _without_ignored(
     for source_name, tensor in tensors.items():
         name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.skipped_modules else source_name
         name = name.removeprefix(architecture.prefix)
+        for pattern, new in architecture.renames.items():
+            name = re.sub(pattern, new, name)
         is_tower = name.removeprefix("model.").startswith(architecture.skipped_modules)
         is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
         is_later = architecture.leaves_later_layers and _layer(name) >= config.integer("num_hidden_layers")
@@ -141,11 +145,15 @@ def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
 
 
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
-    row_order, values = architecture.row_orders.get(kind), architecture.value_maps.get(kind)
+    row_order = architecture.row_orders.get(kind)
+    values = None if name.endswith(".bias") else architecture.value_maps.get(kind)
     if row_order is not None and isinstance(tensor, FileTensor):
         tensor = rearrange_rows(tensor, name, row_order, config)
     if kind in architecture.column_orders:
         return ReorderedColumns(tensor, name, architecture.column_orders[kind](config, tensor.shape[0]))
+    if kind in architecture.row_factors:
+        n_rows = math.prod(tensor.shape[1:])
+        return ScaledRows(tensor, name, np.broadcast_to(architecture.row_factors[kind](config, n_rows), n_rows))
     return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
 
 

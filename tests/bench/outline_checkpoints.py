@@ -19,7 +19,7 @@ from quantizer.architectures import find_architecture
 # what says nothing of the model, or is said for every layer
 _DROPPED = re.compile(
     r".*(dropout|init|router_|use_cache|output_|chunk_size|transformers_version|_token_id|_token_index).*"
-    r"|layer_types|no_rope_layers|dtype|mlp_bias|vision_config"
+    r"|layer_types|no_rope_layers|moe_layers|dtype|mlp_bias|vision_config"
 )
 
 
@@ -38,22 +38,36 @@ def outline(folder: Path) -> dict[str, Any]:
 def _shortened(config: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if not _DROPPED.fullmatch(key) and value is not None}
     kept |= {key: _shortened(value) for key, value in kept.items() if key == "text_config"}
-    return kept | {"num_hidden_layers": _n_kinds(config)} if kept.keys() & {"hidden_size", "dim"} else kept
+    if not kept.keys() & {"hidden_size", "dim"}:
+        return kept
+    n_layers = _n_kinds(config)
+    listed = {
+        key: kinds[:n_layers] for key, kinds in _listed(config).items() if "full_attention_interval" not in config
+    }
+    return kept | {"num_hidden_layers": n_layers} | listed
+
+
+def _listed(config: dict[str, Any]) -> dict[str, list[str]]:
+    """The kinds of layers under their setting, where they have tensors of their own."""
+    lists = {key: config.get(key) or [] for key in ("layer_types", "layers_block_type")}
+    has_states = any(key.startswith("mamba_") for key in config)
+    shared = set() if has_states else {"full_attention", "sliding_attention", "chunked_attention"}
+    return {key: kinds for key, kinds in lists.items() if set(kinds) - shared}
 
 
 def _n_kinds(config: dict[str, Any]) -> int:
     """As many layers as it takes to have one of each kind."""
-    kinds = config.get("layer_types") or []
-    if "linear_attention" in kinds:
-        return 1 + int(kinds.index("full_attention"))
-    return 1 + int(config.get("first_k_dense_replace", config.get("attn_layer_offset", 0)))
+    for kinds in _listed(config).values():
+        return 1 + max(kinds.index(kind) for kind in set(kinds))
+    n_dense = next((config[key] for key in ("first_k_dense_replace", "num_dense_layers") if config.get(key)), 0)
+    return 1 + int(n_dense or config.get("attn_layer_offset", config.get("interleave_moe_layer_step", 1) - 1))
 
 
 def _tensors(path: Path, n_layers: int) -> dict[str, list[int]]:
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     header.pop("__metadata__")
-    layers = {name: re.search(r"\.layers?\.(\d+)", name) for name in header}
+    layers = {name: re.search(r"\.(?:layers?|h)\.(\d+)", name) for name in header}
     return {name: header[name]["shape"] for name, layer in layers.items() if not layer or int(layer[1]) < n_layers}
 
 

@@ -88,6 +88,44 @@ _HYBRID = {"attn_layer_period": 4, "attn_layer_offset": 2, "expert_layer_period"
     "mamba_d_state": 8,
     "mamba_dt_rank": 6,
 }
+_CONVOLVED = {"layer_types": ["conv", "full_attention", "conv", "full_attention"], "tie_word_embeddings": True}
+_FEW = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_DENSE = {"num_local_experts": 0, "shared_intermediate_size": 80}
+_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 2} | {
+    "mamba_d_conv": 4,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+}
+_ALL_ATTEND = {"layer_types": ["full_attention"] * 4, "position_embedding_type": "rope"}
+_NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "head_dim": 32}
+_ROUTED = {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "n_routed_experts": 8} | {
+    "moe_intermediate_size": 48,
+    "moe_shared_expert_intermediate_size": 80,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.5,
+}
+_HALF_ROTATED = {
+    "head_dim": 32,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+}
+_STEPPED = {"interleave_moe_layer_step": 2, "intermediate_size_mlp": 80, "head_dim": 32, "num_hidden_layers": 5}
+_ALIKE = {"num_key_value_heads": 4, "num_experts_per_tok": 2}
+_DEALT = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 2}
+_GATED = {"head_dim": 32, "sliding_window": 40, "mup_enabled": True, "route_scale": 2.5, "num_dense_layers": 1}
+_ELEVEN = {"num_kv_heads": 2, "ffn_hidden_size": 96, "tie_word_embeddings": False}
+_SIDE_BY_SIDE = {key: value for key, value in _MAMBA.items() if key != "layer_types"} | {
+    "mamba_d_ssm": 128,
+    "mlp_multipliers": [0.5, 2.0],
+    "ssm_multipliers": [0.5, 0.75, 1.5, 2.0, 1.25],
+    "key_multiplier": 0.75,
+    "attention_in_multiplier": 1.5,
+    "attention_out_multiplier": 0.6,
+    "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.7,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.4,
+}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
@@ -220,6 +258,10 @@ def _save(build: Callable[[], Any], folder: Path, spread: float = 0.08) -> None:
     model = build()
     for parameter in model.parameters():
         parameter.data += torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else spread)
+    # biases of experts are no parameters
+    for name, values in model.named_buffers():
+        if name.endswith("bias"):
+            values += torch.randn_like(values) * 0.3
     model.save_pretrained(folder, save_original_format=not folder.name.endswith(_FUSED))
 
 

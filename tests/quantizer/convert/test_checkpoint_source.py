@@ -136,7 +136,7 @@ BAD_CONFIGS: dict[str, dict[str, Any]] = {
     "blk.0.attn_q.weight is 256 × 256, where config.json implies 512 × 256": {"head_dim": 128},
     "do not fit the model's 100": {"vocab_size": 100},
     "rope scaling 'xpos'": {"rope_scaling": {"rope_type": "xpos", "factor": 2.0}},
-    "without a ramp": {"rope_scaling": LLAMA_3 | {"high_freq_factor": 1.0}},
+    "ends before it begins": {"rope_scaling": LLAMA_3 | {"high_freq_factor": 0.5}},
     "should be an object": {"rope_scaling": [1, 2]},
 }
 
