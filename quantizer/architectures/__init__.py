@@ -16,6 +16,7 @@ from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.gpt_oss import GPT_OSS
+from quantizer.architectures.lfm import LFM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
 from quantizer.architectures.qwen import QWEN, QWEN35
@@ -38,6 +39,7 @@ _ENTRIES = (
     JAMBA,
     *BERT,
     NOMIC,
+    *LFM,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

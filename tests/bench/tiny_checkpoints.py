@@ -180,6 +180,10 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLmConfig", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLmConfig", {"use_parallel_residual": True, "qk_layernorm": True}),
     "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": True}),
+    "lfm2": ("Lfm2Config", _CONVOLVED | {"block_auto_adjust_ff_dim": False}),
+    "lfm2-untied": ("Lfm2Config", _CONVOLVED | {"block_multiple_of": 32, "tie_word_embeddings": False}),
+    "lfm2moe": ("Lfm2MoeConfig", _CONVOLVED | _EXPERTS | {"num_dense_layers": 1}),
+    "lfm2moe-fused": ("Lfm2MoeConfig", _CONVOLVED | _EXPERTS | {"num_dense_layers": 1}),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
