@@ -16,6 +16,7 @@ from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.gpt_oss import GPT_OSS
+from quantizer.architectures.granite import GRANITE
 from quantizer.architectures.lfm import LFM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
@@ -40,6 +41,7 @@ _ENTRIES = (
     *BERT,
     NOMIC,
     *LFM,
+    *GRANITE,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

@@ -184,6 +184,15 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2-untied": ("Lfm2Config", _CONVOLVED | {"block_multiple_of": 32, "tie_word_embeddings": False}),
     "lfm2moe": ("Lfm2MoeConfig", _CONVOLVED | _EXPERTS | {"num_dense_layers": 1}),
     "lfm2moe-fused": ("Lfm2MoeConfig", _CONVOLVED | _EXPERTS | {"num_dense_layers": 1}),
+    "granitemoe": ("GraniteMoeConfig", _SCALED | _FEW | {"attention_bias": True}),
+    "granitemoe-fused": ("GraniteMoeConfig", _SCALED | _FEW),
+    "granitemoeshared": ("GraniteMoeSharedConfig", _SCALED | _FEW | {"shared_intermediate_size": 80}),
+    "granitehybrid": ("GraniteMoeHybridConfig", _SCALED | _FEW | _MAMBA | {"shared_intermediate_size": 80}),
+    "granitehybrid-rope": ("GraniteMoeHybridConfig", _SCALED | _FEW | _MAMBA | {"position_embedding_type": "rope"}),
+    "granitehybrid-dense": ("GraniteMoeHybridConfig", _SCALED | _MAMBA | _DENSE),
+    "granitehybrid-attention": ("GraniteMoeHybridConfig", _SCALED | _MAMBA | _DENSE | _ALL_ATTEND),
+    "granitehybrid-fused": ("GraniteMoeHybridConfig", _SCALED | _FEW | _MAMBA | {"shared_intermediate_size": 80}),
+    "granitehybrid-experts": ("GraniteMoeHybridConfig", _SCALED | _MAMBA | _FEW | _ALL_ATTEND),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"

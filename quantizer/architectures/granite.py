@@ -1,0 +1,188 @@
+"""Granite with experts, and with Mamba-2 in most layers (Granite 4).
+
+Gate and up lie in one matrix, of the experts as well as of the feed-forward that all tokens share; where there are no
+experts, that one is the feed-forward. Hybrids may do without positions. Hybrids in which every layer attends are to
+llama.cpp plain Granite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.llama import LLAMA_LIKE
+from quantizer.architectures.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.metadata_rows import EXPERTS, integer
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
+    PRE_NORMS,
+    Dimensions,
+)
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import Cut, rows_in, whole_tensor
+from quantizer.errors import CheckpointError
+
+__all__ = ["GRANITE"]
+
+_PLAIN = next(entry for entry in LLAMA_LIKE if entry.gguf_name == "granite")
+_ASSUMED = {"hidden_act": lambda _config: "silu"}
+_DEFAULTS = dict.fromkeys(
+    ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0
+)
+_FIRST_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2))
+_SECOND_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2, n_rows))
+
+
+def _cuts(shared: str) -> dict[str, dict[str, Cut]]:
+    """Return how fused matrices are cut; `shared` is what gguf's map calls the feed-forward of all tokens."""
+    gates, ups = FUSED_EXPERTS[".experts.gate_up_proj"].values()
+    experts = {"block_sparse_moe.experts.w1.weight": gates, "block_sparse_moe.experts.w3.weight": ups}
+    return {
+        "block_sparse_moe.input_linear.weight": experts,
+        "block_sparse_moe.experts.gate_up_proj": experts,
+        "block_sparse_moe.experts.down_proj": {"block_sparse_moe.output_linear.weight": whole_tensor},
+        "shared_mlp.input_linear.weight": {
+            f"{shared}.gate_proj.weight": _FIRST_HALF,
+            f"{shared}.up_proj.weight": _SECOND_HALF,
+        },
+        "shared_mlp.output_linear.weight": {f"{shared}.down_proj.weight": whole_tensor},
+        ".router.weight": {".router.layer.weight": whole_tensor},
+    }
+
+
+def _feed_forward(config: Config, kind: str = "") -> Dimensions:
+    """Return the matrices of the feed-forward of all tokens, none where it has no width."""
+    n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
+    if not width:
+        return {}
+    return {
+        f"ffn_gate{kind}.weight": (n_embd, width),
+        f"ffn_up{kind}.weight": (n_embd, width),
+        f"ffn_down{kind}.weight": (width, n_embd),
+    }
+
+
+def _experts_layer(config: Config, _i: int) -> Dimensions:
+    return {**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
+
+
+def _dense_layer(config: Config, _i: int) -> Dimensions:
+    return {**PRE_NORMS, **ATTENTION, **_feed_forward(config)}
+
+
+def _attends(config: Config, i: int) -> bool:
+    """Return whether layer `i` attends; without a list none does."""
+    kinds = config.values.get("layer_types", config.values.get("layers_block_type"))
+    if kinds is None:
+        return False
+    if not isinstance(kinds, list) or len(kinds) < config.integer("num_hidden_layers"):
+        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+    return kinds[i] in ("attention", "full_attention")
+
+
+def _kv_heads(config: Config) -> Value:
+    """Return the heads of each layer, none for Mamba's."""
+    n_heads = config.integer("num_key_value_heads", "num_attention_heads")
+    return [n_heads if _attends(config, i) else 0 for i in range(config.integer("num_hidden_layers"))]
+
+
+def _mamba(config: Config) -> Config:
+    """Return the settings of Mamba-2 by its own names."""
+    n_heads = config.integer("mamba_n_heads")
+    return Config(
+        {
+            "hidden_size": config.integer("hidden_size"),
+            "num_heads": n_heads,
+            "head_dim": 2 * config.integer("hidden_size") // max(1, n_heads),
+            "n_groups": config.integer("mamba_n_groups"),
+            "state_size": config.integer("mamba_d_state"),
+            "conv_kernel": config.integer("mamba_d_conv"),
+        }
+    )
+
+
+def _hybrid_layer(config: Config, i: int) -> Dimensions:
+    mixer = ATTENTION if _attends(config, i) else mamba_2_mixer(_mamba(config))
+    if not config.integer("num_local_experts"):
+        return {**PRE_NORMS, **mixer, **_feed_forward(config)}
+    return {**PRE_NORMS, **mixer, **EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
+
+
+def _shared_width(config: Config) -> Value:
+    return config.integer("shared_intermediate_size") or None
+
+
+_EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_shared_feed_forward_length", "u32", _shared_width))
+_WIDTH = Hyperparameter("feed_forward_length", "u32", integer("shared_intermediate_size"))
+
+_EXPERTS = replace(
+    _PLAIN,
+    hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+    gguf_name="granitemoe",
+    hyperparameters=(*_PLAIN.hyperparameters, *_EXPERT_ROWS),
+    layer_tensors=_experts_layer,
+    splits=_cuts("mlp.shared_mlp"),
+    defaults={**_DEFAULTS, "shared_intermediate_size": 0},
+    assumed=_ASSUMED,
+)
+_ASSUMED_OF_ATTENTION = {**_ASSUMED, "position_embedding_type": lambda _config: "rope"}
+_ATTENTION_WITH_EXPERTS = replace(_EXPERTS, hf_classes=(), assumed=_ASSUMED_OF_ATTENTION)
+_ATTENTION_ONLY = replace(
+    _PLAIN,
+    hf_classes=(),
+    hyperparameters=(*(row for row in _PLAIN.hyperparameters if row.key != "feed_forward_length"), _WIDTH),
+    layer_tensors=_dense_layer,
+    splits=_cuts("mlp"),
+    assumed=_ASSUMED_OF_ATTENTION,
+)
+_HYBRID_ROWS = (
+    *(row for row in _PLAIN.hyperparameters if row.key not in ("attention.head_count_kv", "feed_forward_length")),
+    *mamba_2_rows(_mamba),
+    Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
+    # to llama.cpp the switch of positions
+    Hyperparameter("rope.scaling.finetuned", "bool", lambda config: config.text("position_embedding_type") == "rope"),
+)
+_HYBRID = replace(
+    _PLAIN,
+    hf_classes=(),
+    gguf_name="granitehybrid",
+    hyperparameters=(*_HYBRID_ROWS, _WIDTH),
+    layer_tensors=_hybrid_layer,
+    value_maps=MAMBA_2_TRANSFORMS["value_maps"],
+    reshaped=MAMBA_2_TRANSFORMS["reshaped"],
+    splits={**MAMBA_2_TRANSFORMS["splits"], **_cuts("mlp")},
+    defaults={**_DEFAULTS, "shared_intermediate_size": 1024, "mamba_n_groups": 1, "mamba_d_conv": 4},
+    assumed={
+        **_ASSUMED,
+        "mamba_expand": lambda _config: 2,
+        "mamba_conv_bias": lambda _config: True,
+        "mamba_proj_bias": lambda _config: False,
+        "time_step_limit": no_limit,
+    },
+)
+
+
+def _variant(config: Config) -> Architecture:
+    has_experts = config.integer("num_local_experts") > 0
+    if all(_attends(config, i) for i in range(config.integer("num_hidden_layers"))):
+        return _ATTENTION_WITH_EXPERTS if has_experts else _ATTENTION_ONLY
+    return _HYBRID_WITH_EXPERTS if has_experts else _HYBRID
+
+
+_HYBRID_WITH_EXPERTS = replace(
+    _HYBRID,
+    hf_classes=("GraniteMoeHybridForCausalLM",),
+    hyperparameters=(
+        *_HYBRID_ROWS,
+        *_EXPERT_ROWS,
+        Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
+    ),
+    splits={**MAMBA_2_TRANSFORMS["splits"], **_cuts("mlp.shared_mlp")},
+    variant=_variant,
+)
+
+GRANITE = (_EXPERTS, _HYBRID_WITH_EXPERTS)
