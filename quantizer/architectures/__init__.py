@@ -20,6 +20,7 @@ from quantizer.architectures.granite import GRANITE
 from quantizer.architectures.lfm import LFM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
+from quantizer.architectures.nemotron import NEMOTRON
 from quantizer.architectures.qwen import QWEN, QWEN35
 from quantizer.architectures.shapes import resolve_shapes
 from quantizer.checkpoint.config import Config
@@ -42,6 +43,7 @@ _ENTRIES = (
     NOMIC,
     *LFM,
     *GRANITE,
+    *NEMOTRON,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

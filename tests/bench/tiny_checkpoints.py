@@ -193,6 +193,11 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granitehybrid-attention": ("GraniteMoeHybridConfig", _SCALED | _MAMBA | _DENSE | _ALL_ATTEND),
     "granitehybrid-fused": ("GraniteMoeHybridConfig", _SCALED | _FEW | _MAMBA | {"shared_intermediate_size": 80}),
     "granitehybrid-experts": ("GraniteMoeHybridConfig", _SCALED | _MAMBA | _FEW | _ALL_ATTEND),
+    "nemotron": ("NemotronConfig", {"attention_bias": True, "mlp_bias": True}),
+    "nemotron-h": ("NemotronHConfig", _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]}),
+    "nemotron-h-experts": ("NemotronHConfig", _NEMOTRON | _ROUTED),
+    "nemotron-h-latent": ("NemotronHConfig", _NEMOTRON | _ROUTED | {"moe_latent_size": 32}),
+    "nemotron-h-fused": ("NemotronHConfig", _NEMOTRON | _ROUTED | {"norm_topk_prob": False}),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"

@@ -1,0 +1,209 @@
+"""Nemotron: layer norms stored as their distance from one, half of each head rotated, a feed-forward without a gate.
+
+Nemotron-H: each layer is Mamba-2, attention without positions, or a feed-forward; where that is experts, llama.cpp has
+another name for the model. Experts may work in a narrower latent space. Layers that guess ahead stay behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    VOCABULARY,
+    integer,
+    partly_rotated,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    NUMBERED_EXPERTS,
+    PRE_NORMS,
+    Dimensions,
+    biases,
+    decoder_with_bias,
+)
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import plus_one, whole_tensor
+from quantizer.errors import CheckpointError
+
+__all__ = ["NEMOTRON"]
+
+_ASSUMED = {"hidden_act": lambda _config: "relu2"}
+
+_DENSE = Architecture(
+    hf_classes=("NemotronForCausalLM",),
+    gguf_name="nemotron",
+    hyperparameters=(
+        *DECODER,
+        *VOCABULARY,
+        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("norm_eps")),
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
+    ),
+    # llama.cpp does not look for tied embeddings
+    model_tensors=decoder_with_bias,
+    layer_tensors={
+        **PRE_NORMS,
+        **biases(PRE_NORMS),
+        **ATTENTION,
+        "ffn_up.weight": ("n_embd", "n_ff"),
+        "ffn_down.weight": ("n_ff", "n_embd"),
+    },
+    value_maps=dict.fromkeys(("ATTN_NORM", "FFN_NORM", "OUTPUT_NORM"), plus_one),
+    assumed={
+        **_ASSUMED,
+        "tie_word_embeddings": lambda _config: False,
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+    },
+)
+
+
+_KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"} | {
+    "linear_attention": "mamba",
+    "full_attention": "attention",
+}
+
+
+def _kinds(config: Config) -> list[str]:
+    """Return what each layer is: mamba, attention, mlp or moe."""
+    listed = config.values.get("hybrid_override_pattern") or config.values.get("layers_block_type")
+    kinds = [_KINDS.get(kind, kind) for kind in listed] if isinstance(listed, str | list) else []
+    odd = next((kind for kind in kinds if kind not in _KINDS.values()), None)
+    if len(kinds) != config.integer("num_hidden_layers") or odd is not None:
+        raise CheckpointError("config.json does not list what each layer is.", "Check layers_block_type.")
+    if {"mlp", "moe"} <= set(kinds):
+        raise CheckpointError(
+            "Some layers have experts and others a feed-forward, which llama.cpp does not support for this"
+            " architecture.",
+            "Choose another model.",
+        )
+    return kinds
+
+
+def _mamba(config: Config) -> Config:
+    """Return the settings of Mamba-2 by its own names."""
+    return Config(
+        {
+            "hidden_size": config.integer("hidden_size"),
+            "num_heads": config.integer("mamba_num_heads"),
+            "head_dim": config.integer("mamba_head_dim"),
+            "n_groups": config.integer("n_groups"),
+            "state_size": config.integer("ssm_state_size"),
+            "conv_kernel": config.integer("conv_kernel"),
+        }
+    )
+
+
+def _experts(config: Config) -> Dimensions:
+    n_embd, n_shared = config.integer("hidden_size"), config.integer("moe_shared_expert_intermediate_size")
+    latent = config.optional_integer("moe_latent_size")
+    width, inner = config.integer("moe_intermediate_size"), latent or n_embd
+    projections: Dimensions = {"ffn_latent_down.weight": (n_embd, inner), "ffn_latent_up.weight": (inner, n_embd)}
+    return {
+        **(projections if latent else {}),
+        "ffn_gate_inp.weight": (n_embd, "n_expert"),
+        "exp_probs_b.bias": ("n_expert",),
+        "ffn_up_exps.weight": (inner, width, "n_expert"),
+        "ffn_down_exps.weight": (width, inner, "n_expert"),
+        "ffn_up_shexp.weight": (n_embd, n_shared),
+        "ffn_down_shexp.weight": (n_shared, n_embd),
+    }
+
+
+def _layer(config: Config, i: int) -> Dimensions:
+    norm: Dimensions = {"attn_norm.weight": ("n_embd",)}
+    kind = _kinds(config)[i]
+    if kind == "mamba":
+        return {**norm, **mamba_2_mixer(_mamba(config))}
+    if kind == "attention":
+        return {**norm, **ATTENTION}
+    if kind == "moe":
+        return {**norm, **_experts(config)}
+    return {**norm, "ffn_up.weight": ("n_embd", "n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
+
+
+def _kv_heads(config: Config) -> Value:
+    """Return the heads of each layer, none where it does not attend."""
+    n_heads = config.integer("num_key_value_heads", "num_attention_heads")
+    return [n_heads if kind == "attention" else 0 for kind in _kinds(config)]
+
+
+def _widths(config: Config) -> Value:
+    """Return the width of each feed-forward or expert, none for layers of other kinds."""
+    setting = {"mlp": "intermediate_size", "moe": "moe_intermediate_size"}
+    return [config.integer(setting[kind]) if kind in setting else 0 for kind in _kinds(config)]
+
+
+def _variant(config: Config) -> Architecture | None:
+    return _WITH_EXPERTS if "moe" in _kinds(config) else None
+
+
+_HYBRID = Architecture(
+    hf_classes=("NemotronHForCausalLM",),
+    gguf_name="nemotron_h",
+    hyperparameters=(
+        *(
+            row
+            for row in DECODER
+            if not row.key.startswith("rope.") and row.key not in ("feed_forward_length", "attention.head_count_kv")
+        ),
+        *VOCABULARY,
+        *mamba_2_rows(_mamba),
+        Hyperparameter("feed_forward_length", "u32[]", _widths),
+        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
+        *(
+            Hyperparameter(f"attention.layer_norm_{kind}epsilon", "f32", lambda c: c.number("layer_norm_epsilon"))
+            for kind in ("", "rms_")
+        ),
+    ),
+    layer_tensors=_layer,
+    value_maps=MAMBA_2_TRANSFORMS["value_maps"],
+    reshaped=MAMBA_2_TRANSFORMS["reshaped"],
+    splits={
+        **MAMBA_2_TRANSFORMS["splits"],
+        "e_score_correction_bias": {"e_score_correction.bias": whole_tensor},
+        ".experts.up_proj": {".experts.up_proj.weight": whole_tensor},
+        ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
+    },
+    stacks=NUMBERED_EXPERTS,
+    # transformers' own names first; gguf's map has the experts under the names of other models
+    renames={
+        r"^model\.": "backbone.",
+        r"^backbone\.layers\.(\d+)\.mixer\.experts\.": r"model.layers.\1.mlp.experts.",
+    },
+    unused=("mtp.",),
+    aliases={"attention_head_dim": "head_dim"},
+    defaults={"head_dim": 128, "moe_latent_size": None},
+    assumed={
+        "mlp_hidden_act": lambda _config: "relu2",
+        "mamba_hidden_act": lambda _config: "silu",
+        "use_bias": lambda _config: False,
+        "mlp_bias": lambda _config: False,
+        "attention_bias": lambda _config: False,
+        "use_conv_bias": lambda _config: True,
+        "mamba_proj_bias": lambda _config: False,
+        "sliding_window": lambda _config: None,
+        "time_step_limit": no_limit,
+    },
+    variant=_variant,
+)
+_WITH_EXPERTS = replace(
+    _HYBRID,
+    gguf_name="nemotron_h_moe",
+    hyperparameters=(
+        *_HYBRID.hyperparameters,
+        *EXPERTS,
+        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+        Hyperparameter("expert_shared_feed_forward_length", "u32", integer("moe_shared_expert_intermediate_size")),
+        Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
+        Hyperparameter("expert_group_count", "u32", integer("n_group")),
+        Hyperparameter("expert_group_used_count", "u32", integer("topk_group")),
+        Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or False),
+        Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("routed_scaling_factor")),
+        Hyperparameter("moe_latent_size", "u32", lambda config: config.optional_integer("moe_latent_size")),
+    ),
+)
+
+NEMOTRON = (_DENSE, _HYBRID)
