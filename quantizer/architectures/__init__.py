@@ -14,6 +14,7 @@ from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.bert import BERT, NOMIC
 from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
+from quantizer.architectures.experts import SINGLE_EXPERTS
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.granite import GRANITE
@@ -44,6 +45,7 @@ _ENTRIES = (
     *LFM,
     *GRANITE,
     *NEMOTRON,
+    *SINGLE_EXPERTS,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

@@ -198,6 +198,16 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron-h-experts": ("NemotronHConfig", _NEMOTRON | _ROUTED),
     "nemotron-h-latent": ("NemotronHConfig", _NEMOTRON | _ROUTED | {"moe_latent_size": 32}),
     "nemotron-h-fused": ("NemotronHConfig", _NEMOTRON | _ROUTED | {"norm_topk_prob": False}),
+    "minimax-m2": ("MiniMaxM2Config", _FEW | _HALF_ROTATED),
+    "minimax-m2-fused": ("MiniMaxM2Config", _FEW | {"head_dim": 32}),
+    "llama4": ("Llama4TextConfig", _FEW | _STEPPED | {"rope_parameters": _LLAMA_3 | {"high_freq_factor": 1.0}}),
+    "llama4-seeing": ("Llama4TextConfig", _FEW | _STEPPED | {"interleave_moe_layer_step": 1}),
+    "olmoe": ("OlmoeConfig", _ALIKE | {"num_experts": 8}),
+    "olmoe-fused": ("OlmoeConfig", _ALIKE | {"num_experts": 8}),
+    "dots1": ("Dots1Config", _ALIKE | _DEALT | {"first_k_dense_replace": 1, "norm_topk_prob": True}),
+    "dots1-fused": ("Dots1Config", _ALIKE | _DEALT | {"routed_scaling_factor": 2.5}),
+    "afmoe": ("AfmoeConfig", _EXPERTS | _GATED | {"num_shared_experts": 1}),
+    "afmoe-fused": ("AfmoeConfig", _EXPERTS | _GATED | {"num_shared_experts": 2, "num_hidden_layers": 5}),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
@@ -221,6 +231,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} | {
     "qwen35-seeing": "Qwen3_5Config",
     "qwen35moe-seeing": "Qwen3_5MoeConfig",
+    "llama4-seeing": "Llama4Config",
 }
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2} | {
     "image_size": 56,

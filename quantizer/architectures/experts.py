@@ -1,0 +1,289 @@
+"""Decoders with experts, one of a kind each.
+
+MiniMax M2: norms of whole queries and keys, a part of each head rotated, experts chosen by biased sigmoids. Llama 4:
+rotated by neighbours, chunked attention but in every fourth layer, which does without rotation; experts stored with
+their outputs as columns. OLMoE: norms of whole queries and keys. Dots 1: dense layers first, as DeepSeek's. AFMoE
+(Trinity): gated attention, windowed and rotated but in every fourth layer, four norms per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    RMS_NORM,
+    VOCABULARY,
+    WINDOW,
+    integer,
+    llama3_factors,
+    number,
+    partly_rotated,
+    windows_but_every,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
+    GATED_FEED_FORWARD,
+    HEAD_NORMS,
+    NUMBERED_EXPERTS,
+    POST_NORMS,
+    PRE_NORMS,
+    Dimensions,
+    matrices,
+)
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
+from quantizer.convert.source_model import FileTensor, RearrangedTensor
+
+__all__ = ["SINGLE_EXPERTS"]
+
+_SIGMOID = 2  # llama.cpp's number for it
+_SILU: dict[str, Callable[[Config], object]] = {"hidden_act": lambda _config: "silu"}
+_UNTIED: dict[str, Callable[[Config], object]] = {"tie_word_embeddings": lambda _config: False}
+_BY_SIGMOID = Hyperparameter("expert_gating_func", "u32", lambda _config: _SIGMOID)
+_WIDTH_OF_EXPERTS = Hyperparameter(
+    "expert_feed_forward_length", "u32", integer("moe_intermediate_size", "intermediate_size")
+)
+_BIASED_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+_SHARED_EXPERTS: Dimensions = {
+    "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared_experts"),
+    "ffn_up_shexp.weight": ("n_embd", "n_ff_shared_experts"),
+    "ffn_down_shexp.weight": ("n_ff_shared_experts", "n_embd"),
+}
+_WHOLE_NORMS: Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
+_CORRECTION: dict[str, dict[str, Cut]] = {"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}}
+
+
+def _rotated(config: Config) -> Value:
+    return config.optional_integer("rotary_dim") or partly_rotated(1.0)(config)
+
+
+_MINIMAX_M2 = Architecture(
+    hf_classes=("MiniMaxM2ForCausalLM",),
+    gguf_name="minimax-m2",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        *VOCABULARY,
+        *EXPERTS,
+        _WIDTH_OF_EXPERTS,
+        _BY_SIGMOID,
+        Hyperparameter("rope.dimension_count", "u32", _rotated),
+    ),
+    layer_tensors={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS},
+    stacks=NUMBERED_EXPERTS,
+    splits={**_CORRECTION, **FUSED_EXPERTS},
+    leaves_later_layers=True,
+    defaults={"rope_theta": 5e6},
+    assumed={
+        **_SILU,
+        **_UNTIED,
+        "scoring_func": lambda _config: "sigmoid",
+        "use_qk_norm": lambda _config: True,
+        "qk_norm_type": lambda _config: "per_layer",
+    },
+)
+
+
+_N_EXPERTS_WITHOUT_HEAD_NORMS = 128  # llama.cpp tells Maverick from Scout by it
+_DENSE_EVERY = 4
+_CHUNK = 8192
+
+
+def _step(config: Config) -> int:
+    return config.integer("interleave_moe_layer_step")
+
+
+def _has_experts(config: Config, i: int) -> bool:
+    return (i + 1) % max(1, _step(config)) == 0
+
+
+def _llama_4_layer(config: Config, i: int) -> Dimensions:
+    n_embd = config.integer("hidden_size")
+    width = config.integer("intermediate_size" if _has_experts(config, i) else "intermediate_size_mlp")
+    feed_forward: Dimensions = {
+        "ffn_gate{}.weight": (n_embd, width),
+        "ffn_up{}.weight": (n_embd, width),
+        "ffn_down{}.weight": (width, n_embd),
+    }
+    kind = "_shexp" if _has_experts(config, i) else ""
+    own = {name.format(kind): extents for name, extents in feed_forward.items()}
+    return {**PRE_NORMS, **ATTENTION, **(EXPERT_FEED_FORWARD if kind else {}), **own}
+
+
+def _half(first: bool) -> Cut:
+    """Return the cut that takes the gates or the ups of experts whose outputs are columns."""
+
+    def cut(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
+        return StackedTensor(name, tuple(half(matrix, name) for matrix in matrices(tensor)))
+
+    def half(matrix: FileTensor, name: str) -> RearrangedTensor:
+        n_rows = matrix.shape[0] // 2
+        order = np.arange(n_rows) if first else np.arange(n_rows, 2 * n_rows)
+        return RearrangedTensor(TransposedTensor(matrix, name), name, (matrix.shape[1], n_rows), order)
+
+    return cut
+
+
+def _transposed(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
+    return StackedTensor(name, tuple(TransposedTensor(matrix, name) for matrix in matrices(tensor)))
+
+
+def _llama_4_kinds(config: Config) -> list[str]:
+    n_layers = config.integer("num_hidden_layers")
+    return ["chunked_attention" if (i + 1) % _DENSE_EVERY else "full_attention" for i in range(n_layers)]
+
+
+def _rotated_layers(config: Config) -> object:
+    """Return llama.cpp's list of rotated layers; an empty one means the same to transformers."""
+    configured = config.values.get("no_rope_layers")
+    return configured or [int((i + 1) % _DENSE_EVERY != 0) for i in range(config.integer("num_hidden_layers"))]
+
+
+_LLAMA_4 = Architecture(
+    hf_classes=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+    gguf_name="llama4",
+    hyperparameters=(
+        *(row for row in DECODER if row.key != "feed_forward_length"),
+        *RMS_NORM,
+        *VOCABULARY,
+        *EXPERTS,
+        Hyperparameter("feed_forward_length", "u32", integer("intermediate_size_mlp")),
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+        Hyperparameter("interleave_moe_layer_step", "u32", _step),
+        Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
+    ),
+    layer_tensors=_llama_4_layer,
+    splits={
+        ".experts.gate_up_proj": {
+            ".experts.gate_proj.weight": _half(first=True),
+            ".experts.up_proj.weight": _half(first=False),
+        },
+        ".experts.down_proj": {".experts.down_proj.weight": _transposed},
+    },
+    generate=llama3_factors,
+    skipped_modules=("vision_model.", "multi_modal_projector."),
+    defaults={"interleave_moe_layer_step": 1, "rope_theta": 5e5, "head_dim": 128},
+    assumed={
+        **_SILU,
+        "attention_bias": lambda _config: False,
+        "attention_chunk_size": lambda _config: _CHUNK,
+        "floor_scale": lambda _config: _CHUNK,
+        "attn_scale": lambda _config: 0.1,
+        # published with numbers, too
+        "attn_temperature_tuning": lambda config: config.values.get("attn_temperature_tuning") or True,
+        "use_qk_norm": lambda config: config.integer("num_local_experts") != _N_EXPERTS_WITHOUT_HEAD_NORMS,
+        "no_rope_layer_interval": lambda _config: _DENSE_EVERY,
+        "no_rope_layers": _rotated_layers,
+        "layer_types": _llama_4_kinds,
+        "moe_layers": lambda config: [i for i in range(config.integer("num_hidden_layers")) if _has_experts(config, i)],
+    },
+)
+
+
+_OLMOE = Architecture(
+    hf_classes=("OlmoeForCausalLM",),
+    gguf_name="olmoe",
+    hyperparameters=DECODER + RMS_NORM + EXPERTS,
+    layer_tensors={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **EXPERT_FEED_FORWARD},
+    stacks=NUMBERED_EXPERTS,
+    splits=FUSED_EXPERTS,
+    assumed={
+        **_SILU,
+        **_UNTIED,
+        "attention_bias": lambda _config: False,
+        "clip_qkv": lambda _config: None,
+        "norm_topk_prob": lambda _config: False,
+        "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+    },
+)
+
+
+def _dense_first(setting: str, attention: Dimensions) -> Callable[[Config, int], Dimensions]:
+    """Return what a layer has where the first ones, as many as `setting` says, do without experts."""
+
+    def layer(config: Config, i: int) -> Dimensions:
+        if i < config.integer(setting):
+            return {**attention, **GATED_FEED_FORWARD}
+        shared = _SHARED_EXPERTS if config.integer("n_shared_experts") else {}
+        return {**attention, **_BIASED_EXPERTS, **shared}
+
+    return layer
+
+
+_ROUTED_ROWS = (
+    *DECODER,
+    *RMS_NORM,
+    *VOCABULARY,
+    *EXPERTS,
+    _WIDTH_OF_EXPERTS,
+    _BY_SIGMOID,
+    Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
+)
+
+_DOTS_1 = Architecture(
+    hf_classes=("Dots1ForCausalLM",),
+    gguf_name="dots1",
+    hyperparameters=(
+        *_ROUTED_ROWS,
+        Hyperparameter("leading_dense_block_count", "u32", integer("first_k_dense_replace")),
+        Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or False),
+        Hyperparameter("expert_weights_scale", "f32", number("routed_scaling_factor")),
+    ),
+    layer_tensors=_dense_first("first_k_dense_replace", {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}),
+    stacks=NUMBERED_EXPERTS,
+    splits={**_CORRECTION, **FUSED_EXPERTS},
+    defaults={"first_k_dense_replace": 0, "max_window_layers": 62},
+    assumed={
+        **_SILU,
+        **_UNTIED,
+        "attention_bias": lambda _config: False,
+        "scoring_func": lambda _config: "sigmoid",
+        "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+        "n_group": lambda _config: 1,
+        # windows would begin behind this layer
+        "max_window_layers": lambda config: max(
+            config.integer("max_window_layers"), config.integer("num_hidden_layers")
+        ),
+        "layer_types": lambda config: ["full_attention"] * config.integer("num_hidden_layers"),
+    },
+)
+
+_AFMOE = Architecture(
+    hf_classes=("AfmoeForCausalLM",),
+    gguf_name="afmoe",
+    hyperparameters=(
+        *_ROUTED_ROWS,
+        *WINDOW,
+        Hyperparameter("leading_dense_block_count", "u32", integer("num_dense_layers")),
+        Hyperparameter("expert_weights_norm", "bool", lambda _config: True),
+        Hyperparameter("expert_weights_scale", "f32", number("route_scale")),
+    ),
+    layer_tensors=_dense_first(
+        "num_dense_layers",
+        {**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, "attn_gate.weight": ("n_embd", "n_query")},
+    ),
+    stacks=NUMBERED_EXPERTS,
+    splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS},
+    aliases={"num_shared_experts": "n_shared_experts"},
+    defaults={"mup_enabled": False, "n_shared_experts": 2, "num_dense_layers": 1, "head_dim": 128},
+    assumed={
+        **_SILU,
+        "attention_bias": lambda _config: False,
+        "mup_enabled": lambda _config: True,
+        "route_norm": lambda _config: True,
+        "score_func": lambda _config: "sigmoid",
+        "n_group": lambda _config: 1,
+        "global_attn_every_n_layers": lambda _config: _DENSE_EVERY,
+        "layer_types": windows_but_every(_DENSE_EVERY),
+    },
+)
+
+SINGLE_EXPERTS = (_MINIMAX_M2, _LLAMA_4, _OLMOE, _DOTS_1, _AFMOE)
