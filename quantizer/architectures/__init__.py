@@ -15,6 +15,7 @@ from quantizer.architectures.bert import BERT, NOMIC
 from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
 from quantizer.architectures.experts import SINGLE_EXPERTS
+from quantizer.architectures.falcon import FALCON
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.granite import GRANITE
@@ -46,6 +47,7 @@ _ENTRIES = (
     *GRANITE,
     *NEMOTRON,
     *SINGLE_EXPERTS,
+    *FALCON,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

@@ -208,6 +208,12 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dots1-fused": ("Dots1Config", _ALIKE | _DEALT | {"routed_scaling_factor": 2.5}),
     "afmoe": ("AfmoeConfig", _EXPERTS | _GATED | {"num_shared_experts": 1}),
     "afmoe-fused": ("AfmoeConfig", _EXPERTS | _GATED | {"num_shared_experts": 2, "num_hidden_layers": 5}),
+    "falcon-7b": ("FalconConfig", {"multi_query": True}),
+    "falcon-40b": ("FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-11b": ("FalconConfig", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1} | _ELEVEN),
+    "falcon-h1": ("FalconH1Config", _SIDE_BY_SIDE),
+    "falcon-h1-normed": ("FalconH1Config", _SIDE_BY_SIDE | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "falcon-mamba": ("FalconMambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"

@@ -20,7 +20,7 @@ from quantizer.gguf.tensor_types import tensor_type_named
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
 
-NORM_OF_FIRST_LAYER = re.compile(r"\.layers?\.0\..*norm1?\.weight$", re.IGNORECASE)
+NORM_OF_FIRST_LAYER = re.compile(r"\.(layers?|h)\.0\..*(norm1?|ln_attn)\.weight$", re.IGNORECASE)
 
 
 def headers(outline: dict[str, Any]) -> dict[str, FileTensor]:
@@ -157,6 +157,20 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("gpt-oss", "layer_types", ["full_attention"]),
         ("qwen35", "linear_value_head_dim", 16),
         ("deepseek2", "topk_method", "noaux_tc"),
+        ("lfm2", "conv_bias", True),
+        ("lfm2moe", "use_expert_bias", False),
+        ("granitehybrid", "mamba_expand", 4),
+        ("granitehybrid-attention", "position_embedding_type", "nope"),
+        ("nemotron", "tie_word_embeddings", True),
+        ("nemotron-h", "mlp_hidden_act", "silu"),
+        ("llama4", "attention_chunk_size", 4096),
+        ("llama4", "use_qk_norm", False),
+        ("olmoe", "norm_topk_prob", True),
+        ("dots1", "n_group", 2),
+        ("afmoe", "mup_enabled", False),
+        ("falcon-7b", "alibi", True),
+        ("falcon-h1", "tie_word_embeddings", True),
+        ("falcon-h1-normed", "mamba_norm_before_gate", True),
     ],
 )
 def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting: str, value: object) -> None:
@@ -266,3 +280,56 @@ def test_the_language_model_of_a_nested_config_counts() -> None:
     _, config = find_architecture(OUTLINES["mistral3-seeing"]["config"])
     assert isinstance(config, Config)
     assert config.integer("hidden_size") == OUTLINES["mistral3-seeing"]["config"]["text_config"]["hidden_size"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("granitehybrid", "granitehybrid"),
+        ("granitehybrid-attention", "granite"),
+        ("granitehybrid-experts", "granitemoe"),
+        ("nemotron-h", "nemotron_h"),
+        ("nemotron-h-experts", "nemotron_h_moe"),
+    ],
+)
+def test_a_config_decides_between_the_names_that_llama_cpp_has_for_a_class(name: str, expected: str) -> None:
+    architecture, _ = find_architecture(OUTLINES[name]["config"])
+    assert architecture.gguf_name == expected
+
+
+@pytest.mark.parametrize("kinds", [["mamba", "attention"], ["linear_attention", "full_attention"]])
+def test_kinds_of_layers_are_known_by_their_older_and_newer_names(kinds: list[str]) -> None:
+    architecture, config = find_architecture(changed("granitehybrid", layer_types=kinds))
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters}
+    assert rows["attention.head_count_kv"] == [0, 2]
+
+
+def test_a_pattern_of_letters_says_the_same_as_a_list_of_layers() -> None:
+    config = changed("nemotron-h-experts", hybrid_override_pattern="ME*", layers_block_type=None)
+    architecture, settings = find_architecture(config)
+    rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
+    assert rows["feed_forward_length"] == OUTLINES["nemotron-h-experts"]["metadata"]["feed_forward_length"]
+
+
+def test_layers_are_counted_where_config_json_only_lists_them() -> None:
+    config = {key: value for key, value in OUTLINES["nemotron-h"]["config"].items() if key != "num_hidden_layers"}
+    assert find_architecture(config)[1].integer("num_hidden_layers") == len(config["layers_block_type"])
+
+
+def test_experts_beside_plain_feed_forwards_are_refused() -> None:
+    kinds = ["linear_attention", "mlp", "moe"]
+    with pytest.raises(CheckpointError, match="Some layers have experts and others a feed-forward"):
+        find_architecture(changed("nemotron-h", layers_block_type=kinds, num_hidden_layers=3))
+
+
+def test_transformers_own_names_of_tensors_find_the_same_places() -> None:
+    outline = OUTLINES["nemotron-h"]
+    renamed = {name.replace("backbone.", "model.", 1): shape for name, shape in outline["tensors"].items()}
+    assert renamed.keys() != outline["tensors"].keys()
+    assert set(converted(outline | {"tensors": renamed})) == set(converted(outline))
+
+
+def test_a_scaling_may_be_a_step() -> None:
+    architecture, config = find_architecture(OUTLINES["llama4"]["config"])
+    (divisors,) = architecture.generate(config)
+    assert set(divisors.values) == {1.0, 8.0}

@@ -60,6 +60,17 @@ def test_fused_experts_become_the_tensors_of_numbered_ones(name: str) -> None:
     assert converted(outline, fused(weights, NUMBERED[name])) == converted(outline, weights)
 
 
+def test_multipliers_become_part_of_the_weights() -> None:
+    outline = OUTLINES["falcon-h1"]
+    config = outline["config"]
+    weights = {key: np.ones(shape, np.float32) for key, shape in outline["tensors"].items()}
+    tensors = {name: np.frombuffer(data, np.float32) for name, data in converted(outline, weights).items()}
+    key = np.float32(config["key_multiplier"] * config["attention_in_multiplier"])
+    assert np.allclose(tensors["blk.0.attn_k.weight"], key)
+    first, *_, last = tensors["blk.0.ssm_in.weight"] / np.float32(config["ssm_in_multiplier"])
+    assert np.allclose((first, last), (config["ssm_multipliers"][0], config["ssm_multipliers"][-1]))
+
+
 @pytest.mark.parametrize("shape", [[96, 64], [3, 96, 64], [4, 95, 64]])
 def test_fused_experts_of_another_shape_are_refused(shape: list[int]) -> None:
     outline = OUTLINES["qwen3moe-fused"]

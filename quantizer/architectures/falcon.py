@@ -1,0 +1,215 @@
+"""Falcon: attention and feed-forward side by side, queries, keys and values in one matrix, group by group; the 40B has
+a norm for each of both, the 7B one key for all queries. Falcon H1: attention and Mamba-2 side by side in every layer,
+and multipliers that llama.cpp expects in the weights. Falcon Mamba: Mamba with norms, without weights, of what its
+states take in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter
+from quantizer.architectures.mamba import MAMBA, MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, VOCABULARY
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    GATED_FEED_FORWARD,
+    Dimensions,
+    biases,
+    decoder_with_bias,
+    head_size,
+)
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import RowFactors
+from quantizer.errors import CheckpointError
+
+__all__ = ["FALCON"]
+
+
+def _n_kv_heads(config: Config) -> int:
+    """Return the heads of keys; only the newer form of the class goes by their number in config.json."""
+    if config.flag("new_decoder_architecture"):
+        return config.integer("num_kv_heads", "num_attention_heads")
+    return config.integer("num_attention_heads") if config.flag("multi_query") is False else 1
+
+
+def _width(config: Config) -> int:
+    return config.optional_integer("ffn_hidden_size") or 4 * config.integer("hidden_size")
+
+
+def _layer(config: Config, _i: int) -> Dimensions:
+    n_embd, width = config.integer("hidden_size"), _width(config)
+    has_two_norms = config.flag("new_decoder_architecture") and config.integer("num_ln_in_parallel_attn") == 2
+    norms: Dimensions = {
+        "attn_norm.weight": (n_embd,),
+        **({"attn_norm_2.weight": (n_embd,)} if has_two_norms else {}),
+    }
+    return {
+        **norms,
+        **biases(norms),
+        "attn_qkv.weight": (n_embd, n_embd + 2 * _n_kv_heads(config) * head_size(config)),
+        "attn_output.weight": (n_embd, n_embd),
+        "ffn_up.weight": (n_embd, width),
+        "ffn_down.weight": (width, n_embd),
+    }
+
+
+def _kinds_apart(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
+    """Return all queries, then all keys, then all values; stored are the queries that share a key, it, its value.
+
+    Raises CheckpointError when the rows are not so many heads.
+    """
+    n_groups = _n_kv_heads(config)
+    n_heads = config.integer("num_attention_heads") + 2 * n_groups
+    if n_groups == 0 or n_heads % n_groups or n_rows % n_heads:
+        raise CheckpointError(f"{n_rows} rows do not split into {n_heads} attention heads.", "Check config.json.")
+    groups = np.arange(n_rows).reshape(n_groups, n_heads // n_groups, -1)
+    return np.concatenate([groups[:, :-2].reshape(-1), groups[:, -2].reshape(-1), groups[:, -1].reshape(-1)])
+
+
+_REPLACED = ("context_length", "feed_forward_length", "attention.head_count_kv")
+
+_FALCON = Architecture(
+    hf_classes=("FalconForCausalLM",),
+    gguf_name="falcon",
+    hyperparameters=(
+        *(row for row in DECODER if row.key not in _REPLACED),
+        *VOCABULARY,
+        Hyperparameter("context_length", "u32", lambda c: c.optional_integer("max_position_embeddings") or 2048),
+        Hyperparameter("feed_forward_length", "u32", _width),
+        Hyperparameter("attention.head_count_kv", "u32", _n_kv_heads),
+        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
+    ),
+    model_tensors=decoder_with_bias,
+    layer_tensors=_layer,
+    row_orders={"ATTN_QKV": _kinds_apart},
+    aliases={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"},
+    defaults={"tie_word_embeddings": True, "num_ln_in_parallel_attn": 2, "layer_norm_epsilon": 1e-5},
+    assumed={
+        "activation": lambda _config: "gelu",
+        "alibi": lambda _config: False,
+        "bias": lambda _config: False,
+        "parallel_attn": lambda config: (
+            True if not config.flag("new_decoder_architecture") else config.flag("parallel_attn")
+        ),
+    },
+)
+
+
+def _mamba(config: Config) -> Config:
+    """Return the settings of Mamba-2 by its own names."""
+    n_heads = config.integer("mamba_n_heads")
+    n_inner = config.optional_integer("mamba_d_ssm") or config.integer("mamba_expand") * config.integer("hidden_size")
+    return Config(
+        {
+            "hidden_size": config.integer("hidden_size"),
+            "num_heads": n_heads,
+            "head_dim": n_inner // max(1, n_heads),
+            "n_groups": config.integer("mamba_n_groups"),
+            "state_size": config.integer("mamba_d_state"),
+            "conv_kernel": config.integer("mamba_d_conv"),
+        }
+    )
+
+
+def _hybrid_layer(config: Config, _i: int) -> Dimensions:
+    mixer = mamba_2_mixer(_mamba(config))
+    if not config.flag("mamba_rms_norm"):
+        mixer = {name: extents for name, extents in mixer.items() if name != "ssm_norm.weight"}
+    # llama.cpp's name for the norm of the feed-forward ends so
+    norms: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm": ("n_embd",)}
+    return {**norms, **ATTENTION, **mixer, **GATED_FEED_FORWARD}
+
+
+def _product(*names: str) -> RowFactors:
+    """Return a function that multiplies these settings."""
+    return lambda config, _n_rows: np.array([np.prod([config.number(name) for name in names])], np.float32)
+
+
+def _numbers(config: Config, name: str, n: int) -> list[float]:
+    values = config.values.get(name)
+    if not isinstance(values, list) or len(values) != n:
+        raise CheckpointError(f"{name} in config.json is not {n} numbers.", "Check config.json.")
+    return [Config({name: value}).number(name) for value in values]
+
+
+def _of_feed_forward(i: int) -> RowFactors:
+    return lambda config, _n_rows: np.array([_numbers(config, "mlp_multipliers", 2)[i]], np.float32)
+
+
+def _of_mamba(config: Config, _n_rows: int) -> npt.NDArray[np.float32]:
+    """Return the multipliers of the parts of Mamba's projection: gate, input, two vectors of each group, time steps."""
+    settings = _mamba(config)
+    n_inner = settings.integer("num_heads") * settings.integer("head_dim")
+    n_grouped = settings.integer("n_groups") * settings.integer("state_size")
+    sizes = (n_inner, n_inner, n_grouped, n_grouped, settings.integer("num_heads"))
+    factors = np.repeat(_numbers(config, "ssm_multipliers", len(sizes)), sizes)
+    return np.asarray(factors * config.number("ssm_in_multiplier"), np.float32)
+
+
+_MULTIPLIERS = (
+    *("attention_in_multiplier", "attention_out_multiplier", "key_multiplier", "ssm_in_multiplier"),
+    *("ssm_out_multiplier", "embedding_multiplier", "lm_head_multiplier"),
+)
+
+_HYBRID = Architecture(
+    hf_classes=("FalconH1ForCausalLM",),
+    gguf_name="falcon-h1",
+    hyperparameters=(*DECODER, *RMS_NORM, *VOCABULARY, *mamba_2_rows(_mamba)),
+    layer_tensors=_hybrid_layer,
+    row_factors={
+        "TOKEN_EMBD": _product("embedding_multiplier"),
+        "OUTPUT": _product("lm_head_multiplier"),
+        "ATTN_Q": _product("attention_in_multiplier"),
+        "ATTN_K": _product("attention_in_multiplier", "key_multiplier"),
+        "ATTN_V": _product("attention_in_multiplier"),
+        "ATTN_OUT": _product("attention_out_multiplier"),
+        "FFN_GATE": _of_feed_forward(0),
+        "FFN_DOWN": _of_feed_forward(1),
+        "SSM_IN": _of_mamba,
+        "SSM_OUT": _product("ssm_out_multiplier"),
+    },
+    value_maps=MAMBA_2_TRANSFORMS["value_maps"],
+    reshaped=MAMBA_2_TRANSFORMS["reshaped"],
+    splits=MAMBA_2_TRANSFORMS["splits"],
+    defaults={
+        **dict.fromkeys(_MULTIPLIERS, 1.0),
+        "mlp_multipliers": [1.0] * 2,
+        "ssm_multipliers": [1.0] * 5,
+        "mamba_n_groups": 1,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+    },
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        # tied, both would have the multiplier of one
+        "tie_word_embeddings": lambda config: (
+            config.number("lm_head_multiplier") == config.number("embedding_multiplier")
+            and config.flag("tie_word_embeddings")
+        ),
+        **dict.fromkeys(("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"), lambda _config: False),
+        "mamba_conv_bias": lambda _config: True,
+        # llama.cpp's norm comes after the gate
+        "mamba_norm_before_gate": lambda config: (
+            not config.flag("mamba_rms_norm") and config.flag("mamba_norm_before_gate")
+        ),
+        "time_step_limit": no_limit,
+    },
+)
+
+_MAMBA = MAMBA[0]
+FALCON = (
+    _FALCON,
+    _HYBRID,
+    replace(
+        _MAMBA,
+        hf_classes=("FalconMambaForCausalLM",),
+        hyperparameters=(
+            *(row for row in _MAMBA.hyperparameters if row.key != "ssm.dt_b_c_rms"),
+            Hyperparameter("ssm.dt_b_c_rms", "bool", lambda _config: True),
+        ),
+    ),
+)
