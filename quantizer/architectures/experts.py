@@ -3,12 +3,14 @@
 MiniMax M2: norms of whole queries and keys, a part of each head rotated, experts chosen by biased sigmoids. Llama 4:
 rotated by neighbours, chunked attention but in every fourth layer, which does without rotation; experts stored with
 their outputs as columns. OLMoE: norms of whole queries and keys. Dots 1: dense layers first, as DeepSeek's. AFMoE
-(Trinity): gated attention, windowed and rotated but in every fourth layer, four norms per layer.
+(Trinity): gated attention, windowed and rotated but in every fourth layer, four norms per layer. MiMo V2: windowed
+layers have sinks and twice the heads of keys, whose values are narrower and scaled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from quantizer.architectures.metadata_rows import (
     RMS_NORM,
     VOCABULARY,
     WINDOW,
+    WINDOW_ROPE,
     integer,
     llama3_factors,
     number,
@@ -35,6 +38,7 @@ from quantizer.architectures.shapes import (
     POST_NORMS,
     PRE_NORMS,
     Dimensions,
+    head_size,
     matrices,
 )
 from quantizer.checkpoint.config import Config
@@ -286,4 +290,95 @@ _AFMOE = Architecture(
     },
 )
 
-SINGLE_EXPERTS = (_MINIMAX_M2, _LLAMA_4, _OLMOE, _DOTS_1, _AFMOE)
+
+def _has_window(config: Config, i: int) -> bool:
+    """Return whether layer `i` has a window, by the list of transformers, the published one, or the class's default."""
+    kinds = config.values.get("layer_types", config.values.get("hybrid_layer_pattern"))
+    if not isinstance(kinds, list) or i >= len(kinds):
+        return i > 0 and (i + 1) % _MIMO_FULL_EVERY != 0
+    return kinds[i] in ("sliding_attention", 1)
+
+
+def _is_dense(config: Config, i: int) -> bool:
+    kinds = config.values.get("mlp_layer_types", config.values.get("moe_layer_freq"))
+    return kinds[i] in ("dense", 0) if isinstance(kinds, list) and i < len(kinds) else i == 0
+
+
+def _n_mimo_kv_heads(config: Config, i: int) -> int:
+    return config.integer("num_key_value_heads") * (2 if _has_window(config, i) else 1)
+
+
+def _of_all_layers(read: Callable[[Config, int], Any]) -> Callable[[Config], Value]:
+    return lambda config: [read(config, i) for i in range(config.integer("num_hidden_layers"))]
+
+
+def _mimo_layer(config: Config, i: int) -> Dimensions:
+    n_embd, n_value = config.integer("hidden_size"), config.integer("v_head_dim")
+    n_heads, n_kv_heads = config.integer("num_attention_heads"), _n_mimo_kv_heads(config, i)
+    return {
+        **PRE_NORMS,
+        "attn_q.weight": (n_embd, "n_query"),
+        "attn_k.weight": (n_embd, n_kv_heads * head_size(config)),
+        "attn_v.weight": (n_embd, n_kv_heads * n_value),
+        "attn_output.weight": (n_heads * n_value, n_embd),
+        **({"attn_sinks.weight": (n_heads,)} if _has_window(config, i) else {}),
+        **(GATED_FEED_FORWARD if _is_dense(config, i) else _BIASED_EXPERTS),
+    }
+
+
+def _mimo_window(config: Config) -> Value:
+    """Return the tokens that a token attends to, itself among them; the published size leaves it out."""
+    before = config.optional_integer("sliding_window_size")
+    return config.integer("sliding_window") if before is None else before + 1
+
+
+_MIMO_FULL_EVERY = 6
+_SINKS: dict[str, Cut] = {".self_attn.attention_sink_bias.weight": whole_tensor}
+
+_MIMO_2 = Architecture(
+    hf_classes=("MiMoV2FlashForCausalLM",),
+    gguf_name="mimo2",
+    hyperparameters=(
+        *(row for row in DECODER if row.key not in ("attention.head_count_kv", "attention.value_length")),
+        *RMS_NORM,
+        *VOCABULARY,
+        *EXPERTS,
+        _WIDTH_OF_EXPERTS,
+        _BY_SIGMOID,
+        *WINDOW_ROPE,
+        Hyperparameter("attention.head_count_kv", "u32[]", _of_all_layers(_n_mimo_kv_heads)),
+        Hyperparameter("attention.value_length", "u32", integer("v_head_dim")),
+        Hyperparameter("attention.value_scale", "f32", lambda config: config.number("attention_value_scale")),
+        Hyperparameter("attention.sliding_window", "u32", _mimo_window),
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _of_all_layers(_has_window)),
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.334)),
+    ),
+    layer_tensors=_mimo_layer,
+    stacks=NUMBERED_EXPERTS,
+    splits={
+        **_CORRECTION,
+        **FUSED_EXPERTS,
+        ".self_attn.attention_sink_bias": _SINKS,
+        ".self_attn.sinks": _SINKS,
+    },
+    unused=("model.mtp.",),
+    aliases={"layernorm_epsilon": "rms_norm_eps", "swa_rope_theta": "rope_local_base_freq"},
+    defaults={"rope_theta": 5e6, "rope_local_base_freq": 1e4, "head_dim": 192, "v_head_dim": 128},
+    assumed={
+        **_SILU,
+        **_UNTIED,
+        "attention_bias": lambda _config: False,
+        "add_full_attention_sink_bias": lambda _config: False,
+        "add_swa_attention_sink_bias": lambda _config: True,
+        "swa_num_key_value_heads": lambda config: 2 * config.integer("num_key_value_heads"),
+        "swa_num_attention_heads": lambda config: config.integer("num_attention_heads"),
+        "swa_head_dim": lambda config: config.integer("head_dim"),
+        "swa_v_head_dim": lambda config: config.integer("v_head_dim"),
+        "scoring_func": lambda _config: "sigmoid",
+        "norm_topk_prob": lambda _config: True,
+        "routed_scaling_factor": lambda _config: 1.0,
+        "n_group": lambda _config: 1,
+    },
+)
+
+SINGLE_EXPERTS = (_MINIMAX_M2, _LLAMA_4, _OLMOE, _DOTS_1, _AFMOE, _MIMO_2)

@@ -57,7 +57,7 @@ def _listed(config: dict[str, Any]) -> dict[str, list[str]]:
 
 def _n_kinds(config: dict[str, Any]) -> int:
     """As many layers as it takes to have one of each kind."""
-    for kinds in _listed(config).values():
+    for kinds in (*_listed(config).values(), *filter(None, [config.get("mlp_layer_types")])):
         return 1 + max(kinds.index(kind) for kind in set(kinds))
     n_dense = next((config[key] for key in ("first_k_dense_replace", "num_dense_layers") if config.get(key)), 0)
     return 1 + int(n_dense or config.get("attn_layer_offset", config.get("interleave_moe_layer_step", 1) - 1))

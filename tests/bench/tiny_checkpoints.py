@@ -126,6 +126,17 @@ _SIDE_BY_SIDE = {key: value for key, value in _MAMBA.items() if key != "layer_ty
     "embedding_multiplier": 3.0,
     "lm_head_multiplier": 0.4,
 }
+_MIMO = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_key_value_heads": 1} | {
+    "head_dim": 48,
+    "v_head_dim": 32,
+    "sliding_window": 40,
+}
+_ROTATED_APART = {
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 0.334}
+        for kind, base in (("full_attention", 5e6), ("sliding_attention", 1e4))
+    }
+}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
@@ -208,6 +219,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dots1-fused": ("Dots1Config", _ALIKE | _DEALT | {"routed_scaling_factor": 2.5}),
     "afmoe": ("AfmoeConfig", _EXPERTS | _GATED | {"num_shared_experts": 1}),
     "afmoe-fused": ("AfmoeConfig", _EXPERTS | _GATED | {"num_shared_experts": 2, "num_hidden_layers": 5}),
+    "mimo2": ("MiMoV2FlashConfig", _ROTATED_APART | _MIMO),
+    "mimo2-fused": ("MiMoV2FlashConfig", _ROTATED_APART | _MIMO | {"num_hidden_layers": 7}),
     "falcon-7b": ("FalconConfig", {"multi_query": True}),
     "falcon-40b": ("FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon-11b": ("FalconConfig", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1} | _ELEVEN),

@@ -168,6 +168,7 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("olmoe", "norm_topk_prob", True),
         ("dots1", "n_group", 2),
         ("afmoe", "mup_enabled", False),
+        ("mimo2", "swa_num_key_value_heads", 4),
         ("falcon-7b", "alibi", True),
         ("falcon-h1", "tie_word_embeddings", True),
         ("falcon-h1-normed", "mamba_norm_before_gate", True),
@@ -333,3 +334,13 @@ def test_a_scaling_may_be_a_step() -> None:
     architecture, config = find_architecture(OUTLINES["llama4"]["config"])
     (divisors,) = architecture.generate(config)
     assert set(divisors.values) == {1.0, 8.0}
+
+
+def test_settings_of_mimo_as_published_read_the_same() -> None:
+    """The published window leaves out the token itself, and layers are listed by numbers."""
+    published = {"sliding_window_size": 39, "sliding_window": 39, "hybrid_layer_pattern": [0, 1]}
+    ropes = {"rope_theta": 5e6, "swa_rope_theta": 1e4, "partial_rotary_factor": 0.334, "layernorm_epsilon": 1e-5}
+    old = {"rope_parameters": None, "mlp_layer_types": None, "moe_layer_freq": [0, 1], "rms_norm_eps": None}
+    architecture, config = find_architecture(changed("mimo2", **published, **ropes, **old))
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters}
+    assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["mimo2"]["metadata"]
