@@ -16,10 +16,14 @@ from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
 from quantizer.architectures.experts import SINGLE_EXPERTS
 from quantizer.architectures.falcon import FALCON
+from quantizer.architectures.ernie import ERNIE
+from quantizer.architectures.exaone import EXAONE
 from quantizer.architectures.gemma import GEMMA
+from quantizer.architectures.glm import GLM
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.granite import GRANITE
 from quantizer.architectures.lfm import LFM
+from quantizer.architectures.hunyuan import HUNYUAN
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
 from quantizer.architectures.nemotron import NEMOTRON
@@ -37,6 +41,10 @@ _ENTRIES = (
     *GEMMA,
     *DENSE,
     *DEEPSEEK,
+    *GLM,
+    *EXAONE,
+    *HUNYUAN,
+    *ERNIE,
     GPT_OSS,
     *QWEN35,
     *MAMBA,

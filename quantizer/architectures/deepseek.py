@@ -1,12 +1,29 @@
-"""DeepSeek V2 and V3: keys and values compressed to one latent head, dense layers before those of experts."""
+"""DeepSeek V2 and V3: keys and values compressed to one latent head, dense layers before those of experts.
+
+GLM 4.7 Flash is the same. Youtu has no experts. MiniCPM 3 is another graph to llama.cpp: keys and values are expanded
+before they are cached, halves are rotated, and embeddings, layers and logits are scaled by constants.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.metadata_rows import EXPERTS, RMS_NORM, ROPE, SIZES, VOCABULARY, integer, number, rope_of
+from quantizer.architectures.metadata_rows import (
+    EXPERTS,
+    LONG_ROPE,
+    RMS_NORM,
+    ROPE,
+    SIZES,
+    VOCABULARY,
+    integer,
+    long_factors,
+    no_factors,
+    number,
+    rope_of,
+)
 from quantizer.architectures.shapes import (
     EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
@@ -20,7 +37,7 @@ from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, w
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 
-__all__ = ["DEEPSEEK"]
+__all__ = ["DEEPSEEK", "EXPERT_CHOICE", "SHARED_EXPERTS", "dense_before_sparse"]
 
 _GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
 
@@ -54,6 +71,17 @@ def _sharpening(config: Config) -> Value:
     return None if configured is None else 0.1 * configured
 
 
+# which layers have experts, how many are shared, and how the others are chosen
+EXPERT_CHOICE = (
+    Hyperparameter("leading_dense_block_count", "u32", integer("first_k_dense_replace")),
+    Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+    Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
+    Hyperparameter("expert_group_count", "u32", lambda config: config.optional_integer("n_group")),
+    Hyperparameter("expert_group_used_count", "u32", lambda config: config.optional_integer("topk_group")),
+    Hyperparameter("expert_gating_func", "u32", _gating),
+    Hyperparameter("expert_weights_scale", "f32", number("routed_scaling_factor")),
+    Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or None),
+)
 _ROWS = (
     *SIZES,
     *ROPE,
@@ -71,14 +99,7 @@ _ROWS = (
     Hyperparameter("attention.q_lora_rank", "u32", _query_rank),
     Hyperparameter("rope.dimension_count", "u32", integer("qk_rope_head_dim")),
     Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", _sharpening),
-    Hyperparameter("leading_dense_block_count", "u32", integer("first_k_dense_replace")),
-    Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-    Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
-    Hyperparameter("expert_group_count", "u32", lambda config: config.optional_integer("n_group")),
-    Hyperparameter("expert_group_used_count", "u32", lambda config: config.optional_integer("topk_group")),
-    Hyperparameter("expert_gating_func", "u32", _gating),
-    Hyperparameter("expert_weights_scale", "f32", number("routed_scaling_factor")),
-    Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or None),
+    *EXPERT_CHOICE,
 )
 
 _ATTENTION: Dimensions = {
@@ -95,18 +116,21 @@ _COMPRESSED_QUERIES: Dimensions = {
     "attn_q_a_norm.weight": ("n_q_rank",),
     "attn_q_b.weight": ("n_q_rank", "n_mla_query"),
 }
-_EXPERTS: Dimensions = {
-    **EXPERT_FEED_FORWARD,
+SHARED_EXPERTS: Dimensions = {
     "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared_experts"),
     "ffn_up_shexp.weight": ("n_embd", "n_ff_shared_experts"),
     "ffn_down_shexp.weight": ("n_ff_shared_experts", "n_embd"),
 }
+_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
+
+
+def _attention(config: Config) -> Dimensions:
+    return {**_ATTENTION, **(_COMPRESSED_QUERIES if config.optional_integer("q_lora_rank") else _QUERIES)}
 
 
 def _layer(config: Config, i: int) -> Dimensions:
-    queries = _COMPRESSED_QUERIES if config.optional_integer("q_lora_rank") else _QUERIES
     is_dense = i < config.integer("first_k_dense_replace")
-    return {**_ATTENTION, **queries, **(GATED_FEED_FORWARD if is_dense else _EXPERTS)}
+    return {**_attention(config), **(GATED_FEED_FORWARD if is_dense else _EXPERTS)}
 
 
 def _heads(tensor: FileTensor, config: Config) -> Iterator[tuple[FileTensor, FileTensor]]:
@@ -150,6 +174,18 @@ def _ungrouped_if_greedy(config: Config) -> int | None:
     return 1 if config.text("topk_method") == "greedy" else config.optional_integer("n_group")
 
 
+def dense_before_sparse(config: Config) -> list[str]:
+    """Return the kinds of feed-forward of all layers as transformers lists them, dense ones before those of experts."""
+    n_dense = config.integer("first_k_dense_replace")
+    return ["dense" if i < n_dense else "sparse" for i in range(config.integer("num_hidden_layers"))]
+
+
+def _whole_parts_rotated(config: Config) -> dict[str, Any]:
+    """Return the rope settings with the whole of `qk_rope_head_dim` rotated, as it is without a setting."""
+    settings = config.section("rope_parameters").values
+    return {key: 1.0 if key == "partial_rotary_factor" else value for key, value in settings.items()}
+
+
 _ASSUMED = {
     "hidden_act": lambda _config: "silu",
     "moe_layer_freq": lambda _config: 1,
@@ -180,5 +216,71 @@ DEEPSEEK = (
         defaults={"scoring_func": "softmax", "topk_method": "greedy"},
         assumed={**_ASSUMED, "topk_method": _known_method, "n_group": _ungrouped_if_greedy},
         approximations=_group_limit,
+    ),
+    replace(
+        _V3,
+        hf_classes=("Glm4MoeLiteForCausalLM",),
+        generate=no_factors,
+        defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
+        assumed={
+            **_V3.assumed,
+            "attention_bias": lambda _config: False,
+            "mlp_layer_types": dense_before_sparse,
+            "partial_rotary_factor": lambda _config: 1.0,
+            "rope_parameters": _whole_parts_rotated,
+        },
+    ),
+    replace(
+        _V3,
+        hf_classes=("YoutuForCausalLM",),
+        generate=no_factors,
+        hyperparameters=(
+            *(row for row in _ROWS if row not in (*EXPERTS, *EXPERT_CHOICE)),
+            Hyperparameter("leading_dense_block_count", "u32", integer("num_hidden_layers")),
+            Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
+            Hyperparameter("expert_shared_count", "u32", lambda _config: 0),
+        ),
+        layer_tensors=lambda config, _i: {**_attention(config), **GATED_FEED_FORWARD},
+        defaults={"tie_word_embeddings": True},
+        assumed={**_V3.assumed, "attention_bias": lambda _config: False},
+    ),
+    Architecture(
+        hf_classes=("MiniCPM3ForCausalLM",),
+        gguf_name="minicpm3",
+        hyperparameters=(
+            *SIZES,
+            *(row for row in ROPE if not row.key.startswith("rope.scaling.")),
+            *LONG_ROPE,
+            *RMS_NORM,
+            *VOCABULARY,
+            Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+            Hyperparameter("attention.head_count_kv", "u32", integer("num_attention_heads")),
+            Hyperparameter("attention.key_length", "u32", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),
+            Hyperparameter("attention.value_length", "u32", integer("v_head_dim")),
+            Hyperparameter("attention.kv_lora_rank", "u32", integer("kv_lora_rank")),
+            Hyperparameter("attention.q_lora_rank", "u32", integer("q_lora_rank")),
+            Hyperparameter("rope.dimension_count", "u32", integer("qk_rope_head_dim")),
+        ),
+        layer_tensors={
+            **PRE_NORMS,
+            **_COMPRESSED_QUERIES,
+            "attn_kv_a_norm.weight": ("n_kv_rank",),
+            "attn_kv_a_mqa.weight": ("n_embd", "n_kv_rank_and_rope"),
+            "attn_kv_b.weight": ("n_kv_rank", "n_nope_and_value"),
+            "attn_output.weight": ("n_values", "n_embd"),
+            **GATED_FEED_FORWARD,
+        },
+        generate=long_factors(integer("qk_rope_head_dim")),
+        unadapted=_V3.unadapted,
+        # those of the published model
+        defaults={"tie_word_embeddings": True},
+        assumed={
+            "hidden_act": lambda _config: "silu",
+            "attention_bias": lambda _config: False,
+            "mlp_bias": lambda _config: False,
+            "scale_emb": lambda _config: 12,
+            "scale_depth": lambda _config: 1.4,
+            "dim_model_base": lambda _config: 256,
+        },
     ),
 )

@@ -2,22 +2,24 @@
 
 Command R and R7B: attention and feed-forward side by side after one norm, the logits scaled. GLM 4: four norms per
 layer, gate and up in one matrix, half of each head rotated. InternLM 2: queries, keys and values in one matrix, group
-by group. OLMo 2 and 3: norms after attention and feed-forward, and of whole queries and keys. Phi 3 and 4: matrices
-fused as they are stored, positions scaled by longrope. StableLM 2: layer norms with biases, a quarter of each head
+by group. Jais 2: layer norms and biases everywhere, a feed-forward without a gate. OLMo 2 and 3: norms after attention
+and feed-forward, and of whole queries and keys. Phi 3 and 4: matrices fused as they are stored, positions scaled by
+longrope. Seed-OSS: biases of queries, keys and values. StableLM 2: layer norms with biases, a quarter of each head
 rotated; the 12B normalises its heads one by one. StarCoder 2: layer norms and biases everywhere, a feed-forward without
 a gate.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.metadata_rows import (
     DECODER,
     LAYER_NORM,
+    LONG_ROPE,
     RMS_NORM,
+    ROTATED,
     VOCABULARY,
     WINDOW,
     WINDOW_PATTERN,
@@ -25,8 +27,8 @@ from quantizer.architectures.metadata_rows import (
     integer,
     kind_of,
     long_factors,
+    no_factors,
     partly_rotated,
-    rope_of,
     windows_but_every,
 )
 from quantizer.architectures.shapes import (
@@ -38,6 +40,7 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     Dimensions,
     Stack,
+    attention_biases,
     biases,
     decoder_with_bias,
 )
@@ -139,21 +142,6 @@ _STARCODER = Architecture(
 _ROTATED = partly_rotated(1.0)
 
 
-def _original_context(config: Config) -> int:
-    kind_of(config, ("default", "longrope", "su"))
-    original = rope_of(config).optional_integer("original_max_position_embeddings")
-    return original or config.integer("original_max_position_embeddings", "max_position_embeddings")
-
-
-def _attention_factor(config: Config) -> Value:
-    """Return longrope's factor of attention. Source: LongRoPE, the scaling published with Phi 3 (128k)."""
-    if rope_of(config).values.get("long_factor") is None:
-        return None
-    original = max(2, _original_context(config))
-    scale = config.integer("max_position_embeddings") / original
-    return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
-
-
 _PHI = Architecture(
     hf_classes=("Phi3ForCausalLM",),
     gguf_name="phi3",
@@ -161,8 +149,7 @@ _PHI = Architecture(
         *(row for row in DECODER if not row.key.startswith("rope.scaling.")),
         *RMS_NORM,
         Hyperparameter("rope.dimension_count", "u32", _ROTATED),
-        Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
-        Hyperparameter("rope.scaling.attn_factor", "f32", _attention_factor),
+        *LONG_ROPE,
         Hyperparameter("attention.sliding_window", "u32", lambda c: c.optional_integer("sliding_window") or 0),
     ),
     layer_tensors={**PRE_NORMS, **FUSED_ATTENTION, **FUSED_FEED_FORWARD},
@@ -219,4 +206,38 @@ _COMMAND_R7B = replace(
     },
 )
 
-DENSE = (_PHI, _OLMO_2, _OLMO_3, _STARCODER, _COMMAND_R, _COMMAND_R7B, _STABLELM, _GLM, _INTERNLM)
+_SEED = Architecture(
+    hf_classes=("SeedOssForCausalLM",),
+    gguf_name="seed_oss",
+    hyperparameters=DECODER + RMS_NORM,
+    layer_tensors=lambda config, _i: {
+        "attn_norm.weight": ("n_embd",),
+        "post_attention_norm.weight": ("n_embd",),
+        **ATTENTION,
+        **attention_biases(config, by_default=True),
+        **GATED_FEED_FORWARD,
+    },
+    generate=no_factors,
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "attention_out_bias": lambda _config: False,
+        "mlp_bias": lambda _config: False,
+    },
+)
+
+
+_JAIS = Architecture(
+    hf_classes=("Jais2ForCausalLM",),
+    gguf_name="jais2",
+    hyperparameters=(*DECODER, *LAYER_NORM, *ROTATED),
+    model_tensors=decoder_with_bias,
+    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
+    generate=no_factors,
+    assumed={
+        "hidden_act": lambda _config: "relu2",
+        "attention_bias": lambda _config: True,
+        "mlp_bias": lambda _config: True,
+    },
+)
+
+DENSE = (_PHI, _OLMO_2, _OLMO_3, _STARCODER, _COMMAND_R, _COMMAND_R7B, _STABLELM, _GLM, _INTERNLM, _SEED, _JAIS)

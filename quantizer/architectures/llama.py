@@ -85,4 +85,22 @@ LLAMA_LIKE = (
             Hyperparameter("attention.temperature_scale", "f32", rope_number("llama_4_scaling_beta")),
         ),
     ),
+    replace(
+        _LLAMA,
+        hf_classes=("ArceeForCausalLM",),
+        gguf_name="arcee",
+        layer_tensors={
+            **PRE_NORMS,
+            **ATTENTION,
+            "ffn_up.weight": ("n_embd", "n_ff"),
+            "ffn_down.weight": ("n_ff", "n_embd"),
+        },
+        assumed={
+            "hidden_act": lambda _config: "relu2",
+            "attention_bias": lambda _config: False,
+            "mlp_bias": lambda _config: False,
+        },
+    ),
+    # rotated by neighbours in transformers too
+    replace(_LLAMA, hf_classes=("HeliumForCausalLM",), row_orders={}, defaults={"rope_theta": 1e5}),
 )

@@ -17,6 +17,7 @@ __all__ = [
     "DECODER",
     "EXPERTS",
     "LAYER_NORM",
+    "LONG_ROPE",
     "RMS_NORM",
     "ROPE",
     "ROTATED",
@@ -29,8 +30,10 @@ __all__ = [
     "kind_of",
     "llama3_factors",
     "long_factors",
+    "no_factors",
     "number",
     "partly_rotated",
+    "rope_base",
     "rope_number",
     "rope_of",
     "windows_but_every",
@@ -57,7 +60,8 @@ def kind_of(config: Config, known: Collection[str] = _KINDS) -> str:
     return kind
 
 
-def _base(config: Config) -> float:
+def rope_base(config: Config) -> float:
+    """Return the base of the frequencies, by default the 10,000 of most classes."""
     return rope_of(config).optional_number("rope_theta") or config.optional_number("rope_theta") or 10_000.0
 
 
@@ -85,7 +89,7 @@ ROPE = (
     ),
     Hyperparameter("rope.scaling.yarn_beta_fast", "f32", rope_number("beta_fast", kinds=("yarn",))),
     Hyperparameter("rope.scaling.yarn_beta_slow", "f32", rope_number("beta_slow", kinds=("yarn",))),
-    Hyperparameter("rope.freq_base", "f32", _base),
+    Hyperparameter("rope.freq_base", "f32", rope_base),
 )
 
 
@@ -115,7 +119,7 @@ def llama3_factors(config: Config) -> list[GeneratedTensor]:
         raise CheckpointError(
             "config.json has a rope scaling that ends before it begins.", "Check low_freq_factor and factor."
         )
-    size, base = head_size(config), _base(config)
+    size, base = head_size(config), rope_base(config)
     divisors = []
     for pair in range(0, size, 2):
         turns = n_original * base ** (-pair / size) / (2 * math.pi)
@@ -123,6 +127,16 @@ def llama3_factors(config: Config) -> list[GeneratedTensor]:
         ramp = min(1.0, max(0.0, (turns - low) / (high - low))) if low < high else float(turns >= low)
         divisors.append(1 / ((1 - ramp) / factor + ramp))
     return [GeneratedTensor("rope_freqs.weight", tuple(divisors))]
+
+
+def no_factors(config: Config) -> list[GeneratedTensor]:
+    """Return no divisors. Raises CheckpointError for Llama 3's scaling, whose divisors the graph does not read."""
+    if kind_of(config) == "llama3":
+        raise CheckpointError(
+            "config.json has the rope scaling 'llama3', which llama.cpp does not support for this architecture.",
+            "Choose another model.",
+        )
+    return []
 
 
 def long_factors(n_rotated: Callable[[Config], Value]) -> Callable[[Config], list[GeneratedTensor]]:
@@ -139,6 +153,27 @@ def long_factors(n_rotated: Callable[[Config], Value]) -> Callable[[Config], lis
         ]
 
     return generate
+
+
+def _trained_context(config: Config) -> int:
+    kind_of(config, ("default", "longrope", "su"))
+    original = rope_of(config).optional_integer("original_max_position_embeddings")
+    return original or config.integer("original_max_position_embeddings", "max_position_embeddings")
+
+
+def _attention_factor(config: Config) -> Value:
+    """Return longrope's factor of attention. Source: LongRoPE, the scaling published with Phi 3 (128k)."""
+    if rope_of(config).values.get("long_factor") is None:
+        return None
+    original = max(2, _trained_context(config))
+    scale = config.integer("max_position_embeddings") / original
+    return math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
+
+
+LONG_ROPE = (
+    Hyperparameter("rope.scaling.original_context_length", "u32", _trained_context),
+    Hyperparameter("rope.scaling.attn_factor", "f32", _attention_factor),
+)
 
 
 def _divisors(rope: Config, name: str, n_pairs: int) -> tuple[float, ...]:

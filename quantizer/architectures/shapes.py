@@ -31,6 +31,7 @@ __all__ = [
     "Dimensions",
     "LayerTensors",
     "Stack",
+    "attention_biases",
     "biases",
     "decoder",
     "decoder_with_bias",
@@ -135,6 +136,9 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_ssm_channels": _n_ssm_channels,
     "n_ssm_projection": lambda config: _n_ssm_inner(config) + _n_ssm_channels(config) + config.integer("num_heads"),
     "n_ff_shared": lambda config: config.integer("shared_expert_intermediate_size"),
+    "n_nope_and_value": lambda config: (
+        (config.integer("qk_nope_head_dim") + config.integer("v_head_dim")) * config.integer("num_attention_heads")
+    ),
 }
 
 PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}
@@ -167,6 +171,12 @@ def biases(weights: Dimensions) -> Dimensions:
 
 
 QKV_BIASES = biases({name: extents for name, extents in ATTENTION.items() if name != "attn_output.weight"})
+
+
+def attention_biases(config: Config, by_default: bool) -> Dimensions:
+    """Return the biases of queries, keys and values if `attention_bias` has them, None meaning `by_default`."""
+    configured = config.flag("attention_bias")
+    return QKV_BIASES if (by_default if configured is None else configured) else {}
 
 
 def decoder(config: Config) -> Dimensions:

@@ -19,7 +19,7 @@ from quantizer.architectures import find_architecture
 # what says nothing of the model, or is said for every layer
 _DROPPED = re.compile(
     r".*(dropout|init|router_|use_cache|output_|chunk_size|transformers_version|_token_id|_token_index).*"
-    r"|layer_types|no_rope_layers|moe_layers|dtype|mlp_bias|vision_config"
+    r"|(mlp_)?layer_types|moe_layer_end_index|no_rope_layers|moe_layers|dtype|mlp_bias|vision_config"
 )
 
 
@@ -59,7 +59,8 @@ def _n_kinds(config: dict[str, Any]) -> int:
     """As many layers as it takes to have one of each kind."""
     for kinds in (*_listed(config).values(), *filter(None, [config.get("mlp_layer_types")])):
         return 1 + max(kinds.index(kind) for kind in set(kinds))
-    n_dense = next((config[key] for key in ("first_k_dense_replace", "num_dense_layers") if config.get(key)), 0)
+    starts = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    n_dense = next((config[key] for key in starts if config.get(key)), 0)
     return 1 + int(n_dense or config.get("attn_layer_offset", config.get("interleave_moe_layer_step", 1) - 1))
 
 

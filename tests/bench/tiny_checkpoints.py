@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,27 @@ _ROTATED_APART = {
 }
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 
+_ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1} | {
+    "routed_scaling_factor": 1.5,
+    "head_dim": 32,
+}
+_GROUPS = {"n_group": 2, "topk_group": 1}
+_FLASH = {key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"} | {
+    "q_lora_rank": 24,
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+}
+_UNROUTED = {key: value for key, value in _LATENT.items() if "expert" not in key and "dense" not in key}
+_WINDOWS = {"layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+_FULL = {"layer_types": ["full_attention"] * 4, "sliding_window": None}
+_K_EXAONE = _WINDOWS | _EXPERTS | {"num_shared_experts": 1, "sliding_window": 40, "head_dim": 32}
+_STRETCHED = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
+_HUNYUAN_EXPERTS = {"num_experts": 4, "moe_topk": [2] * 4, "head_dim": 32}
+_ERNIE_EXPERTS = {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 48}
+_TWICE_AS_LONG = {"max_position_embeddings": 512, "qk_rope_head_dim": 16} | {
+    "rope_parameters": _LONG | {"original_max_position_embeddings": 256}
+}
+_EXPANDED = {key: value for key, value in _UNROUTED.items() if key != "n_shared_experts"} | {"q_lora_rank": 24}
+
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"rope_parameters": _LLAMA_3}),
@@ -227,6 +249,33 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-h1": ("FalconH1Config", _SIDE_BY_SIDE),
     "falcon-h1-normed": ("FalconH1Config", _SIDE_BY_SIDE | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
     "falcon-mamba": ("FalconMambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
+    "glm": ("GlmConfig", {"head_dim": 16}),
+    "glm-yarn": ("GlmConfig", {"head_dim": 16, "attention_bias": False, "rope_parameters": _YARN}),
+    "glm4moe": ("Glm4MoeConfig", _ROUTED | _GROUPS | {"attention_bias": True, "use_qk_norm": True}),
+    "glm4moe-fused": ("Glm4MoeConfig", _ROUTED | {"first_k_dense_replace": 2, "n_shared_experts": 2}),
+    "solar-open": ("SolarOpenConfig", _ROUTED | {"rope_parameters": _YARN}),
+    "glm4moe-lite": ("Glm4MoeLiteConfig", _FLASH | {"routed_scaling_factor": 1.8}),
+    "glm4moe-lite-fused": ("Glm4MoeLiteConfig", _FLASH | _GROUPS),
+    "youtu": ("YoutuConfig", _UNROUTED | {"q_lora_rank": 24, "pad_token_id": None}),
+    "seed-oss": ("SeedOssConfig", {"head_dim": 32}),
+    "arcee": ("ArceeConfig", {"rope_parameters": _YARN}),
+    "arcee-tied": ("ArceeConfig", {"head_dim": 32, "rope_parameters": _LLAMA_3, "tie_word_embeddings": True}),
+    "helium": ("HeliumConfig", {"head_dim": 16}),
+    "exaone4": ("Exaone4Config", _FULL | {"rope_parameters": _LLAMA_3, "tie_word_embeddings": True}),
+    "exaone4-windows": ("Exaone4Config", {"sliding_window": 40, "num_hidden_layers": 64, "hidden_size": 32}),
+    "exaone-moe": ("ExaoneMoeConfig", _K_EXAONE),
+    "exaone-moe-fused": ("ExaoneMoeConfig", _K_EXAONE | _GROUPS | {"num_shared_experts": 2}),
+    "hunyuan": ("HunYuanDenseV1Config", {"head_dim": 32, "rope_parameters": _STRETCHED}),
+    "hunyuan-plain": ("HunYuanDenseV1Config", {"head_dim": 16, "tie_word_embeddings": True}),
+    "hunyuan-moe": ("HunYuanMoEV1Config", _HUNYUAN_EXPERTS | {"rope_parameters": _STRETCHED}),
+    "hunyuan-moe-fused": ("HunYuanMoEV1Config", _HUNYUAN_EXPERTS | {"moe_topk": 2}),
+    "ernie45": ("Ernie4_5Config", {"head_dim": 32}),
+    "ernie45-untied": ("Ernie4_5Config", {"head_dim": 16, "tie_word_embeddings": False}),
+    "ernie45-moe": ("Ernie4_5_MoeConfig", _ERNIE_EXPERTS),
+    "ernie45-moe-fused": ("Ernie4_5_MoeConfig", _ERNIE_EXPERTS | {"moe_num_shared_experts": 0}),
+    "minicpm3": ("MiniCPM3Config", _EXPANDED),
+    "minicpm3-long": ("MiniCPM3Config", _EXPANDED | _TWICE_AS_LONG),
+    "jais2": ("Jais2Config", {"head_dim": 16}),
 }
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
@@ -271,7 +320,8 @@ def write(name: str, folder: Path) -> None:
         write_encoder(name, folder)
         return
     config_name, changes = CHECKPOINTS[name]
-    config = getattr(transformers, config_name)(**(_PLAIN | changes))
+    # a copy: transformers adds to the rope settings that it is given
+    config = getattr(transformers, config_name)(**deepcopy(_PLAIN | changes))
     kind = transformers.AutoModelForCausalLM
     if name in SEEING:
         vision = _QWEN_VISION if name.startswith("qwen") else _VISION
@@ -310,6 +360,9 @@ def _save(build: Callable[[], Any], folder: Path, spread: float = 0.08) -> None:
     for name, values in model.named_buffers():
         if name.endswith("bias"):
             values += torch.randn_like(values) * 0.3
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer += torch.randn_like(buffer) * 0.3
     model.save_pretrained(folder, save_original_format=not folder.name.endswith(_FUSED))
 
 
