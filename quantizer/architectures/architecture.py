@@ -49,6 +49,8 @@ class Architecture:
     # ending of a fused tensor's name -> endings of its parts, and how those are cut out of it
     splits: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
     stacks: tuple[Stack, ...] = ()
+    # row of metadata (with its whole key) -> ending of the tensor of each layer that holds one of its numbers
+    layer_numbers: Mapping[str, str] = field(default_factory=dict)
     generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
     # endings of source tensors that the runtime computes itself
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")

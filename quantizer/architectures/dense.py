@@ -1,12 +1,12 @@
 """Dense decoders that differ little from Llama.
 
-Command R and R7B: attention and feed-forward side by side after one norm, the logits scaled. GLM 4: four norms per
-layer, gate and up in one matrix, half of each head rotated. InternLM 2: queries, keys and values in one matrix, group
-by group. Jais 2: layer norms and biases everywhere, a feed-forward without a gate. OLMo 2 and 3: norms after attention
-and feed-forward, and of whole queries and keys. Phi 3 and 4: matrices fused as they are stored, positions scaled by
-longrope. Seed-OSS: biases of queries, keys and values. StableLM 2: layer norms with biases, a quarter of each head
-rotated; the 12B normalises its heads one by one. StarCoder 2: layer norms and biases everywhere, a feed-forward without
-a gate.
+Apertus: an activation with numbers of its own in each layer, which llama.cpp has in the metadata. Command R and R7B:
+attention and feed-forward side by side after one norm, the logits scaled. GLM 4: four norms per layer, gate and up in
+one matrix, half of each head rotated. InternLM 2: queries, keys and values in one matrix, group by group. Jais 2: layer
+norms and biases everywhere, a feed-forward without a gate. OLMo 2 and 3: norms after attention and feed-forward, and of
+whole queries and keys. Phi 3 and 4: matrices fused as they are stored, positions scaled by longrope. Seed-OSS: biases
+of queries, keys and values. StableLM 2: layer norms with biases, a quarter of each head rotated; the 12B normalises its
+heads one by one. StarCoder 2: layer norms and biases everywhere, a feed-forward without a gate.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from quantizer.architectures.metadata_rows import (
     WINDOW_ROPE,
     integer,
     kind_of,
+    llama3_factors,
     long_factors,
     no_factors,
     partly_rotated,
@@ -36,6 +37,7 @@ from quantizer.architectures.shapes import (
     FUSED_ATTENTION,
     FUSED_FEED_FORWARD,
     GATED_FEED_FORWARD,
+    HEAD_NORMS,
     POST_NORMS,
     PRE_NORMS,
     Dimensions,
@@ -240,4 +242,41 @@ _JAIS = Architecture(
     },
 )
 
-DENSE = (_PHI, _OLMO_2, _OLMO_3, _STARCODER, _COMMAND_R, _COMMAND_R7B, _STABLELM, _GLM, _INTERNLM, _SEED, _JAIS)
+_XIELU = {f"xielu.{name}": f".mlp.act_fn.{name}" for name in ("alpha_n", "alpha_p", "beta", "eps")}
+
+_APERTUS = Architecture(
+    hf_classes=("ApertusForCausalLM",),
+    gguf_name="apertus",
+    hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
+    layer_tensors={
+        **PRE_NORMS,
+        **ATTENTION,
+        **HEAD_NORMS,
+        "ffn_up.weight": ("n_embd", "n_ff"),
+        "ffn_down.weight": ("n_ff", "n_embd"),
+    },
+    layer_numbers=_XIELU,
+    ignored=tuple(_XIELU.values()),
+    generate=llama3_factors,
+    defaults={"rope_theta": 12e6},
+    assumed={
+        "hidden_act": lambda _config: "xielu",
+        "attention_bias": lambda _config: False,
+        "tie_word_embeddings": lambda _config: False,
+    },
+)
+
+DENSE = (
+    _PHI,
+    _OLMO_2,
+    _OLMO_3,
+    _STARCODER,
+    _COMMAND_R,
+    _COMMAND_R7B,
+    _STABLELM,
+    _GLM,
+    _INTERNLM,
+    _SEED,
+    _JAIS,
+    _APERTUS,
+)

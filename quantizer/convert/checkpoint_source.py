@@ -3,7 +3,7 @@
 Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table; the pooling that a
 sentence-transformers folder names, and the refusal of its later modules, which llama.cpp would leave out; and the
 header that config.json alone gives: shapes and hyperparameters, without vocabulary or names. Nothing is written and no
-weight is read: `quantizer.write.quantize` does both.
+weight is read, but for single numbers of layers: `quantizer.write.quantize` does both.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import as_object, read_checkpoint, read_json
+from quantizer.convert.layer_numbers import layer_number_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
@@ -45,7 +46,10 @@ def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDIN
     name = folder.resolve().name
     return SourceModel(
         name,
-        tuple(_entries(name, folder, config, architecture, vocabulary, tensors.values())),
+        (
+            *_entries(name, folder, config, architecture, vocabulary, tensors.values()),
+            *layer_number_entries(checkpoint.tensors, config, architecture),
+        ),
         list(tensors.values()),
         _shape(config, architecture),
         {

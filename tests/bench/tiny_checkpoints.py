@@ -275,6 +275,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie45-moe-fused": ("Ernie4_5_MoeConfig", _ERNIE_EXPERTS | {"moe_num_shared_experts": 0}),
     "minicpm3": ("MiniCPM3Config", _EXPANDED),
     "minicpm3-long": ("MiniCPM3Config", _EXPANDED | _TWICE_AS_LONG),
+    "apertus": ("ApertusConfig", {"rope_parameters": _LLAMA_3}),
+    "apertus-plain": ("ApertusConfig", {"rope_parameters": {"rope_type": "default", "rope_theta": 12e6}}),
     "jais2": ("Jais2Config", {"head_dim": 16}),
 }
 # those whose experts are saved in one tensor for each layer
