@@ -12,6 +12,7 @@ from typing import Any
 
 from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.bert import BERT, NOMIC
+from quantizer.architectures.classic import CLASSIC
 from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
 from quantizer.architectures.experts import SINGLE_EXPERTS
@@ -40,6 +41,7 @@ _ENTRIES = (
     *QWEN,
     *GEMMA,
     *DENSE,
+    *CLASSIC,
     *DEEPSEEK,
     *GLM,
     *EXAONE,
@@ -78,6 +80,9 @@ def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
     usual = {name: own[alias] for alias, name in architecture.aliases.items() if alias in own}
     config = Config({**_counted(own), **architecture.defaults, **usual, **own})
     architecture = architecture.variant(config) or architecture
+    parts = (*(_said(Config(own).section(name).values) for name in architecture.sections), own)
+    named = [setting for part in parts for setting in _usual(part, architecture.aliases).items()]
+    config = Config({**architecture.defaults, **dict(named)})
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
         raise CheckpointError(f"config.json has num_hidden_layers = {n_layers}.", "Check config.json.")
@@ -106,6 +111,9 @@ def _counted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of layers where config.json has only a list of them, as transformers saves Nemotron-H."""
     kinds = values.get("layers_block_type")
     return {"num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}
+def _usual(values: dict[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings, under their usual names too."""
+    return {name: values[alias] for alias, name in aliases.items() if alias in values} | values
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,8 @@ class Architecture:
     skipped_modules: tuple[str, ...] = ()
     # whether layers beyond the last, which predict several tokens, are left out
     leaves_later_layers: bool = False
+    # objects in the config whose settings count as the config's own
+    sections: tuple[str, ...] = ()
     # this class's names of settings -> the usual ones
     aliases: Mapping[str, str] = field(default_factory=dict)
     # the HF class's values of missing settings

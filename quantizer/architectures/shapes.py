@@ -139,6 +139,8 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_nope_and_value": lambda config: (
         (config.integer("qk_nope_head_dim") + config.integer("v_head_dim")) * config.integer("num_attention_heads")
     ),
+    # GPT-2's rule for a width that the config leaves open
+    "n_ff_wide": lambda config: config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size"),
 }
 
 PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}

@@ -36,6 +36,8 @@ __all__ = [
     "positions_beyond_padding",
     "rearrange_rows",
     "rows_in",
+    "transposed_tensor",
+    "ungrouped",
     "unpermute_keys",
     "unpermute_queries",
     "whole_tensor",
@@ -102,6 +104,12 @@ def grouped_values(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
     return _groups(config, n_rows)[:, -1].reshape(-1)
 
 
+def ungrouped(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
+    """Return all queries of a fused matrix, then all keys, then all values: see `_groups`."""
+    groups = _groups(config, n_rows)
+    return np.concatenate([groups[:, :-2].reshape(-1), groups[:, -2].reshape(-1), groups[:, -1].reshape(-1)])
+
+
 def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
     """Return row numbers as [groups, heads, rows of a head]: the queries that share a key, that key, its value.
 
@@ -115,7 +123,7 @@ def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
 
 
 # A fused tensor, the name of a part and the config -> that part.
-Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor"]
+Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor | TransposedTensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +231,11 @@ def rows_in(row_order: RowOrder) -> Cut:
 def whole_tensor(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
     """Return the tensor under another name than gguf's map has."""
     return replace(tensor, name=name)
+
+
+def transposed_tensor(tensor: FileTensor, name: str, _config: Config) -> TransposedTensor:
+    """Return a matrix that is stored with its rows as columns."""
+    return TransposedTensor(tensor, name)
 
 
 def _recut(pieces: Iterable[bytes], n_bytes: int) -> Iterator[bytes]:

@@ -18,7 +18,14 @@ from quantizer.architectures import Architecture, needed_tensors
 from quantizer.architectures.shapes import Stack
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
-from quantizer.convert.derived_tensors import MappedTensor, ReorderedColumns, ScaledRows, StackedTensor, rearrange_rows
+from quantizer.convert.derived_tensors import (
+    MappedTensor,
+    ReorderedColumns,
+    ScaledRows,
+    StackedTensor,
+    TransposedTensor,
+    rearrange_rows,
+)
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.errors import CheckpointError
 
@@ -28,7 +35,7 @@ __all__ = ["map_tensors"]
 _LANGUAGE_MODEL = "language_model."
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 
-_Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor
+_Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor | TransposedTensor
 _Tensor = TypeVar("_Tensor")
 
 

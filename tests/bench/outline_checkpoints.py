@@ -21,6 +21,9 @@ _DROPPED = re.compile(
     r".*(dropout|init|router_|use_cache|output_|chunk_size|transformers_version|_token_id|_token_index).*"
     r"|(mlp_)?layer_types|moe_layer_end_index|no_rope_layers|moe_layers|dtype|mlp_bias|vision_config"
 )
+_SECTIONS = ("text_config", "attn_config", "ffn_config")
+_WIDTHS = {"hidden_size", "dim", "n_embd", "d_model"}
+_LAYER = re.compile(r"\b(?:layers?|h|blocks?)\.(\d+)\.")
 
 
 def outline(folder: Path) -> dict[str, Any]:
@@ -37,8 +40,8 @@ def outline(folder: Path) -> dict[str, Any]:
 
 def _shortened(config: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if not _DROPPED.fullmatch(key) and value is not None}
-    kept |= {key: _shortened(value) for key, value in kept.items() if key == "text_config"}
-    if not kept.keys() & {"hidden_size", "dim"}:
+    kept |= {key: _shortened(value) for key, value in kept.items() if key in _SECTIONS}
+    if not kept.keys() & _WIDTHS:
         return kept
     n_layers = _n_kinds(config)
     listed = {
@@ -68,7 +71,7 @@ def _tensors(path: Path, n_layers: int) -> dict[str, list[int]]:
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     header.pop("__metadata__")
-    layers = {name: re.search(r"\.(?:layers?|h)\.(\d+)", name) for name in header}
+    layers = {name: _LAYER.search(name) for name in header}
     return {name: header[name]["shape"] for name, layer in layers.items() if not layer or int(layer[1]) < n_layers}
 
 

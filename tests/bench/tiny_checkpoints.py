@@ -139,6 +139,17 @@ _ROTATED_APART = {
     }
 }
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
+# the widths and numbers of heads that follow from others
+_UNSHARED: dict[str, Any] = {"intermediate_size": None, "num_key_value_heads": None}
+_SERIAL = {"num_key_value_heads": None, "use_parallel_residual": False, "hidden_act": "gelu_fast", "rotary_pct": 1.0}
+_MPT = _UNSHARED | {"max_seq_len": 256, "max_position_embeddings": None}
+_CLIPPED = {"attn_config": {"clip_qkv": 1.5}}
+_DBRX = {
+    "d_model": 64,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 5e5},
+    "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+}
 
 _ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1} | {
     "routed_scaling_factor": 1.5,
@@ -278,7 +289,21 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "apertus": ("ApertusConfig", {"rope_parameters": _LLAMA_3}),
     "apertus-plain": ("ApertusConfig", {"rope_parameters": {"rope_type": "default", "rope_theta": 12e6}}),
     "jais2": ("Jais2Config", {"head_dim": 16}),
+    "gpt2": ("GPT2Config", _UNSHARED),
+    "gpt2-narrow": ("GPT2Config", _UNSHARED | {"n_inner": 96, "tie_word_embeddings": False}),
+    "starcoder": ("GPTBigCodeConfig", _UNSHARED),
+    "gptneox": ("GPTNeoXConfig", {"num_key_value_heads": None}),
+    "gptneox-serial": ("GPTNeoXConfig", _SERIAL),
+    "phi2": ("PhiConfig", {"num_key_value_heads": 4}),
+    "phi2-shared": ("PhiConfig", {"partial_rotary_factor": 0.75, "hidden_size": 128}),
+    "bloom": ("BloomConfig", _UNSHARED),
+    "bloom-uneven": ("BloomConfig", _UNSHARED | {"hidden_size": 96, "num_attention_heads": 6}),
+    "mpt": ("MptConfig", _MPT),
+    "mpt-clipped": ("MptConfig", _MPT | {"hidden_size": 96, "num_attention_heads": 6} | _CLIPPED),
+    "dbrx": ("DbrxConfig", _UNSHARED | _DBRX),
 }
+# those that were published before transformers had their class, under another name
+_PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM"}
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
 _DISTILLED = {"pad_token_id": 0, "hidden_dim": 96, "intermediate_size": None}
@@ -330,6 +355,9 @@ def write(name: str, folder: Path) -> None:
         config = getattr(transformers, SEEING[name])(text_config=config, vision_config=vision)
         kind = transformers.AutoModelForImageTextToText
     _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
+    if name in _PUBLISHED_AS:
+        saved = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
 

@@ -20,7 +20,9 @@ from quantizer.gguf.tensor_types import tensor_type_named
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
 
-NORM_OF_FIRST_LAYER = re.compile(r"\.(layers?|h)\.0\..*(norm1?|ln_attn)\.weight$", re.IGNORECASE)
+NORM_OF_FIRST_LAYER = re.compile(
+    r"\b(layers?|h|blocks?)\.0\..*(norm1?|ln_1|norm_1|layer_norm|ln_attn)\.weight$", re.IGNORECASE
+)
 
 
 def headers(outline: dict[str, Any]) -> dict[str, FileTensor]:
@@ -172,6 +174,15 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("falcon-7b", "alibi", True),
         ("falcon-h1", "tie_word_embeddings", True),
         ("falcon-h1-normed", "mamba_norm_before_gate", True),
+        ("gpt2", "activation_function", "relu"),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("starcoder", "multi_query", False),
+        ("gptneox", "attention_bias", False),
+        ("phi2", "qk_layernorm", True),
+        ("bloom", "apply_residual_connection_post_layernorm", True),
+        ("mpt", "no_bias", False),
+        ("mpt", "logit_scale", 0.5),
+        ("dbrx", "moe_normalize_expert_weights", 2.0),
     ],
 )
 def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting: str, value: object) -> None:
@@ -234,6 +245,22 @@ def test_settings_of_older_checkpoints_read_the_same() -> None:
     assert {key: value for key, value in rows.items() if value is not None} == {
         key: value for key, value in golden.items() if "rope." in key
     }
+
+
+def test_settings_in_a_section_of_their_own_are_followed() -> None:
+    """DBRX was published with its rope's base beside its heads, and nowhere else."""
+    heads = {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 5e5}
+    architecture, config = find_architecture(changed("dbrx", attn_config=heads, rope_parameters=None))
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters}
+    assert (rows["attention.head_count_kv"], rows["attention.clamp_kqv"], rows["rope.freq_base"]) == (2, 8.0, 5e5)
+    with pytest.raises(CheckpointError, match=r"alibi = False, which llama\.cpp does not support"):
+        find_architecture(changed("mpt", attn_config={"alibi": False}))
+
+
+def test_a_setting_outside_of_its_section_has_priority() -> None:
+    sizes = OUTLINES["dbrx"]["config"]["ffn_config"] | {"hidden_size": 6144}
+    _, config = find_architecture(changed("dbrx", ffn_config=sizes))
+    assert config.integer("hidden_size") == 64
 
 
 def test_settings_under_their_own_names_read_the_same() -> None:

@@ -16,6 +16,7 @@ from quantizer.convert.derived_tensors import (
     grouped_values,
     plus_one,
     rearrange_rows,
+    ungrouped,
     unpermute_queries,
 )
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
@@ -99,3 +100,10 @@ def test_a_fused_matrix_of_other_heads_is_refused() -> None:
     config = Config({"num_attention_heads": 4, "num_key_value_heads": 3})
     with pytest.raises(CheckpointError, match="do not split into 10"):
         grouped_values(config, 40)
+
+
+def test_heads_one_after_another_become_queries_then_keys_then_values() -> None:
+    config = Config({"num_attention_heads": 4, "num_key_value_heads": 2})
+    # two rows a head; a group has two queries, their key and their value
+    order = ungrouped(config, 16).tolist()
+    assert order == [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]

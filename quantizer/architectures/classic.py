@@ -1,0 +1,274 @@
+"""Decoders of the first generation: layer norms, feed-forwards without a gate, most with biases everywhere.
+
+BLOOM and MPT: positions as ALiBi's distances, which llama.cpp computes; BLOOM normalises its embeddings too. DBRX:
+experts after layer norms without biases. GPT-2 and StarCoder (GPTBigCode): learned positions; GPT-2's matrices are
+stored with rows as columns, StarCoder's heads share one key. GPT-NeoX (Pythia): attention and feed-forward side by
+side, each behind a norm of its own; Phi 1 and 2: both behind the same one. BLOOM and GPT-NeoX store queries, keys and
+values head by head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    LAYER_NORM,
+    integer,
+    kind_of,
+    number,
+    partly_rotated,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    DIMENSIONS,
+    EXPERT_FEED_FORWARD,
+    FUSED_ATTENTION,
+    PRE_NORMS,
+    Dimensions,
+    biases,
+    decoder,
+    decoder_with_bias,
+    matrices,
+)
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import (
+    StackedTensor,
+    TransposedTensor,
+    transposed_tensor,
+    ungrouped,
+    whole_tensor,
+)
+from quantizer.convert.source_model import FileTensor
+
+__all__ = ["CLASSIC"]
+
+_FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "n_ff_wide"), "ffn_down.weight": ("n_ff_wide", "n_embd")}
+_WEIGHTS: Dimensions = {**PRE_NORMS, **FUSED_ATTENTION, **_FEED_FORWARD}
+_LEARNED_POSITIONS: Dimensions = {"position_embd.weight": ("n_embd", "n_positions")}
+
+
+# llama.cpp computes the approximation with tanh, also for the exact function, which is at most 5e-4 from it
+_GELUS = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu")
+
+
+def _gelu(key: str) -> Callable[[Config], Any]:
+    """Return a function that gives the setting itself if it names a GELU, else the name of one."""
+    return lambda config: config.values.get(key) if config.values.get(key) in _GELUS else _GELUS[0]
+
+
+_UNROTATED = (
+    *(row for row in DECODER if not row.key.startswith(("rope.", "feed_forward_length"))),
+    Hyperparameter("feed_forward_length", "u32", DIMENSIONS["n_ff_wide"]),
+    *LAYER_NORM,
+)
+
+
+def _no_scaling(config: Config) -> Value:
+    kind_of(config, ("default",))
+    return None
+
+
+_ROTATED = (
+    *(row for row in DECODER if not row.key.startswith("rope.scaling.")),
+    *LAYER_NORM,
+    Hyperparameter("rope.scaling.type", "str", _no_scaling),
+)
+_GPT_NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
+_GPT_DEFAULTS = {"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "max_position_embeddings": 1024}
+
+_GPT_2 = Architecture(
+    hf_classes=("GPT2LMHeadModel",),
+    gguf_name="gpt2",
+    hyperparameters=_UNROTATED,
+    model_tensors=lambda config: {**decoder_with_bias(config), **_LEARNED_POSITIONS},
+    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
+    splits={ending: {ending: transposed_tensor} for ending in (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")},
+    ignored=(".attn.bias", ".attn.masked_bias"),
+    prefix="transformer.",
+    aliases=_GPT_NAMES,
+    defaults=_GPT_DEFAULTS,
+    assumed={
+        "activation_function": _gelu("activation_function"),
+        "scale_attn_weights": lambda _config: True,
+        "scale_attn_by_inverse_layer_idx": lambda _config: False,
+        "add_cross_attention": lambda _config: False,
+    },
+)
+
+_STARCODER = replace(
+    _GPT_2,
+    hf_classes=("GPTBigCodeForCausalLM",),
+    gguf_name="starcoder",
+    splits={},
+    defaults={**_GPT_DEFAULTS, "num_key_value_heads": 1},
+    assumed={
+        "activation_function": _gelu("activation_function"),
+        "multi_query": lambda _config: True,
+        "num_key_value_heads": lambda _config: 1,
+        "scale_attn_weights": lambda _config: True,
+        "add_cross_attention": lambda _config: False,
+    },
+)
+
+_NEOX = Architecture(
+    hf_classes=("GPTNeoXForCausalLM",),
+    gguf_name="gptneox",
+    hyperparameters=(
+        *_ROTATED,
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
+        Hyperparameter("use_parallel_residual", "bool", lambda config: config.flag("use_parallel_residual")),
+    ),
+    model_tensors=decoder_with_bias,
+    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
+    row_orders={"ATTN_QKV": ungrouped},
+    aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
+    defaults={"layer_norm_eps": 1e-5, "use_parallel_residual": True},
+    assumed={
+        "hidden_act": _gelu("hidden_act"),
+        "attention_bias": lambda _config: True,
+        "tie_word_embeddings": lambda _config: False,
+        # keys are not shared
+        "num_key_value_heads": integer("num_attention_heads"),
+    },
+)
+
+_PHI_WEIGHTS: Dimensions = {"attn_norm.weight": ("n_embd",), **ATTENTION, **_FEED_FORWARD}
+_PHI_2 = Architecture(
+    hf_classes=("PhiForCausalLM",),
+    gguf_name="phi2",
+    hyperparameters=(*_ROTATED, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
+    model_tensors=lambda config: {**decoder_with_bias(config), "output.bias": ("n_vocab",)},
+    layer_tensors={**_PHI_WEIGHTS, **biases(_PHI_WEIGHTS)},
+    defaults={"layer_norm_eps": 1e-5},
+    assumed={
+        "hidden_act": _gelu("hidden_act"),
+        "qk_layernorm": lambda _config: False,
+        "tie_word_embeddings": lambda _config: False,
+    },
+)
+
+_BLOOM = Architecture(
+    hf_classes=("BloomForCausalLM",),
+    gguf_name="bloom",
+    hyperparameters=_UNROTATED,
+    model_tensors=lambda config: {
+        **decoder_with_bias(config),
+        "token_embd_norm.weight": ("n_embd",),
+        "token_embd_norm.bias": ("n_embd",),
+    },
+    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
+    row_orders={"ATTN_QKV": ungrouped},
+    prefix="transformer.",
+    aliases={
+        "n_embed": "hidden_size",
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+        "seq_length": "max_position_embeddings",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
+    # all of them were trained on 2,048 tokens (source: the BLOOM paper), which not every config says
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "max_position_embeddings": 2048},
+    assumed={
+        "apply_residual_connection_post_layernorm": lambda _config: False,
+        "num_key_value_heads": integer("num_attention_heads"),
+    },
+)
+
+_MPT = Architecture(
+    hf_classes=("MptForCausalLM", "MPTForCausalLM"),
+    gguf_name="mpt",
+    hyperparameters=(
+        *_UNROTATED,
+        Hyperparameter("attention.clamp_kqv", "f32", number("clip_qkv")),
+        Hyperparameter("attention.max_alibi_bias", "f32", number("alibi_bias_max")),
+    ),
+    layer_tensors=_WEIGHTS,
+    sections=("attn_config",),
+    aliases={
+        "d_model": "hidden_size",
+        "n_heads": "num_attention_heads",
+        "n_layers": "num_hidden_layers",
+        "max_seq_len": "max_position_embeddings",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
+    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "alibi_bias_max": 8},
+    assumed={
+        "alibi": lambda _config: True,
+        "attn_type": lambda _config: "multihead_attention",
+        "expansion_ratio": lambda _config: 4,
+        "no_bias": lambda _config: True,
+        **dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), lambda _config: False),
+        **dict.fromkeys(("softmax_scale", "logit_scale"), lambda _config: None),
+        "num_key_value_heads": integer("num_attention_heads"),
+    },
+)
+
+
+def _expert_stack(tensor: FileTensor, name: str, config: Config) -> FileTensor:
+    """Return rows of all experts, one expert after another, as a matrix of each."""
+    n_experts = DIMENSIONS["n_expert"](config)
+    return whole_tensor(_with_experts(tensor, n_experts), name, config)
+
+
+def _transposed_experts(tensor: FileTensor, name: str, config: Config) -> StackedTensor:
+    stack = _with_experts(tensor, DIMENSIONS["n_expert"](config))
+    return StackedTensor(name, tuple(TransposedTensor(matrix, name) for matrix in matrices(stack)))
+
+
+def _with_experts(tensor: FileTensor, n_experts: int) -> FileTensor:
+    n_columns, n_rows = tensor.shape[0], tensor.shape[-1]
+    return replace(tensor, shape=(n_columns, n_rows // max(1, n_experts), n_experts))
+
+
+_DBRX = Architecture(
+    hf_classes=("DbrxForCausalLM",),
+    gguf_name="dbrx",
+    hyperparameters=(
+        *_ROTATED,
+        *EXPERTS,
+        Hyperparameter("attention.clamp_kqv", "f32", lambda config: config.optional_number("clip_qkv") or 0.0),
+    ),
+    model_tensors=decoder,
+    layer_tensors={
+        "attn_norm.weight": ("n_embd",),
+        "attn_output_norm.weight": ("n_embd",),
+        **FUSED_ATTENTION,
+        **EXPERT_FEED_FORWARD,
+    },
+    splits={
+        ".experts.mlp.w1": {".experts.mlp.w1.weight": _expert_stack},
+        ".experts.mlp.v1": {".experts.mlp.v1.weight": _expert_stack},
+        ".experts.mlp.w2": {".experts.mlp.w2.weight": _transposed_experts},
+    },
+    sections=("attn_config", "ffn_config"),
+    aliases={
+        "d_model": "hidden_size",
+        "n_heads": "num_attention_heads",
+        "n_layers": "num_hidden_layers",
+        "max_seq_len": "max_position_embeddings",
+        "kv_n_heads": "num_key_value_heads",
+        "ffn_hidden_size": "intermediate_size",
+        "moe_num_experts": "num_local_experts",
+        "moe_top_k": "num_experts_per_tok",
+    },
+    defaults={"layer_norm_eps": 1e-5},
+    assumed={
+        "ffn_act_fn": lambda _config: {"name": "silu"},
+        "moe_normalize_expert_weights": lambda _config: 1,
+        "tie_word_embeddings": lambda _config: False,
+    },
+)
+
+CLASSIC = (_GPT_2, _STARCODER, _NEOX, _PHI_2, _BLOOM, _MPT, _DBRX)
