@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantizer.architectures.architecture import Architecture
-from quantizer.architectures.bert import BERT, NOMIC
+from quantizer.architectures.bert import BERT, EUROBERT, MODERN_BERT, NOMIC
 from quantizer.architectures.classic import CLASSIC
 from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
@@ -58,6 +58,8 @@ _ENTRIES = (
     *NEMOTRON,
     *SINGLE_EXPERTS,
     *FALCON,
+    *MODERN_BERT,
+    EUROBERT,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

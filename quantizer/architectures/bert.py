@@ -1,5 +1,6 @@
-"""Encoders: BERT, DistilBERT, RoBERTa, XLM-R and their rerankers; Nomic's BERT, with rotary positions, a gated
-feed-forward and GPT-2's names of settings.
+"""Encoders. BERT, DistilBERT, RoBERTa, CamemBERT, XLM-R and their rerankers; Nomic's BERT: rotary positions, a gated
+feed-forward, GPT-2's names of settings. EuroBERT: a Llama that sees both sides. ModernBERT: windows around each token
+in two of three layers, no norm in the first.
 """
 
 from __future__ import annotations
@@ -7,13 +8,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.metadata_rows import LAYER_NORM, ROPE, SIZES, integer
-from quantizer.architectures.shapes import ATTENTION, FUSED_ATTENTION, GATED_FEED_FORWARD, Dimensions, biases
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    LAYER_NORM,
+    RMS_NORM,
+    ROPE,
+    SIZES,
+    VOCABULARY,
+    WINDOW_ROPE,
+    integer,
+    kind_of,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    FUSED_ATTENTION,
+    FUSED_FEED_FORWARD,
+    GATED_FEED_FORWARD,
+    PRE_NORMS,
+    Dimensions,
+    biases,
+)
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import positions_beyond_padding, whole_tensor
 from quantizer.errors import CheckpointError
 
-__all__ = ["BERT", "NOMIC"]
+__all__ = ["BERT", "EUROBERT", "MODERN_BERT", "NOMIC"]
 
 _RANK = 4  # llama.cpp's number for pooling by a head that ranks
 
@@ -52,6 +71,12 @@ def _labels(config: Config) -> Value:
     return [str(name) for name in names]
 
 
+_RANKER = (
+    Hyperparameter("pooling_type", "u32", lambda _config: _RANK),
+    Hyperparameter("classifier.output_labels", "str[]", _labels),
+)
+_LABELS = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+
 _BERT = Architecture(
     hf_classes=("BertModel", "BertForMaskedLM"),
     gguf_name="bert",
@@ -89,7 +114,10 @@ _DISTILLED = replace(
 )
 _ROBERTA = replace(
     _BERT,
-    hf_classes=("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
+    hf_classes=(
+        *("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
+        *("CamembertModel", "CamembertForMaskedLM"),
+    ),
     hyperparameters=(
         *(row for row in _ENCODER if row.key != "context_length"),
         Hyperparameter("context_length", "u32", _n_positions_beyond_padding),
@@ -110,14 +138,13 @@ BERT = (
     _ROBERTA,
     replace(
         _ROBERTA,
-        hf_classes=("RobertaForSequenceClassification", "XLMRobertaForSequenceClassification"),
-        hyperparameters=(
-            *_ROBERTA.hyperparameters,
-            Hyperparameter("pooling_type", "u32", lambda _config: _RANK),
-            Hyperparameter("classifier.output_labels", "str[]", _labels),
+        hf_classes=(
+            *("RobertaForSequenceClassification", "XLMRobertaForSequenceClassification"),
+            "CamembertForSequenceClassification",
         ),
+        hyperparameters=(*_ROBERTA.hyperparameters, *_RANKER),
         model_tensors=lambda config: {**_ROBERTA.model_tensors(config), **_RANKING, **biases(_RANKING)},
-        defaults={**_ROBERTA.defaults, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}},
+        defaults={**_ROBERTA.defaults, **_LABELS},
         # llama.cpp reads both texts of a pair as of the first type
         assumed={**_ROBERTA.assumed, "type_vocab_size": lambda _config: 1},
     ),
@@ -166,5 +193,123 @@ NOMIC = Architecture(
             ),
             lambda _config: False,
         ),
+    },
+)
+
+
+def _no_scaling(config: Config) -> Value:
+    kind_of(config, ("default",))
+    return None
+
+
+_UNSCALED_ROPE = (
+    Hyperparameter("rope.scaling.type", "str", _no_scaling),
+    *(row for row in ROPE if not row.key.startswith("rope.scaling.")),
+)
+
+
+def _window_pattern(config: Config) -> Value:
+    """Return which layers have a window; before transformers 5 the first of every few had none."""
+    kinds, n = config.values.get("layer_types"), config.integer("global_attn_every_n_layers")
+    if kinds is None:
+        return [bool(i % max(1, n)) for i in range(config.integer("num_hidden_layers"))]
+    return [kind == "sliding_attention" for kind in kinds]
+
+
+_MODERN_LAYER: Dimensions = {"ffn_norm.weight": ("n_embd",), **FUSED_ATTENTION, **FUSED_FEED_FORWARD}
+_LATER_MODERN_LAYER: Dimensions = {"attn_norm.weight": ("n_embd",), **_MODERN_LAYER}
+_MODERN_BERT = Architecture(
+    hf_classes=("ModernBertModel", "ModernBertForMaskedLM"),
+    gguf_name="modern-bert",
+    hyperparameters=(
+        *(row for row in _ENCODER if row.key != "attention.layer_norm_epsilon"),
+        *VOCABULARY,
+        *_UNSCALED_ROPE,
+        *WINDOW_ROPE,
+        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("norm_eps")),
+        Hyperparameter("attention.sliding_window", "u32", integer("local_attention")),
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _window_pattern),
+        Hyperparameter("hidden_activation", "str", lambda config: config.text("hidden_activation")),
+    ),
+    model_tensors=lambda _config: {
+        "token_embd.weight": ("n_embd", "n_vocab"),
+        "token_embd_norm.weight": ("n_embd",),
+        "output_norm.weight": ("n_embd",),
+    },
+    # the embeddings were just normalised
+    layer_tensors=lambda _config, i: _LATER_MODERN_LAYER if i else _MODERN_LAYER,
+    prefix="model.",
+    unused=("head.", "decoder."),
+    aliases={
+        "global_rope_theta": "rope_theta",
+        "local_rope_theta": "rope_local_base_freq",
+    },
+    defaults={
+        "norm_eps": 1e-5,
+        "rope_theta": 160_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "hidden_activation": "gelu",
+    },
+    assumed={
+        # llama.cpp has the gates of both
+        "hidden_activation": lambda config: "silu" if config.text("hidden_activation") == "silu" else "gelu",
+        **dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias"), lambda _config: False),
+    },
+)
+
+
+def _pooling_of_classifier(config: Config) -> Value:
+    """Return llama.cpp's number for what the head of a ranker reads."""
+    return 1 if config.text("classifier_pooling") == "mean" else 2
+
+
+_MODERN_RANKING: Dimensions = {**_RANKING, "cls.norm.weight": ("n_embd",), "cls.output.bias": ("n_labels",)}
+MODERN_BERT = (
+    _MODERN_BERT,
+    replace(
+        _MODERN_BERT,
+        hf_classes=("ModernBertForSequenceClassification",),
+        hyperparameters=(
+            *_MODERN_BERT.hyperparameters,
+            *_RANKER,
+            Hyperparameter("classifier.pooling_type", "u32", _pooling_of_classifier),
+        ),
+        model_tensors=lambda config: {**_MODERN_BERT.model_tensors(config), **_MODERN_RANKING},
+        splits={
+            "classifier.weight": {"classifier.out_proj.weight": whole_tensor},
+            "classifier.bias": {"classifier.out_proj.bias": whole_tensor},
+        },
+        unused=(),
+        defaults={**_MODERN_BERT.defaults, **_LABELS, "classifier_pooling": "cls"},
+        assumed={
+            **_MODERN_BERT.assumed,
+            "classifier_pooling": lambda config: "mean" if config.text("classifier_pooling") == "mean" else "cls",
+            "classifier_activation": lambda _config: "gelu",
+            "classifier_bias": lambda _config: False,
+        },
+    ),
+)
+
+EUROBERT = Architecture(
+    hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
+    gguf_name="eurobert",
+    hyperparameters=(
+        *(row for row in DECODER if not row.key.startswith("rope.")),
+        *RMS_NORM,
+        *VOCABULARY,
+        *_UNSCALED_ROPE,
+        Hyperparameter("attention.causal", "bool", lambda _config: False),
+    ),
+    model_tensors=lambda _config: {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)},
+    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+    prefix="model.",
+    unused=("lm_head.",),
+    defaults={"rms_norm_eps": 1e-5},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+        **dict.fromkeys(("attention_bias", "mlp_bias"), lambda _config: False),
     },
 )

@@ -60,6 +60,9 @@ def _listed(config: dict[str, Any]) -> dict[str, list[str]]:
 
 def _n_kinds(config: dict[str, Any]) -> int:
     """As many layers as it takes to have one of each kind."""
+    kinds = config.get("layer_types") or []
+    if kinds[:1] == ["full_attention"] and "sliding_attention" in kinds:
+        return 1 + int(kinds.index("sliding_attention"))
     for kinds in (*_listed(config).values(), *filter(None, [config.get("mlp_layer_types")])):
         return 1 + max(kinds.index(kind) for kind in set(kinds))
     starts = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")

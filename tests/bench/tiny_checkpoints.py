@@ -308,6 +308,8 @@ _PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM"}
 _FUSED = "-fused"
 _DISTILLED = {"pad_token_id": 0, "hidden_dim": 96, "intermediate_size": None}
 _ROBERTA = {"max_position_embeddings": 258, "type_vocab_size": 1, "pad_token_id": 1}
+_MODERN = {"local_attention": 16, "pad_token_id": 1, "sep_token_id": 2, "cls_token_id": 0}
+_MEAN_RANKER = {"num_labels": 2, "classifier_pooling": "mean"}
 # name -> transformers' class, what its config is told beyond `_PLAIN`, the tokenizer, how a text's vectors are pooled
 ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any], dict[str, Any]]], str]] = {
     "bert": ("BertModel", {"pad_token_id": 0}, word_pieces, "cls"),
@@ -321,6 +323,15 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "xlm-roberta-masked": ("XLMRobertaForMaskedLM", _ROBERTA, xlm_roberta, "mean"),
     "xlm-roberta-ranker": ("XLMRobertaForSequenceClassification", _ROBERTA | {"num_labels": 1}, xlm_roberta, ""),
     "nomic-bert": ("NomicBertModel", {"pad_token_id": 0}, word_pieces, "mean"),
+    "camembert": ("CamembertModel", _ROBERTA, xlm_roberta, "mean"),
+    "camembert-masked": ("CamembertForMaskedLM", _ROBERTA, xlm_roberta, "cls"),
+    "camembert-ranker": ("CamembertForSequenceClassification", _ROBERTA | {"num_labels": 1}, xlm_roberta, ""),
+    "modernbert": ("ModernBertModel", _MODERN, roberta, "cls"),
+    "modernbert-masked": ("ModernBertForMaskedLM", _MODERN | {"hidden_activation": "silu"}, roberta, "mean"),
+    "modernbert-ranker": ("ModernBertForSequenceClassification", _MODERN | {"num_labels": 1}, roberta, ""),
+    "modernbert-mean": ("ModernBertForSequenceClassification", _MODERN | _MEAN_RANKER, roberta, ""),
+    "eurobert": ("EuroBertModel", {"num_key_value_heads": 2}, roberta, "mean"),
+    "eurobert-masked": ("EuroBertForMaskedLM", {}, roberta, "lasttoken"),
 }
 # those that are the language model of one that also sees
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} | {

@@ -183,6 +183,11 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("mpt", "no_bias", False),
         ("mpt", "logit_scale", 0.5),
         ("dbrx", "moe_normalize_expert_weights", 2.0),
+        ("modernbert", "norm_bias", True),
+        ("modernbert", "hidden_activation", "relu"),
+        ("modernbert-ranker", "classifier_activation", "tanh"),
+        ("eurobert", "mlp_bias", True),
+        ("eurobert", "head_dim", 32),
     ],
 )
 def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting: str, value: object) -> None:
@@ -273,6 +278,15 @@ def test_settings_under_their_own_names_read_the_same() -> None:
     assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["nomic-bert"]["metadata"] | {
         "context_length": 2048
     }
+
+
+def test_a_modernbert_as_it_was_published_reads_the_same() -> None:
+    """Before transformers 5 both bases of its rope stood outside, and every third layer was known by its number."""
+    published = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0, "global_attn_every_n_layers": 3}
+    config = changed("modernbert", **published, rope_parameters=None, layer_types=None)
+    architecture, settings = find_architecture(config)
+    rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
+    assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["modernbert"]["metadata"]
 
 
 def test_positions_up_to_the_padding_token_stay_behind() -> None:
