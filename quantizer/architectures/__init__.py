@@ -30,6 +30,7 @@ from quantizer.architectures.mamba import JAMBA, MAMBA
 from quantizer.architectures.nemotron import NEMOTRON
 from quantizer.architectures.qwen import QWEN, QWEN35
 from quantizer.architectures.shapes import resolve_shapes
+from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
@@ -73,10 +74,7 @@ def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
     classes = values.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else ""
     if name not in ARCHITECTURES:
-        raise CheckpointError(
-            f"The architecture {name[:64] or 'of this checkpoint'} cannot be converted yet.",
-            f"Look for a GGUF of this model, or choose one of {', '.join(ARCHITECTURES)}.",
-        )
+        raise unknown_class(name, values, ARCHITECTURES)
     architecture = ARCHITECTURES[name]
     own = _language_settings(values)
     usual = {name: own[alias] for alias, name in architecture.aliases.items() if alias in own}
