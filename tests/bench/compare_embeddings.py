@@ -63,22 +63,31 @@ def through_engine(gguf: Path, case: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def largest_difference(checkpoint: Path, gguf: Path) -> float:
+    """The largest difference of any number of a vector, or of any score, as a share of the reference's range."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    case = case_for(config)
+    if "documents" in case:
+        reference, answer = reference_scores(checkpoint, case["documents"]), through_engine(gguf, case)["scores"]
+    else:
+        reference, answer = reference_vectors(checkpoint, case["inputs"]), through_engine(gguf, case)["vectors"]
+    return float(np.abs(reference - np.array(answer)).max() / (reference.max() - reference.min()))
+
+
+def case_for(config: dict[str, Any]) -> dict[str, Any]:
+    """What a model of this config.json is given: documents to rank, or texts of random ids."""
+    random = np.random.default_rng(5)
+    if config["architectures"][0].endswith("ForSequenceClassification"):
+        return {"query": _QUERY, "documents": [" ".join(random.choice(_WORDS, 2 + i)) for i in range(_N_DOCUMENTS)]}
+    return {"inputs": [random.integers(_FIRST_WORD_ID, config["vocab_size"], n).tolist() for n in _LENGTHS]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("gguf", type=Path)
     arguments = parser.parse_args()
-    config = json.loads((arguments.checkpoint / "config.json").read_text())
-    random = np.random.default_rng(5)
-    if config["architectures"][0].endswith("ForSequenceClassification"):
-        documents = [" ".join(random.choice(_WORDS, 2 + i)) for i in range(_N_DOCUMENTS)]
-        reference = reference_scores(arguments.checkpoint, documents)
-        answer = through_engine(arguments.gguf, {"query": _QUERY, "documents": documents})["scores"]
-    else:
-        ids = [random.integers(_FIRST_WORD_ID, config["vocab_size"], n).tolist() for n in _LENGTHS]
-        reference = reference_vectors(arguments.checkpoint, ids)
-        answer = through_engine(arguments.gguf, {"inputs": ids})["vectors"]
-    difference = float(np.abs(reference - np.array(answer)).max() / (reference.max() - reference.min()))
+    difference = largest_difference(arguments.checkpoint, arguments.gguf)
     print(f"largest difference {difference:.2e} of the range (limit {LIMIT:.0e})")
     return int(difference > LIMIT)
 

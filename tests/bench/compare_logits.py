@@ -55,6 +55,14 @@ def native_logits(gguf: Path, ids: list[int], adapter: Path | None = None) -> np
         return values
 
 
+def largest_difference(checkpoint: Path, gguf: Path, text: Path | None = None, adapter: Path | None = None) -> float:
+    """The largest difference of any logit as a share of the reference's range."""
+    ids = tokens_for(checkpoint, text)
+    reference = reference_logits(checkpoint, ids)
+    native = native_logits(gguf, ids, adapter)
+    return float(np.abs(reference - native).max() / (reference.max() - reference.min()))
+
+
 def child(gguf: Path, out: Path, ids: list[int], adapter: Path | None = None) -> None:
     """Decode the tokens once and save all logits."""
     import llama_cpp as native
@@ -94,10 +102,7 @@ def main() -> int:
     if arguments.child:
         child(arguments.checkpoint, arguments.gguf, arguments.child, arguments.adapter)
         return 0
-    ids = tokens_for(arguments.checkpoint, arguments.text)
-    reference = reference_logits(arguments.checkpoint, ids)
-    native = native_logits(arguments.gguf, ids, arguments.adapter)
-    difference = float(np.abs(reference - native).max() / (reference.max() - reference.min()))
+    difference = largest_difference(arguments.checkpoint, arguments.gguf, arguments.text, arguments.adapter)
     print(f"largest difference {difference:.2e} of the logit range (limit {LIMIT:.0e})")
     return int(difference > LIMIT)
 

@@ -1,0 +1,87 @@
+"""Convert checkpoints with llama.cpp's own converter, each in a process of its own, to compare the files with ours.
+
+    python tests/bench/convert_with_peer.py PATH_TO_convert_hf_to_gguf.py FOLDER CHECKPOINT ...
+
+Prints a line of JSON for each: its name, the change that it took, and the first error where none helped. The converter
+is not edited. It refuses tokenizers whose output has a hash that it does not list, as those of the tests: here the name
+of the pre-tokenizer is always the same. What else tiny checkpoints lack is in `CHANGES`, tried in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import redirect_stdout
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+PRE_TOKENIZER = "gpt-2"
+_NONE, _NO_PREDICTION, _PLAIN_VOCABULARY = "", "without prediction layers", "with GPT-2's vocabulary"
+CHANGES = (_NONE, _NO_PREDICTION, _PLAIN_VOCABULARY)
+_MAX_ERROR = 300
+
+
+def convert(checkpoint: Path, output: Path, change: str) -> str:
+    """Run the converter's own main under a change and return its error, empty for none. Changes this process."""
+    import convert_hf_to_gguf as peer
+    from conversion.base import TextModel
+
+    TextModel.get_vocab_base_pre = lambda _self, _tokenizer: PRE_TOKENIZER
+    sys.argv = ["convert", str(checkpoint), "--outtype", "f32", "--outfile", str(output)]
+    if change == _NO_PREDICTION:
+        sys.argv.append("--no-nextn")
+    if change == _PLAIN_VOCABULARY:
+        find = peer.get_model_class
+        peer.get_model_class = lambda *names, **options: _with_vocabulary(
+            find(*names, **options), TextModel._set_vocab_gpt2
+        )
+    logged = [""]
+    peer.logger.error = lambda text, *values: logged.append(text % values if values else text)
+    try:
+        with redirect_stdout(sys.stderr):
+            peer.main()
+    except (Exception, SystemExit) as error:
+        return (logged[-1] or f"{type(error).__name__}: {error}")[:_MAX_ERROR]
+    return ""
+
+
+def _with_vocabulary(kind: Any, set_vocab: Any) -> Any:
+    kind.set_vocab = set_vocab
+    return kind
+
+
+def attempt(checkpoint: Path, output: Path, change: str) -> str:
+    """Convert in a fork, so that neither a crash nor a change stays."""
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+            return pool.submit(convert, checkpoint, output, change).result()
+    except BrokenExecutor as error:
+        return str(error)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("checkpoints", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    os.environ["NO_LOCAL_GGUF"] = ""
+    sys.path[:0] = [str(arguments.peer.parent / "gguf-py"), str(arguments.peer.parent)]
+    import conversion.base  # noqa: F401  # slow, and once for all forks
+
+    for checkpoint in arguments.checkpoints:
+        errors: list[str] = []
+        for change in CHANGES:
+            errors.append(attempt(checkpoint, arguments.folder / f"{checkpoint.name}.gguf", change))
+            if not errors[-1]:
+                break
+        found = {"name": checkpoint.name, "change": change, "error": errors[0] if errors[-1] else ""}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The judgement of tests/bench/class_table.py: what is equal, what is explained, and what makes it exit with 1."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.bench.class_rows import (
+    Cell,
+    Row,
+    attempted,
+    difference_cell,
+    exit_code,
+    peer_cell,
+    plan_cell,
+    refusal_cell,
+    table,
+    types_cell,
+)
+from tests.bench.compare_files import Difference, Values, compare_keys, compare_tensors
+from tests.bench.explained_differences import reason_for
+
+
+def floats(*numbers: float) -> Values:
+    return Values("F32", (len(numbers),), np.array(numbers, np.float32).tobytes())
+
+
+def next_to(number: float, n_steps: int) -> float:
+    for _ in range(n_steps):
+        number = float(np.nextafter(np.float32(number), np.float32(math.inf)))
+    return number
+
+
+def row(**cells: Cell) -> Row:
+    return Row("llama", "LlamaForCausalLM", "llama", cells)
+
+
+def test_the_last_bit_of_a_value_may_differ() -> None:
+    assert not list(compare_tensors({"a": floats(1.0, -2.0)}, {"a": floats(next_to(1.0, 1), next_to(-2.0, 1))}))
+    assert not list(compare_tensors({"a": floats(0.0)}, {"a": floats(-0.0)}))
+
+
+@pytest.mark.parametrize("number", [1.0, -1.0, 0.0])
+def test_two_bits_of_a_value_may_not(number: float) -> None:
+    (found,) = compare_tensors({"a": floats(number)}, {"a": floats(next_to(number, 2))})
+    assert found == Difference("a", "values up to 2 steps apart")
+
+
+def test_blocks_are_equal_or_not() -> None:
+    mine, theirs = (Values("Q8_0", (32, 1), bytes([last] * 34)) for last in (0, 1))
+    assert [difference.key for difference in compare_tensors({"a": mine}, {"a": theirs})] == ["a"]
+    assert not list(compare_tensors({"a": mine}, {"a": mine}))
+
+
+def test_a_tensor_of_another_shape_or_name_is_told() -> None:
+    found = compare_tensors({"a": floats(1.0), "b": floats(1.0)}, {"a": floats(1.0, 2.0), "c": floats(1.0)})
+    assert [difference.text for difference in found] == ["F32 1 for F32 2", "only in ours", "only in theirs"]
+
+
+def test_keys_that_differ_are_told_and_equal_ones_are_not() -> None:
+    found = compare_keys({"same": [1, 2], "other": 1, "ours": True}, {"same": [1, 2], "other": 2, "theirs": "x"})
+    assert list(found) == [
+        Difference("other", "1 for 2"),
+        Difference("ours", "True for nothing"),
+        Difference("theirs", "nothing for 'x'"),
+    ]
+
+
+def test_a_difference_is_explained_only_as_it_is_known() -> None:
+    known = Difference("ssm_a", "values up to 2 steps apart")
+    assert reason_for("mamba", known)
+    assert reason_for("llama", known) is None
+    assert reason_for("mamba", Difference("ssm_a", "only in ours")) is None
+
+
+def test_a_row_of_the_peer_is_right_where_all_is_explained() -> None:
+    known, unknown = Difference("attention.key_length", "16 for nothing"), Difference("block_count", "3 for 4")
+    assert peer_cell("llama", "", []) == Cell("ok")
+    assert peer_cell("llama", "without prediction layers", [known]).text == "ok: 1 explained, without prediction layers"
+    assert peer_cell("llama", "", [known, unknown]).text == "block_count: 3 for 4"
+    assert not peer_cell("llama", "", [known, unknown]).is_ok
+
+
+def test_a_refusal_of_the_peer_needs_a_reason_too() -> None:
+    assert refusal_cell("KeyError: 'rotary_pct'").is_ok
+    assert not refusal_cell("KeyError: 'vocab_size'").is_ok
+
+
+def test_other_types_must_have_been_told() -> None:
+    warning = "25 of 40 tensors have rows that are no whole blocks of Q4_K and become Q5_0: token_embd.weight."
+    assert types_cell("Q4_K_M", ("F32", "Q4_K", "Q6_K"), ()) == Cell("ok")
+    assert types_cell("Q4_K_M", ("F32", "Q5_0"), (warning,)) == Cell("ok: Q5_0 instead")
+    assert not types_cell("Q4_K_M", ("F32", "Q5_0"), ()).is_ok
+
+
+def test_a_plan_may_be_off_by_three_percent() -> None:
+    real = {"weights": 1000.0, "caches": 0.0}
+    assert plan_cell(real, real) == Cell("ok")
+    assert plan_cell(real | {"weights": 971.0}, real).text == "ok: 2.9% off"
+    assert plan_cell(real | {"weights": 960.0}, real) == Cell("weights: 960 for 1,000", False)
+    assert not plan_cell(real | {"caches": 1.0}, real).is_ok
+
+
+def test_logits_that_are_no_numbers_are_wrong() -> None:
+    assert difference_cell(2e-3).is_ok
+    assert not difference_cell(2.1e-3).is_ok
+    assert not difference_cell(math.nan).is_ok
+
+
+def test_an_error_is_a_cell() -> None:
+    assert attempted(lambda: Cell(str(1 // 0))) == Cell("ZeroDivisionError: integer division or modulo by zero", False)
+
+
+def test_one_wrong_cell_makes_it_exit_with_1() -> None:
+    assert exit_code([row(a=Cell("ok"), b=Cell("ok: 1 explained"))]) == 0
+    assert exit_code([row(a=Cell("ok")), row(a=Cell("ok"), b=Cell("x", False))]) == 1
+
+
+def test_the_table_ends_with_what_explains_it() -> None:
+    text = table([row(a=Cell("ok", True, ("why",))), row(a=Cell("x | y", False, ("why",)), b=Cell("ok"))])
+    assert text.splitlines() == [
+        "| checkpoint | class | architecture | a | b |",
+        "|---|---|---|---|---|",
+        "| llama | LlamaForCausalLM | llama | ok |  |",
+        "| llama | LlamaForCausalLM | llama | x \\| y | ok |",
+        "",
+        "   2 × why",
+    ]
