@@ -87,13 +87,11 @@ _MAX_TEMPLATES = 64
 def read_chat_templates(folder: TokenizerFolder) -> dict[str, str]:
     """Return templates by name, "default" being the one without; files go before settings, as they do in transformers.
 
-    Raises CheckpointError for files and settings that hold no text.
+    With `chat_template.jinja` those of the settings do not count at all. Raises CheckpointError for files and settings
+    that hold no text.
     """
-    templates = _in_settings(folder.settings.values.get("chat_template"))
-    whole = folder.file("chat_template.json")
-    if whole is not None:
-        templates |= _in_settings(read_object(whole).get("chat_template"))
     main = folder.file("chat_template.jinja")
+    templates = {} if main else _json_templates(folder)
     files = {DEFAULT_TEMPLATE: main} if main else {}
     files |= {path.stem: path for path in sorted((folder.path / "additional_chat_templates").glob("*.jinja"))}
     templates |= {name: read_text(path, _MAX_TEMPLATE_BYTES) for name, path in files.items()}
@@ -102,11 +100,21 @@ def read_chat_templates(folder: TokenizerFolder) -> dict[str, str]:
     return templates
 
 
+def _json_templates(folder: TokenizerFolder) -> dict[str, str]:
+    """Return the templates of JSON files: the tokenizer's, else the processor's; a file of its own precedes both."""
+    templates = _in_settings(folder.settings.values.get("chat_template"))
+    if not templates:
+        templates = _in_settings(_optional_object(folder.path / "processor_config.json").get("chat_template"))
+    return templates | _in_settings(_optional_object(folder.path / "chat_template.json").get("chat_template"))
+
+
 def _in_settings(setting: object) -> dict[str, str]:
     if setting is None:
         return {}
     if isinstance(setting, str):
         return {DEFAULT_TEMPLATE: setting}
+    if isinstance(setting, dict):
+        setting = [{"name": name, "template": template} for name, template in setting.items()]
     if not isinstance(setting, list) or not all(isinstance(entry, dict) for entry in setting):
         raise unsound("The chat template")
     return dict(map(_named, setting))

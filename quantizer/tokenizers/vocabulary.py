@@ -148,7 +148,7 @@ def vocabulary_entries(vocabulary: TokenizerVocabulary) -> Iterator[Entry]:
 
 
 def _chat_templates(vocabulary: TokenizerVocabulary) -> Iterator[Entry]:
-    named = {re.sub(r"[^A-Za-z0-9]", "_", name): text for name, text in vocabulary.chat_templates.items()}
+    named = {re.sub(r"[^A-Za-z0-9]", "_", name): text for name, text in vocabulary.chat_templates.items() if name}
     if DEFAULT_TEMPLATE in named:
         yield encode_entry(_CHAT_TEMPLATE, named.pop(DEFAULT_TEMPLATE), "str")
     if named:
