@@ -15,16 +15,16 @@ from quantizer.architectures.bert import BERT, EUROBERT, MODERN_BERT, NOMIC
 from quantizer.architectures.classic import CLASSIC
 from quantizer.architectures.deepseek import DEEPSEEK
 from quantizer.architectures.dense import DENSE
-from quantizer.architectures.experts import SINGLE_EXPERTS
-from quantizer.architectures.falcon import FALCON
 from quantizer.architectures.ernie import ERNIE
 from quantizer.architectures.exaone import EXAONE
+from quantizer.architectures.experts import SINGLE_EXPERTS
+from quantizer.architectures.falcon import FALCON
 from quantizer.architectures.gemma import GEMMA
 from quantizer.architectures.glm import GLM
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.granite import GRANITE
-from quantizer.architectures.lfm import LFM
 from quantizer.architectures.hunyuan import HUNYUAN
+from quantizer.architectures.lfm import LFM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
 from quantizer.architectures.nemotron import NEMOTRON
@@ -77,12 +77,10 @@ def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
         raise unknown_class(name, values, ARCHITECTURES)
     architecture = ARCHITECTURES[name]
     own = _language_settings(values)
-    usual = {name: own[alias] for alias, name in architecture.aliases.items() if alias in own}
-    config = Config({**_counted(own), **architecture.defaults, **usual, **own})
-    architecture = architecture.variant(config) or architecture
     parts = (*(_said(Config(own).section(name).values) for name in architecture.sections), own)
     named = [setting for part in parts for setting in _usual(part, architecture.aliases).items()]
-    config = Config({**architecture.defaults, **dict(named)})
+    config = Config({**_counted(own), **architecture.defaults, **dict(named)})
+    architecture = architecture.variant(config) or architecture
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
         raise CheckpointError(f"config.json has num_hidden_layers = {n_layers}.", "Check config.json.")
@@ -111,6 +109,8 @@ def _counted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of layers where config.json has only a list of them, as transformers saves Nemotron-H."""
     kinds = values.get("layers_block_type")
     return {"num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}
+
+
 def _usual(values: dict[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings, under their usual names too."""
     return {name: values[alias] for alias, name in aliases.items() if alias in values} | values
