@@ -20,6 +20,7 @@ from quantizer.architectures.exaone import EXAONE
 from quantizer.architectures.experts import SINGLE_EXPERTS
 from quantizer.architectures.falcon import FALCON
 from quantizer.architectures.gemma import GEMMA
+from quantizer.architectures.gemma3n import GEMMA_3N, GEMMA_4
 from quantizer.architectures.glm import GLM
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.granite import GRANITE
@@ -41,6 +42,8 @@ _ENTRIES = (
     *LLAMA_LIKE,
     *QWEN,
     *GEMMA,
+    GEMMA_3N,
+    *GEMMA_4,
     *DENSE,
     *CLASSIC,
     *DEEPSEEK,

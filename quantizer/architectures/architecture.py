@@ -52,6 +52,10 @@ class Architecture:
     # row of metadata (with its whole key) -> ending of the tensor of each layer that holds one of its numbers
     layer_numbers: Mapping[str, str] = field(default_factory=dict)
     generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
+    # tensors that llama.cpp reads although it does not use them -> those that are written where a checkpoint lacks them
+    borrowed: Callable[[Config], Mapping[str, str]] = lambda _config: {}
+    # endings of llama.cpp's names beyond .weight and .bias
+    suffixes: tuple[str, ...] = ()
     # endings of source tensors that the runtime computes itself
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
     # prefix of the names of the body in a class with a head

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection
 
 from quantizer.architectures.architecture import Hyperparameter, Value
-from quantizer.architectures.shapes import head_size
+from quantizer.architectures.shapes import head_size, n_feed_forward
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import GeneratedTensor
 from quantizer.errors import CheckpointError
@@ -197,7 +197,7 @@ SIZES = (
     Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
     Hyperparameter("context_length", "u32", integer("max_position_embeddings")),
     Hyperparameter("embedding_length", "u32", integer("hidden_size")),
-    Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
+    Hyperparameter("feed_forward_length", "u32", n_feed_forward),
 )
 _HEADS = (
     Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),

@@ -37,6 +37,7 @@ __all__ = [
     "decoder_with_bias",
     "head_size",
     "matrices",
+    "n_feed_forward",
     "resolve_shapes",
 ]
 
@@ -67,6 +68,14 @@ def head_size(config: Config) -> int:
     return config.integer("hidden_size") // n_heads
 
 
+def n_feed_forward(config: Config) -> int:
+    """Return the width of the feed-forwards, which may be listed layer by layer. Raises CheckpointError for several."""
+    widths = config.values.get("intermediate_size")
+    if isinstance(widths, list) and widths and all(width == widths[0] for width in widths):
+        return Config({"intermediate_size": widths[0]}).integer("intermediate_size")
+    return config.integer("intermediate_size")
+
+
 def _n_query(config: Config) -> int:
     return head_size(config) * config.integer("num_attention_heads")
 
@@ -94,7 +103,7 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_positions": lambda config: config.integer("max_position_embeddings"),
     "n_token_types": lambda config: config.integer("type_vocab_size"),
     "n_labels": lambda config: len(config.section("id2label").values),
-    "n_ff": lambda config: config.integer("intermediate_size"),
+    "n_ff": n_feed_forward,
     "2 n_ff": lambda config: 2 * config.integer("intermediate_size"),
     "n_head": head_size,
     "n_query": _n_query,
@@ -141,6 +150,9 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     ),
     # GPT-2's rule for a width that the config leaves open
     "n_ff_wide": lambda config: config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size"),
+    "2 n_ff_expert": lambda config: 2 * config.integer("moe_intermediate_size"),
+    "n_per_layer": lambda config: config.integer("hidden_size_per_layer_input"),
+    "n_per_layers": lambda config: config.integer("hidden_size_per_layer_input") * config.integer("num_hidden_layers"),
 }
 
 PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}

@@ -20,6 +20,7 @@ from quantizer.write.dtype_conversion import to_float32
 
 __all__ = [
     "Cut",
+    "ExtendedTensor",
     "MappedTensor",
     "ReorderedColumns",
     "RowFactors",
@@ -123,7 +124,9 @@ def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
 
 
 # A fused tensor, the name of a part and the config -> that part.
-Cut: TypeAlias = Callable[[FileTensor, str, Config], "FileTensor | RearrangedTensor | StackedTensor | TransposedTensor"]
+Cut: TypeAlias = Callable[
+    [FileTensor, str, Config], "FileTensor | ExtendedTensor | RearrangedTensor | StackedTensor | TransposedTensor"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,31 @@ class StackedTensor:
         """Yield the rows of all parts; a slab may hold the end of one and the start of the next."""
         pieces = (piece for part in self.parts for piece in part.slabs(rows_per_slab))
         return _recut(pieces, self.stored.row_bytes(self.shape[0]) * rows_per_slab)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendedTensor:
+    """A matrix of `n_rows`, where those that its origin lacks are its first row."""
+
+    origin: FileTensor
+    name: str
+    n_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.origin.shape[0], self.n_rows)
+
+    @property
+    def stored(self) -> TensorType:
+        return self.origin.stored
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        yield from _recut(self._pieces(rows_per_slab), self.stored.row_bytes(self.shape[0]) * rows_per_slab)
+
+    def _pieces(self, rows_per_slab: int) -> Iterator[bytes]:
+        yield from self.origin.slabs(rows_per_slab)
+        for _ in range(self.origin.shape[-1], self.n_rows):
+            yield from self.origin.rows(0, 1).slabs(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from quantizer.architectures.shapes import Stack
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
 from quantizer.convert.derived_tensors import (
+    ExtendedTensor,
     MappedTensor,
     ReorderedColumns,
     ScaledRows,
@@ -26,7 +27,7 @@ from quantizer.convert.derived_tensors import (
     TransposedTensor,
     rearrange_rows,
 )
-from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
+from quantizer.convert.source_model import FileTensor, RearrangedTensor, RenamedTensor, SourceTensor
 from quantizer.errors import CheckpointError
 
 __all__ = ["map_tensors"]
@@ -35,7 +36,7 @@ __all__ = ["map_tensors"]
 _LANGUAGE_MODEL = "language_model."
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 
-_Origin: TypeAlias = FileTensor | RearrangedTensor | StackedTensor | TransposedTensor
+_Origin: TypeAlias = FileTensor | ExtendedTensor | RearrangedTensor | StackedTensor | TransposedTensor
 _Tensor = TypeVar("_Tensor")
 
 
@@ -53,7 +54,8 @@ def map_tensors(
     names, needed = _name_map(architecture, config), needed_tensors(architecture, config)
     placed: dict[str, SourceTensor] = {}
     for name, tensor in named.items():
-        kind, new_name = names.get_type_and_name(name, try_suffixes=(".weight", ".bias")) or (None, "")
+        suffixes = (".weight", ".bias", *architecture.suffixes)
+        kind, new_name = names.get_type_and_name(name, try_suffixes=suffixes) or (None, "")
         if kind is None:
             raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
         if kind.name in architecture.reshaped and new_name in needed:
@@ -61,6 +63,9 @@ def map_tensors(
         _put(placed, new_name, _placed(tensor, new_name, kind.name, config, architecture))
     for generated in architecture.generate(config):
         _put(placed, generated.name, generated)
+    for new_name, lender in architecture.borrowed(config).items():
+        if new_name not in placed and lender in placed:
+            placed[new_name] = RenamedTensor(placed[lender], new_name)
     _check_shapes(placed, needed)
     return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
 

@@ -19,7 +19,7 @@ from quantizer.architectures import find_architecture
 # what says nothing of the model, or is said for every layer
 _DROPPED = re.compile(
     r".*(dropout|init|router_|use_cache|output_|chunk_size|transformers_version|_token_id|_token_index).*"
-    r"|(mlp_)?layer_types|moe_layer_end_index|no_rope_layers|moe_layers|dtype|mlp_bias|vision_config"
+    r"|(mlp_)?layer_types|moe_layer_end_index|no_rope_layers|moe_layers|dtype|mlp_bias|(vision|audio)_config"
 )
 _SECTIONS = ("text_config", "attn_config", "ffn_config")
 _WIDTHS = {"hidden_size", "dim", "n_embd", "d_model"}
@@ -39,9 +39,14 @@ def outline(folder: Path) -> dict[str, Any]:
 
 
 def _shortened(config: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in config.items() if not _DROPPED.fullmatch(key) and value is not None}
+    shares = "num_kv_shared_layers" in config  # then layers differ by more than their kind
+    kept = {
+        key: value
+        for key, value in config.items()
+        if (not _DROPPED.fullmatch(key) or (shares and key == "layer_types")) and value is not None
+    }
     kept |= {key: _shortened(value) for key, value in kept.items() if key in _SECTIONS}
-    if not kept.keys() & _WIDTHS:
+    if shares or not kept.keys() & _WIDTHS:
         return kept
     n_layers = _n_kinds(config)
     listed = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -171,6 +172,32 @@ _TWICE_AS_LONG = {"max_position_embeddings": 512, "qk_rope_head_dim": 16} | {
     "rope_parameters": _LONG | {"original_max_position_embeddings": 256}
 }
 _EXPANDED = {key: value for key, value in _UNROUTED.items() if key != "n_shared_experts"} | {"q_lora_rank": 24}
+_LAYERED = {"head_dim": 32, "sliding_window": 40, "vocab_size_per_layer_input": 256, "pad_token_id": 0}
+_GEMMA_3N = _LAYERED | {"num_hidden_layers": 25, "num_kv_shared_layers": 5, "intermediate_size": 512}
+_GEMMA_4 = (
+    _LAYERED
+    | {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": N_VOCAB}
+    | {
+        "global_head_dim": 64,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
+)
+_GEMMA_4_SHARED = _GEMMA_4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "final_logit_softcapping": 30.0}
+_GEMMA_4_LARGE = (
+    _GEMMA_4
+    | {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True}
+    | {
+        "num_global_key_value_heads": 1,
+    }
+)
+_GEMMA_4_UNIFIED = {key: value for key, value in _GEMMA_4_LARGE.items() if "per_layer" not in key}
+_GEMMA_4_EXPERTS = (
+    _GEMMA_4_LARGE
+    | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2}
+    | {
+        "moe_intermediate_size": 48,
+    }
+)
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -200,6 +227,13 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7}),
     "gemma3-linear": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7, "rope_parameters": _WINDOWED}),
     "gemma3-seeing": ("Gemma3TextConfig", _GEMMA),
+    "gemma3n": ("Gemma3nTextConfig", _GEMMA_3N),
+    "gemma4": ("Gemma4TextConfig", _GEMMA_4_SHARED),
+    "gemma4-large": ("Gemma4TextConfig", _GEMMA_4_LARGE),
+    "gemma4-experts": ("Gemma4TextConfig", _GEMMA_4_EXPERTS),
+    "gemma3n-seeing": ("Gemma3nTextConfig", _GEMMA_3N),
+    "gemma4-seeing": ("Gemma4TextConfig", _GEMMA_4_SHARED),
+    "gemma4-unified": ("Gemma4UnifiedTextConfig", _GEMMA_4_UNIFIED),
     "mistral3-seeing": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
     "phi": ("Phi3Config", {"sliding_window": None}),
     "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
@@ -306,6 +340,9 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
 _PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM"}
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
+# those in which an activation that llama.cpp rounds would grow from layer to layer: what each layer adds is small
+_CALM = ("gemma3n", "gemma4")
+_CALMED = 0.2
 _DISTILLED = {"pad_token_id": 0, "hidden_dim": 96, "intermediate_size": None}
 _ROBERTA = {"max_position_embeddings": 258, "type_vocab_size": 1, "pad_token_id": 1}
 _MODERN = {"local_attention": 16, "pad_token_id": 1, "sep_token_id": 2, "cls_token_id": 0}
@@ -335,6 +372,9 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
 }
 # those that are the language model of one that also sees
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} | {
+    "gemma3n-seeing": "Gemma3nConfig",
+    "gemma4-seeing": "Gemma4Config",
+    "gemma4-unified": "Gemma4UnifiedConfig",
     "qwen35-seeing": "Qwen3_5Config",
     "qwen35moe-seeing": "Qwen3_5MoeConfig",
     "llama4-seeing": "Llama4Config",
@@ -349,6 +389,23 @@ _QWEN_VISION = {"hidden_size": 32, "intermediate_size": 48, "depth": 1, "num_hea
     "num_position_embeddings": 16,
     "out_hidden_size": _PLAIN["hidden_size"],
 }
+# what the towers of these are told, the vision first; Gemma 3n's needs timm
+_TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "qwen": (_QWEN_VISION,),
+    "gemma3n": (
+        {"hidden_size": 32, "architecture": "resnet18"},
+        {"hidden_size": 32, "conf_num_hidden_layers": 1, "conf_num_attention_heads": 2},
+    ),
+    "gemma4-seeing": (
+        _VISION | {"num_key_value_heads": 2},
+        {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32}
+        | {"subsampling_conv_channels": [8, 8]},
+    ),
+    "gemma4-unified": (
+        {"mm_embed_dim": 64, "mm_posemb_size": 16, "output_proj_dims": 64, "patch_size": 4},
+        {"audio_embed_dim": 64},
+    ),
+}
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 
 
@@ -362,8 +419,9 @@ def write(name: str, folder: Path) -> None:
     config = getattr(transformers, config_name)(**deepcopy(_PLAIN | changes))
     kind = transformers.AutoModelForCausalLM
     if name in SEEING:
-        vision = _QWEN_VISION if name.startswith("qwen") else _VISION
-        config = getattr(transformers, SEEING[name])(text_config=config, vision_config=vision)
+        towers = next((towers for start, towers in _TOWERS.items() if name.startswith(start)), (_VISION,))
+        named = dict(zip(("vision_config", "audio_config"), towers, strict=False))
+        config = getattr(transformers, SEEING[name])(text_config=config, **named)
         kind = transformers.AutoModelForImageTextToText
     _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
     if name in _PUBLISHED_AS:
@@ -395,15 +453,14 @@ def write_encoder(name: str, folder: Path) -> None:
 def _save(build: Callable[[], Any], folder: Path, spread: float = 0.08) -> None:
     torch.manual_seed(7)
     model = build()
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         parameter.data += torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else spread)
+        if folder.name.startswith(_CALM) and re.search(r"\.post_\w*norm", name):
+            parameter.data *= _CALMED
     # biases of experts are no parameters
     for name, values in model.named_buffers():
         if name.endswith("bias"):
             values += torch.randn_like(values) * 0.3
-    for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
-            buffer += torch.randn_like(buffer) * 0.3
     model.save_pretrained(folder, save_original_format=not folder.name.endswith(_FUSED))
 
 
