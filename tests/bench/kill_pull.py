@@ -111,9 +111,9 @@ def main() -> None:
             n_complete, faults, lost = _killings(killing, chance, options.kills, longest_s=_LONGEST_S)
             n_sent = hub.n_sent()
             print(f"{options.kills} kills, {n_complete} downloads completed, {len(faults)} of them wrong")
-            print(
-                f"fetched again by the run after: at most {max(lost):,} bytes, {sum(lost) / len(lost):,.0f} on average"
-            )
+            if lost:  # on a busy machine every kill may come before the first byte
+                mean = sum(lost) / len(lost)
+                print(f"fetched again by the run after: at most {max(lost):,} bytes, {mean:,.0f} on average")
             print(f"the server sent {n_sent:,} bytes for {n_complete} files of {len(data):,}, and what is left")
             hub.log.clear()
             four = Killing(hub, data, Path(made, "four"))
