@@ -1,4 +1,5 @@
-"""EXAONE 4 and K-EXAONE: norms of single heads, and rotations in layers with a window only, where there are any.
+"""EXAONE 3 and 3.5, Llama's layers under names of their own; EXAONE 4 and K-EXAONE: norms of single heads, and
+rotations in layers with a window only, where there are any.
 
 EXAONE 4 normalises after attention and feed-forward. llama.cpp gives windows to its 64 layers alone: the 1.2B has none.
 K-EXAONE normalises before, and has experts after its first layers; the layers that predict several tokens stay behind.
@@ -12,6 +13,7 @@ from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
     RMS_NORM,
+    ROTATED,
     VOCABULARY,
     WINDOW,
     WINDOW_PATTERN,
@@ -117,4 +119,18 @@ _K_EXAONE = Architecture(
     },
 )
 
-EXAONE = (_EXAONE, _K_EXAONE)
+_EXAONE_3 = Architecture(
+    hf_classes=("ExaoneForCausalLM",),
+    gguf_name="exaone",
+    hyperparameters=DECODER + RMS_NORM + ROTATED,
+    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+    generate=llama3_factors,
+    aliases={
+        "num_layers": "num_hidden_layers",
+        "layer_norm_epsilon": "rms_norm_eps",
+        "activation_function": "hidden_act",
+    },
+    assumed={"hidden_act": lambda _config: "silu", "partial_rotary_factor": lambda _config: 1.0},
+)
+
+EXAONE = (_EXAONE, _K_EXAONE, _EXAONE_3)

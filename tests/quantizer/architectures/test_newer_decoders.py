@@ -54,6 +54,11 @@ def test_a_setting_that_llama_cpp_would_not_follow_is_refused(name: str, setting
         find_architecture(OUTLINES[name]["config"] | {setting: value})
 
 
+def test_a_setting_under_a_name_of_its_own_is_refused_by_the_usual_one() -> None:
+    with pytest.raises(CheckpointError, match="hidden_act = gelu"):
+        find_architecture(OUTLINES["exaone"]["config"] | {"activation_function": "gelu"})
+
+
 @pytest.mark.parametrize(
     "name", ["glm", "glm4moe", "glm4moe-lite", "youtu", "seed-oss", "jais2", "hunyuan", "hunyuan-moe", "ernie45-moe"]
 )
