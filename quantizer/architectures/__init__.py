@@ -28,14 +28,16 @@ from quantizer.architectures.hunyuan import HUNYUAN
 from quantizer.architectures.lfm import LFM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
+from quantizer.architectures.metadata_rows import no_factors
 from quantizer.architectures.nemotron import NEMOTRON
 from quantizer.architectures.qwen import QWEN, QWEN35
 from quantizer.architectures.shapes import resolve_shapes
 from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import GeneratedTensor
 from quantizer.errors import CheckpointError
 
-__all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "needed_tensors"]
+__all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "generated_tensors", "needed_tensors"]
 
 _MAX_LAYERS = 512
 _ENTRIES = (
@@ -99,6 +101,11 @@ def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tupl
         for i in range(config.integer("num_hidden_layers"))
         for name, shape in resolve_shapes(of_layers(config, i) if callable(of_layers) else of_layers, config).items()
     }
+
+
+def generated_tensors(architecture: Architecture, config: Config) -> list[GeneratedTensor]:
+    """Return the tensors that no checkpoint has. Raises CheckpointError for a rope scaling that the graph lacks."""
+    return (architecture.generate or no_factors)(config)
 
 
 def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:

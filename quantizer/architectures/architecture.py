@@ -51,7 +51,8 @@ class Architecture:
     stacks: tuple[Stack, ...] = ()
     # row of metadata (with its whole key) -> ending of the tensor of each layer that holds one of its numbers
     layer_numbers: Mapping[str, str] = field(default_factory=dict)
-    generate: Callable[[Config], list[GeneratedTensor]] = lambda _config: []
+    # None: none, and a rope scaling that needs some is refused
+    generate: Callable[[Config], list[GeneratedTensor]] | None = None
     # tensors that llama.cpp reads although it does not use them -> those that are written where a checkpoint lacks them
     borrowed: Callable[[Config], Mapping[str, str]] = lambda _config: {}
     # endings of llama.cpp's names beyond .weight and .bias

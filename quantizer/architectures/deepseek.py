@@ -20,7 +20,6 @@ from quantizer.architectures.metadata_rows import (
     VOCABULARY,
     integer,
     long_factors,
-    no_factors,
     number,
     rope_of,
 )
@@ -220,7 +219,6 @@ DEEPSEEK = (
     replace(
         _V3,
         hf_classes=("Glm4MoeLiteForCausalLM",),
-        generate=no_factors,
         defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
         assumed={
             **_V3.assumed,
@@ -233,7 +231,6 @@ DEEPSEEK = (
     replace(
         _V3,
         hf_classes=("YoutuForCausalLM",),
-        generate=no_factors,
         hyperparameters=(
             *(row for row in _ROWS if row not in (*EXPERTS, *EXPERT_CHOICE)),
             Hyperparameter("leading_dense_block_count", "u32", integer("num_hidden_layers")),

@@ -28,7 +28,6 @@ from quantizer.architectures.metadata_rows import (
     kind_of,
     llama3_factors,
     long_factors,
-    no_factors,
     partly_rotated,
     windows_but_every,
 )
@@ -219,7 +218,6 @@ _SEED = Architecture(
         **attention_biases(config, by_default=True),
         **GATED_FEED_FORWARD,
     },
-    generate=no_factors,
     assumed={
         "hidden_act": lambda _config: "silu",
         "attention_out_bias": lambda _config: False,
@@ -234,7 +232,6 @@ _JAIS = Architecture(
     hyperparameters=(*DECODER, *LAYER_NORM, *ROTATED),
     model_tensors=decoder_with_bias,
     layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-    generate=no_factors,
     assumed={
         "hidden_act": lambda _config: "relu2",
         "attention_bias": lambda _config: True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
 from quantizer.architectures.deepseek import SHARED_EXPERTS
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, no_factors
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer
 from quantizer.architectures.shapes import (
     ATTENTION,
     DIMENSIONS,
@@ -45,7 +45,6 @@ ERNIE = (
         gguf_name="ernie4_5",
         hyperparameters=DECODER + RMS_NORM,
         layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-        generate=no_factors,
         defaults=_DEFAULTS,
         assumed=_ASSUMED,
     ),
@@ -71,7 +70,6 @@ ERNIE = (
             **FUSED_EXPERTS,
         },
         stacks=NUMBERED_EXPERTS,
-        generate=no_factors,
         # prediction of several tokens
         unused=tuple(f"model.mtp_{part}." for part in ("block", "emb_norm", "hidden_norm", "linear_proj")),
         aliases={

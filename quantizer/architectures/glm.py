@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
 from quantizer.architectures.deepseek import EXPERT_CHOICE, SHARED_EXPERTS
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, no_factors, partly_rotated
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, partly_rotated
 from quantizer.architectures.shapes import (
     ATTENTION,
     EXPERT_FEED_FORWARD,
@@ -60,7 +60,6 @@ _GLM = Architecture(
         **attention_biases(config, by_default=True),
         **FUSED_FEED_FORWARD,
     },
-    generate=no_factors,
     assumed={**_SILU, "head_dim": _head_size_of_equal_shares},
 )
 
@@ -77,7 +76,6 @@ _GLM_4_5 = Architecture(
     layer_tensors=_layer,
     splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **FUSED_EXPERTS},
     stacks=NUMBERED_EXPERTS,
-    generate=no_factors,
     leaves_later_layers=True,
     defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
     assumed={**_SILU, "scoring_func": lambda _config: "sigmoid"},

@@ -16,7 +16,6 @@ from quantizer.architectures.metadata_rows import (
     RMS_NORM,
     integer,
     kind_of,
-    no_factors,
     rope_base,
     rope_of,
 )
@@ -89,7 +88,6 @@ HUNYUAN = (
         gguf_name="hunyuan-dense",
         hyperparameters=_ROWS,
         layer_tensors={**_LAYER, **GATED_FEED_FORWARD},
-        generate=no_factors,
         assumed=_ASSUMED,
     ),
     Architecture(
@@ -114,7 +112,6 @@ HUNYUAN = (
         },
         stacks=NUMBERED_EXPERTS,
         splits=FUSED_EXPERTS,
-        generate=no_factors,
         assumed={
             **_ASSUMED,
             "moe_intermediate_size": _as_everywhere(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from quantizer.architectures import Architecture, needed_tensors
+from quantizer.architectures import Architecture, generated_tensors, needed_tensors
 from quantizer.architectures.shapes import Stack
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
@@ -61,7 +61,7 @@ def map_tensors(
         if kind.name in architecture.reshaped and new_name in needed:
             tensor = _reshaped(tensor, needed[new_name])
         _put(placed, new_name, _placed(tensor, new_name, kind.name, config, architecture))
-    for generated in architecture.generate(config):
+    for generated in generated_tensors(architecture, config):
         _put(placed, generated.name, generated)
     for new_name, lender in architecture.borrowed(config).items():
         if new_name not in placed and lender in placed:

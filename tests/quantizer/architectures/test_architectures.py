@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.architectures import ARCHITECTURES, find_architecture, needed_tensors
+from quantizer.architectures import ARCHITECTURES, find_architecture, generated_tensors, needed_tensors
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import FileTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
@@ -230,7 +230,7 @@ def test_longrope_factors_of_another_number_are_refused() -> None:
     rope = OUTLINES["phi-long"]["config"]["rope_parameters"]
     architecture, config = find_architecture(changed("phi-long", rope_parameters=rope | {"short_factor": [1.0, 2.0]}))
     with pytest.raises(CheckpointError, match=r"short_factor in config\.json is not 8 numbers"):
-        architecture.generate(config)
+        generated_tensors(architecture, config)
 
 
 @pytest.mark.parametrize("name", ["phi", "command-r"])
@@ -373,7 +373,7 @@ def test_transformers_own_names_of_tensors_find_the_same_places() -> None:
 
 def test_a_scaling_may_be_a_step() -> None:
     architecture, config = find_architecture(OUTLINES["llama4"]["config"])
-    (divisors,) = architecture.generate(config)
+    (divisors,) = generated_tensors(architecture, config)
     assert set(divisors.values) == {1.0, 8.0}
 
 

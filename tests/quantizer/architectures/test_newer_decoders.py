@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.architectures import find_architecture, needed_tensors
+from quantizer.architectures import find_architecture, generated_tensors, needed_tensors
 from quantizer.errors import CheckpointError
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
@@ -60,12 +60,25 @@ def test_a_setting_under_a_name_of_its_own_is_refused_by_the_usual_one() -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["glm", "glm4moe", "glm4moe-lite", "youtu", "seed-oss", "jais2", "hunyuan", "hunyuan-moe", "ernie45-moe"]
+    "name",
+    [
+        "glm",
+        "glm4moe",
+        "glm4moe-lite",
+        "youtu",
+        "seed-oss",
+        "jais2",
+        "hunyuan",
+        "hunyuan-moe",
+        "ernie45-moe",
+        "qwen3",
+        "gemma2",
+    ],
 )
 def test_a_scaling_by_divisors_that_a_graph_does_not_read_is_refused(name: str) -> None:
     architecture, config = find_architecture(OUTLINES[name]["config"] | {"rope_parameters": LLAMA_3})
     with pytest.raises(CheckpointError, match=r"rope scaling 'llama3', which .* does not support"):
-        architecture.generate(config)
+        generated_tensors(architecture, config)
 
 
 def test_experts_as_wide_as_config_json_repeats_for_every_layer_are_known() -> None:
