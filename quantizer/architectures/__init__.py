@@ -31,6 +31,7 @@ from quantizer.architectures.mamba import JAMBA, MAMBA
 from quantizer.architectures.metadata_rows import no_factors
 from quantizer.architectures.nemotron import NEMOTRON
 from quantizer.architectures.qwen import QWEN, QWEN35
+from quantizer.architectures.qwen_vl import QWEN_VL
 from quantizer.architectures.shapes import resolve_shapes
 from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
@@ -55,6 +56,7 @@ _ENTRIES = (
     *ERNIE,
     GPT_OSS,
     *QWEN35,
+    *QWEN_VL,
     *MAMBA,
     JAMBA,
     *BERT,

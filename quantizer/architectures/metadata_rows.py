@@ -36,6 +36,7 @@ __all__ = [
     "rope_base",
     "rope_number",
     "rope_of",
+    "rotation_sections",
     "windows_but_every",
 ]
 
@@ -218,6 +219,18 @@ EXPERTS = (
     Hyperparameter("expert_count", "u32", integer("num_local_experts", "num_experts", "n_routed_experts")),
     Hyperparameter("expert_used_count", "u32", integer("num_experts_per_tok")),
 )
+
+
+def rotation_sections(default: tuple[int, ...]) -> Callable[[Config], Value]:
+    """Return a function that reads how the rotations of a head are divided."""
+
+    def read(config: Config) -> Value:
+        sections = rope_of(config).values.get("mrope_section", default)
+        if not isinstance(sections, list | tuple) or len(sections) > 4 or not all(type(n) is int for n in sections):
+            raise CheckpointError("config.json divides its rotations into no sections.", "Check mrope_section.")
+        return [*sections, 0, 0, 0, 0][:4]
+
+    return read
 
 
 WINDOW = (Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),)

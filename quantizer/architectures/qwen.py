@@ -1,5 +1,5 @@
-"""Qwen 2 and 3, dense and with experts; Qwen 3.5, where three of four layers have a state instead of attention, in
-heads that share keys.
+"""Qwen 2 and 3, dense and with experts; Qwen 3-Next and 3.5, where three of four layers have a state instead of
+attention, in heads that share keys. Next stores its projections head by head of keys, 3.5 by what they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, partly_rotated, rope_of
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, partly_rotated, rotation_sections
 from quantizer.architectures.shapes import (
     ATTENTION,
     DIMENSIONS,
@@ -26,7 +26,7 @@ from quantizer.architectures.shapes import (
     LayerTensors,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import RowOrder, negative_exponential, plus_one, whole_tensor
+from quantizer.convert.derived_tensors import RowOrder, negative_exponential, plus_one, rows_in, whole_tensor
 from quantizer.errors import CheckpointError
 
 __all__ = ["QWEN", "QWEN35"]
@@ -114,19 +114,32 @@ def _has_state(config: Config, i: int) -> bool:
     return bool(kinds[i] == "linear_attention")
 
 
-def _layer(feed_forward: Dimensions) -> LayerTensors:
-    return lambda config, i: {**_NORMS, **(_STATE if _has_state(config, i) else _ATTENTION), **feed_forward}
+def _layer(feed_forward: Dimensions, state: Dimensions = _STATE) -> LayerTensors:
+    return lambda config, i: {**_NORMS, **(state if _has_state(config, i) else _ATTENTION), **feed_forward}
 
 
 def _recurrent(config: Config) -> Value:
     return [_has_state(config, i) for i in range(config.integer("num_hidden_layers"))]
 
 
-def _sections(config: Config) -> Value:
-    sections = rope_of(config).values.get("mrope_section", _SECTIONS)
-    if not isinstance(sections, list | tuple) or len(sections) > 4 or not all(type(n) is int for n in sections):
-        raise CheckpointError("config.json divides its rotations into no sections.", "Check mrope_section.")
-    return [*sections, 0, 0, 0, 0][:4]
+def _parts_of_heads(first: int, last: int) -> RowOrder:
+    """Return the rows of some parts of Next's fused projection.
+
+    It has four of each head of keys: its query, the key, the values that share it and their gates. Raises
+    CheckpointError when the rows are not so many heads.
+    """
+
+    def order(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
+        n_keys, n_values = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
+        size = config.integer("linear_key_head_dim")
+        shared = n_values // max(1, n_keys) * config.integer("linear_value_head_dim")
+        ends = np.cumsum([0, size, size, shared, shared])
+        if n_keys == 0 or n_values % n_keys or n_rows != n_keys * ends[-1]:
+            raise CheckpointError(f"{n_rows} rows do not split into {n_keys} heads of keys.", "Check config.json.")
+        heads = np.arange(n_rows).reshape(n_keys, -1)
+        return np.concatenate([heads[:, ends[i] : ends[i + 1]].reshape(-1) for i in range(first, last)])
+
+    return order
 
 
 def _tiled(rows_per_head: Callable[[Config], int]) -> RowOrder:
@@ -157,7 +170,7 @@ _QWEN35 = Architecture(
         *DECODER,
         *RMS_NORM,
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
-        Hyperparameter("rope.dimension_sections", "i32[]", _sections),
+        Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections(_SECTIONS)),
         Hyperparameter("attention.recurrent_layers", "bool[]", _recurrent),
         Hyperparameter(
             "full_attention_interval", "u32", lambda config: config.optional_integer("full_attention_interval") or 4
@@ -189,19 +202,43 @@ _QWEN35 = Architecture(
     },
 )
 
+_QWEN35_EXPERTS = replace(
+    _QWEN35,
+    hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+    gguf_name="qwen35moe",
+    hyperparameters=(
+        *(row for row in _QWEN35.hyperparameters if row.key != "feed_forward_length"),
+        *_EXPERT_ROWS,
+        _SHARED_EXPERT_ROW,
+    ),
+    layer_tensors=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}),
+    stacks=NUMBERED_EXPERTS,
+    splits={**_QWEN35.splits, **FUSED_EXPERTS},
+)
+
+_STATE_OF_NEXT: Dimensions = {
+    **{name: extents for name, extents in _STATE.items() if name not in ("ssm_alpha.weight", "ssm_beta.weight")},
+    "ssm_ba.weight": ("n_embd", "2 n_linear_heads"),
+}
+
 QWEN35 = (
     _QWEN35,
+    _QWEN35_EXPERTS,
     replace(
-        _QWEN35,
-        hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
-        gguf_name="qwen35moe",
-        hyperparameters=(
-            *(row for row in _QWEN35.hyperparameters if row.key != "feed_forward_length"),
-            *_EXPERT_ROWS,
-            _SHARED_EXPERT_ROW,
-        ),
-        layer_tensors=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}),
-        stacks=NUMBERED_EXPERTS,
-        splits={**_QWEN35.splits, **FUSED_EXPERTS},
+        _QWEN35_EXPERTS,
+        hf_classes=("Qwen3NextForCausalLM",),
+        gguf_name="qwen3next",
+        hyperparameters=tuple(row for row in _QWEN35_EXPERTS.hyperparameters if row.key != "rope.dimension_sections"),
+        layer_tensors=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}, _STATE_OF_NEXT),
+        row_orders={},
+        column_orders={},
+        splits={
+            **_QWEN35_EXPERTS.splits,
+            ".in_proj_qkvz.weight": {
+                ".in_proj_qkv.weight": rows_in(_parts_of_heads(0, 3)),
+                ".in_proj_z.weight": rows_in(_parts_of_heads(3, 4)),
+            },
+        },
+        assumed={**_ASSUMED_OF_EXPERTS, **_QWEN35.assumed, "norm_topk_prob": lambda _config: True},
     ),
 )

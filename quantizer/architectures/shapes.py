@@ -151,6 +151,7 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     # GPT-2's rule for a width that the config leaves open
     "n_ff_wide": lambda config: config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size"),
     "2 n_ff_expert": lambda config: 2 * config.integer("moe_intermediate_size"),
+    "2 n_linear_heads": lambda config: 2 * config.integer("linear_num_value_heads"),
     "n_per_layer": lambda config: config.integer("hidden_size_per_layer_input"),
     "n_per_layers": lambda config: config.integer("hidden_size_per_layer_input") * config.integer("num_hidden_layers"),
 }

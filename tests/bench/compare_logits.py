@@ -35,9 +35,12 @@ def tokens_for(checkpoint: Path, text: Path | None) -> list[int]:
 def reference_logits(checkpoint: Path, ids: list[int]) -> np.ndarray:
     """Logits of transformers in float32, shape [n_tokens, n_vocab]."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    except ValueError:  # a class that transformers has only as one that sees
+        model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0]
     values: np.ndarray = logits.numpy()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from tests.quantizer.checkpoints import tokenizer, tokenizer_config
 from tests.quantizer.tokenizer_files import roberta, word_pieces, xlm_roberta
@@ -84,6 +85,7 @@ _LINEAR = {"head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 3
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
     | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
 }
+_DIVIDED = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [3, 3, 2]}}
 _SSM_HEADS = {"num_heads": 8, "head_dim": 16, "intermediate_size": 128}
 _HYBRID = {"attn_layer_period": 4, "attn_layer_offset": 2, "expert_layer_period": 2, "expert_layer_offset": 1} | {
     "num_experts": 4,
@@ -222,6 +224,13 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35-seeing": ("Qwen3_5TextConfig", _LINEAR),
     "qwen35moe-seeing": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "qwen35moe-fused": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen3next": ("Qwen3NextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen3next-fused": ("Qwen3NextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen2vl": ("Qwen2VLTextConfig", _DIVIDED | {"rms_norm_eps": 1e-6}),
+    "qwen25vl": ("Qwen2_5_VLTextConfig", _DIVIDED | {"rms_norm_eps": 1e-6, "tie_word_embeddings": True}),
+    "qwen3vl": ("Qwen3VLTextConfig", _DIVIDED | {"head_dim": 16}),
+    "qwen3vlmoe": ("Qwen3VLMoeTextConfig", _DIVIDED | _EXPERTS | {"head_dim": 16}),
+    "qwen3vlmoe-fused": ("Qwen3VLMoeTextConfig", _DIVIDED | _EXPERTS | {"head_dim": 16}),
     "gemma": ("GemmaConfig", {"head_dim": 32}),
     "gemma2": ("Gemma2Config", _GEMMA),
     "gemma3": ("Gemma3TextConfig", _GEMMA | {"num_hidden_layers": 7}),
@@ -378,6 +387,11 @@ SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} 
     "qwen35-seeing": "Qwen3_5Config",
     "qwen35moe-seeing": "Qwen3_5MoeConfig",
     "llama4-seeing": "Llama4Config",
+    "qwen2vl": "Qwen2VLConfig",
+    "qwen25vl": "Qwen2_5_VLConfig",
+    "qwen3vl": "Qwen3VLConfig",
+    "qwen3vlmoe": "Qwen3VLMoeConfig",
+    "qwen3vlmoe-fused": "Qwen3VLMoeConfig",
 }
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2} | {
     "image_size": 56,
@@ -391,6 +405,8 @@ _QWEN_VISION = {"hidden_size": 32, "intermediate_size": 48, "depth": 1, "num_hea
 }
 # what the towers of these are told, the vision first; Gemma 3n's needs timm
 _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "qwen2": (_QWEN_VISION | {"embed_dim": 32, "hidden_size": _PLAIN["hidden_size"]},),
+    "qwen3vl": (_QWEN_VISION | {"deepstack_visual_indexes": [0]},),
     "qwen": (_QWEN_VISION,),
     "gemma3n": (
         {"hidden_size": 32, "architecture": "resnet18"},
@@ -427,8 +443,18 @@ def write(name: str, folder: Path) -> None:
     if name in _PUBLISHED_AS:
         saved = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
+    if name == "qwen3vlmoe":
+        _turn_experts(folder / "model.safetensors")
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
+
+
+def _turn_experts(path: Path) -> None:
+    """Store experts with their inputs as rows, as they were published and transformers no longer saves them."""
+    tensors = load_file(path)
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, path, {"format": "pt"})
 
 
 def write_encoder(name: str, folder: Path) -> None:
