@@ -24,6 +24,7 @@ from quantizer.architectures.shapes import (
     QKV_BIASES,
     Dimensions,
     LayerTensors,
+    decoder,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import RowOrder, negative_exponential, plus_one, rows_in, whole_tensor
@@ -45,7 +46,7 @@ _SHARED_EXPERT: Dimensions = {
     "ffn_down_shexp.weight": ("n_ff_shared", "n_embd"),
 }
 
-QWEN = (
+_DENSE = (
     Architecture(
         hf_classes=("Qwen2ForCausalLM",),
         gguf_name="qwen2",
@@ -59,6 +60,20 @@ QWEN = (
         hyperparameters=DECODER + RMS_NORM,
         layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
         assumed=_ASSUMED,
+    ),
+)
+
+
+def _body(config: Config) -> Dimensions:
+    """Return the tensors outside the layers of a model that turns texts into vectors."""
+    return {name: extents for name, extents in decoder(config).items() if name != "output.weight"}
+
+
+QWEN = (
+    *_DENSE,
+    *(
+        replace(entry, hf_classes=(name,), model_tensors=_body)
+        for entry, name in zip(_DENSE, ("Qwen2Model", "Qwen3Model"), strict=True)
     ),
     Architecture(
         hf_classes=("Qwen2MoeForCausalLM",),

@@ -84,16 +84,16 @@ def _seeing(entry: Architecture, hf_classes: tuple[str, ...], name: str, section
     )
 
 
-_BY_NAME = {entry.gguf_name: entry for entry in QWEN}
+_BY_CLASS = {name: entry for entry in QWEN for name in entry.hf_classes}
 _DEEPSTACK = (Hyperparameter("n_deepstack_layers", "u32", _n_deepstack),)
 _QWEN_2 = _seeing(
-    _BY_NAME["qwen2"],
+    _BY_CLASS["Qwen2ForCausalLM"],
     ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
     "qwen2vl",
     _SECTIONS_2,
 )
-_QWEN_3 = _seeing(_BY_NAME["qwen3"], ("Qwen3VLForConditionalGeneration",), "qwen3vl", _SECTIONS_3)
-_EXPERTS = _seeing(_BY_NAME["qwen3moe"], ("Qwen3VLMoeForConditionalGeneration",), "qwen3vlmoe", _SECTIONS_3)
+_QWEN_3 = _seeing(_BY_CLASS["Qwen3ForCausalLM"], ("Qwen3VLForConditionalGeneration",), "qwen3vl", _SECTIONS_3)
+_EXPERTS = _seeing(_BY_CLASS["Qwen3MoeForCausalLM"], ("Qwen3VLMoeForConditionalGeneration",), "qwen3vlmoe", _SECTIONS_3)
 
 QWEN_VL = (
     # in llama.cpp the heads together are as wide as the model

@@ -25,6 +25,11 @@ _FIRST_WORD_ID = 5  # those before are special in every tokenizer of the tiny ch
 _QUERY, _WORDS, _N_DOCUMENTS = "hello", ("hello", "he", "llo", "l", "o", "h", "e"), 24
 _ENGINE = Path(__file__).parents[1] / "app" / "engine" / "llama" / "real_embedding.py"
 _MEAN, _FIRST, _LAST = 1, 2, 3
+_POOLINGS = {
+    _MEAN: lambda states: states.mean(0),
+    _FIRST: lambda states: states[0],
+    _LAST: lambda states: states[-1],
+}
 
 
 def reference_vectors(checkpoint: Path, ids: list[list[int]]) -> np.ndarray:
@@ -33,8 +38,7 @@ def reference_vectors(checkpoint: Path, ids: list[list[int]]) -> np.ndarray:
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    pools = {_MEAN: lambda states: states.mean(0), _FIRST: lambda states: states[0], _LAST: lambda states: states[-1]}
-    pool = pools[read_pooling(checkpoint) or _MEAN]
+    pool = _POOLINGS[read_pooling(checkpoint) or _MEAN]
     with torch.no_grad():
         vectors = [pool(model(torch.tensor([text])).last_hidden_state[0]).numpy() for text in ids]
     return np.stack([vector / np.linalg.norm(vector) for vector in vectors])

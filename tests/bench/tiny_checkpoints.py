@@ -353,6 +353,12 @@ _FUSED = "-fused"
 _CALM = ("gemma3n", "gemma4")
 _CALMED = 0.2
 _DISTILLED = {"pad_token_id": 0, "hidden_dim": 96, "intermediate_size": None}
+
+
+def _byte_pairs() -> tuple[dict[str, Any], dict[str, Any]]:
+    return tokenizer(), tokenizer_config()
+
+
 _ROBERTA = {"max_position_embeddings": 258, "type_vocab_size": 1, "pad_token_id": 1}
 _MODERN = {"local_attention": 16, "pad_token_id": 1, "sep_token_id": 2, "cls_token_id": 0}
 _MEAN_RANKER = {"num_labels": 2, "classifier_pooling": "mean"}
@@ -378,6 +384,8 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "modernbert-mean": ("ModernBertForSequenceClassification", _MODERN | _MEAN_RANKER, roberta, ""),
     "eurobert": ("EuroBertModel", {"num_key_value_heads": 2}, roberta, "mean"),
     "eurobert-masked": ("EuroBertForMaskedLM", {}, roberta, "lasttoken"),
+    "qwen2-body": ("Qwen2Model", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
+    "qwen3-body": ("Qwen3Model", {"num_key_value_heads": 2, "head_dim": 32}, _byte_pairs, "lasttoken"),
 }
 # those that are the language model of one that also sees
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} | {
