@@ -25,6 +25,7 @@ from quantizer.architectures.glm import GLM
 from quantizer.architectures.gpt_oss import GPT_OSS
 from quantizer.architectures.granite import GRANITE
 from quantizer.architectures.hunyuan import HUNYUAN
+from quantizer.architectures.kimi import KIMI
 from quantizer.architectures.lfm import LFM
 from quantizer.architectures.llama import LLAMA_LIKE
 from quantizer.architectures.mamba import JAMBA, MAMBA
@@ -68,6 +69,7 @@ _ENTRIES = (
     *FALCON,
     *MODERN_BERT,
     EUROBERT,
+    KIMI,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

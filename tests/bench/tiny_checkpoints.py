@@ -141,6 +141,7 @@ _ROTATED_APART = {
         for kind, base in (("full_attention", 5e6), ("sliding_attention", 1e4))
     }
 }
+_FORGETTING = {"linear_head_dim": 16, "linear_num_heads": 4, "num_hidden_layers": 5, "num_local_experts": 4}
 _GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 40}
 # the widths and numbers of heads that follow from others
 _UNSHARED: dict[str, Any] = {"intermediate_size": None, "num_key_value_heads": None}
@@ -297,6 +298,7 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "afmoe-fused": ("AfmoeConfig", _EXPERTS | _GATED | {"num_shared_experts": 2, "num_hidden_layers": 5}),
     "mimo2": ("MiMoV2FlashConfig", _ROTATED_APART | _MIMO),
     "mimo2-fused": ("MiMoV2FlashConfig", _ROTATED_APART | _MIMO | {"num_hidden_layers": 7}),
+    "kimi-linear": ("KimiLinearConfig", _LATENT | _FORGETTING),
     "falcon-7b": ("FalconConfig", {"multi_query": True}),
     "falcon-40b": ("FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon-11b": ("FalconConfig", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1} | _ELEVEN),

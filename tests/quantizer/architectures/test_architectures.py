@@ -171,6 +171,7 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("dots1", "n_group", 2),
         ("afmoe", "mup_enabled", False),
         ("mimo2", "swa_num_key_value_heads", 4),
+        ("kimi-linear", "mla_use_nope", False),
         ("falcon-7b", "alibi", True),
         ("falcon-h1", "tie_word_embeddings", True),
         ("falcon-h1-normed", "mamba_norm_before_gate", True),
@@ -385,3 +386,11 @@ def test_settings_of_mimo_as_published_read_the_same() -> None:
     architecture, config = find_architecture(changed("mimo2", **published, **ropes, **old))
     rows = {row.key: row.read(config) for row in architecture.hyperparameters}
     assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["mimo2"]["metadata"]
+
+
+def test_states_of_kimi_as_published_read_the_same() -> None:
+    states = {"head_dim": 16, "short_conv_kernel_size": 4, "num_heads": 4, "full_attn_layers": [5], "kda_layers": [1]}
+    absent = dict.fromkeys(("linear_head_dim", "linear_conv_kernel_dim", "layer_types", "mlp_layer_types"))
+    architecture, config = find_architecture(changed("kimi-linear", linear_attn_config=states, **absent))
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters}
+    assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["kimi-linear"]["metadata"]
