@@ -15,7 +15,21 @@ from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.safetensors import read_checkpoint
 from tests.quantizer.checkpoints import exact, write_tensors
 
-__all__ = ["FORMATS", "Packed", "awq", "compressed", "e4m3", "fp8", "gptq", "int8_rows", "mxfp4", "nf4", "read"]
+__all__ = [
+    "FORMATS",
+    "Packed",
+    "awq",
+    "compressed",
+    "compressed_nvfp4",
+    "e4m3",
+    "fp8",
+    "gptq",
+    "int8_rows",
+    "mxfp4",
+    "nf4",
+    "nvfp4",
+    "read",
+]
 
 NF4 = np.linspace(-1, 1, 16, dtype=np.float32)
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -238,13 +252,56 @@ def mxfp4(rng: np.random.Generator, base: str, shape: tuple[int, int, int]) -> P
     return Packed(tensors, weight.astype(np.float32), {"quant_method": "mxfp4"})
 
 
+def nvfp4(rng: np.random.Generator, base: str, shape: tuple[int, ...]) -> Packed:
+    """ModelOpt's: two four-bit floats to a byte, the first in the lower half; FP8 for each 16, a float32 for all."""
+    codes = rng.integers(0, 16, shape)
+    levels = rng.integers(1, 127, (*shape[:-1], shape[-1] // 16)).astype(np.uint8)
+    factor = exact(rng.uniform(0.0001, 0.002, ()), "F32")
+    tensors = {
+        f"{base}.weight": ("U8", (codes[..., ::2] + codes[..., 1::2] * 16).astype(np.uint8)),
+        f"{base}.weight_scale": ("F8_E4M3", levels),
+        f"{base}.weight_scale_2": ("F32", factor),
+        f"{base}.input_scale": ("F32", factor),
+    }
+    weight = nvfp4_values(codes, levels, lambda scale: scale * np.float32(factor))
+    return Packed(tensors, weight, {"quant_method": "modelopt", "quant_algo": "NVFP4"})
+
+
+def compressed_nvfp4(rng: np.random.Generator, base: str, shape: tuple[int, int]) -> Packed:
+    """compressed-tensors' of the same: other names, and the scale of all is divided by."""
+    codes = rng.integers(0, 16, shape)
+    levels = rng.integers(1, 127, (shape[0], shape[1] // 16)).astype(np.uint8)
+    divisor = exact(rng.uniform(500, 10_000, (1,)), "F32")
+    tensors = {
+        f"{base}.weight_packed": ("U8", (codes[:, ::2] + codes[:, 1::2] * 16).astype(np.uint8)),
+        f"{base}.weight_scale": ("F8_E4M3", levels),
+        f"{base}.weight_global_scale": ("F32", divisor),
+        f"{base}.input_global_scale": ("F32", divisor),
+    }
+    settings = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+    weight = nvfp4_values(codes, levels, lambda scale: scale / np.float32(divisor[0]))
+    return Packed(tensors, weight, compressed_config("nvfp4-pack-quantized", settings))
+
+
+def nvfp4_values(codes: np.ndarray, levels: np.ndarray, scaled: Callable[[np.float32], np.float32]) -> np.ndarray:
+    """Each number by the definition, one by one."""
+    weight = np.empty(codes.shape, np.float32)
+    for place, code in np.ndenumerate(codes):
+        sign = np.float32(-1 if code >= 8 else 1)
+        scale = np.float32(e4m3(int(levels[(*place[:-1], place[-1] // 16)])))
+        weight[place] = sign * FP4[code % 8] * scaled(scale)
+    return weight
+
+
 # every format that packs a matrix, with its usual settings
 FORMATS: dict[str, Callable[[np.random.Generator, str, tuple[int, int]], Packed]] = {
     "awq": awq,
     "compressed-tensors int4": compressed,
     "compressed-tensors int8": int8_rows,
+    "compressed-tensors nvfp4": compressed_nvfp4,
     "fp8": fp8,
     "gptq": gptq,
     "int8": int8_magnitudes,
     "nf4": nf4,
+    "nvfp4": nvfp4,
 }

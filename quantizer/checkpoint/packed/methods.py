@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed import bitsandbytes, gptq, mxfp4, scaled
@@ -26,11 +26,13 @@ METHODS: dict[str, Method] = {
     "fbgemm_fp8": scaled.unpack_fp8,
     "fp8": scaled.unpack_fp8,
     "gptq": gptq.unpack_gptq,
-    "modelopt": scaled.unpack_fp8,
+    "modelopt": scaled.unpack_modelopt,
+    "modelopt_fp4": scaled.unpack_modelopt,
     "mxfp4": mxfp4.unpack,
 }
 # scales of activations and of the KV cache: they change no weight
-_UNUSED = ("activation_scale", ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".input_scale_ub")
+_INPUTS = ("activation_scale", ".input_scale", ".input_scale_ub", ".input_global_scale")
+_UNUSED = (*_INPUTS, ".output_scale", ".k_scale", ".v_scale")
 _WEIGHTS = (*FLOATS, "MXFP4")
 
 
@@ -60,14 +62,20 @@ def _section(checkpoint: Checkpoint) -> Config:
     config = Config(checkpoint.config)
     places = (config, config.section("text_config"))
     sections = (place.section("quantization_config", "compression_config") for place in places)
-    return next((section for section in sections if section.values), _autogptq(checkpoint.folder))
+    return next((section for section in sections if section.values), _own_file(checkpoint.folder))
 
 
-def _autogptq(folder: Path) -> Config:
-    """Return the settings in AutoGPTQ's first file of its own, which does not name the format."""
-    path = folder / "quantize_config.json"
-    values = read_object(path) if path.exists() else {}
-    return Config({"quant_method": "gptq", **values} if "bits" in values else {})
+def _own_file(folder: Path) -> Config:
+    """Return the settings in a file of their own, which does not name the format: AutoGPTQ's first, and ModelOpt's."""
+    gptq_values = _optional(folder / "quantize_config.json")
+    if "bits" in gptq_values:
+        return Config({"quant_method": "gptq", **gptq_values})
+    values = Config(_optional(folder / "hf_quant_config.json")).section("quantization").values
+    return Config({"quant_method": "modelopt", **values} if "quant_algo" in values else {})
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_object(path) if path.exists() else {}
 
 
 def check_stored(tensor: FileTensor) -> None:

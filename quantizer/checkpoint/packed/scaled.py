@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.packed import nvfp4
 from quantizer.checkpoint.packed.parts import (
     FLOATS,
     WORD_BITS,
@@ -39,11 +40,12 @@ from quantizer.checkpoint.packed.parts import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack_compressed_tensors", "unpack_fp8"]
+__all__ = ["unpack_compressed_tensors", "unpack_fp8", "unpack_modelopt"]
 
 _SCALES = (*FLOATS, "F8_E8M0")
 _SMALL_FLOATS = ("F8_E4M3", "F8_E5M2")
-_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized")
+_NVFP4 = "nvfp4-pack-quantized"
+_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", _NVFP4)
 _DECISIVE = ("num_bits", "type", "strategy", "group_size", "block_structure", "symmetric")
 # strategy -> (shape of a weight, settings) -> what one scale is for
 _BLOCKS: dict[str, Callable[[Dims, Config], Dims]] = {
@@ -77,6 +79,12 @@ def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
             values, stored = parts.take(name, _SMALL_FLOATS), parts.take(name + ending, _SCALES)
             scales = block_scales(stored, dims(values), _fp8_block(dims(values), dims(stored), sizes))
             yield computed_weight(name, dims(values), _ScaledWeight(values, scales).open)
+
+
+def unpack_modelopt(config: Config, parts: Parts) -> Iterator[FileTensor]:
+    """Yield every weight in NVFP4, then those in FP8: a checkpoint may mix them. Raises as `unpack_fp8` does."""
+    yield from nvfp4.unpack_factors(parts)
+    yield from unpack_fp8(config, parts)
 
 
 def _fp8_block(shape: Dims, scales: Dims, sizes: Dims | None) -> Dims:
@@ -120,6 +128,7 @@ def unpack_compressed_tensors(config: Config, parts: Parts) -> Iterator[FileTens
     Raises CheckpointError naming a setting that is not supported or the part that does not fit.
     """
     settings = _weight_settings(config)
+    yield from nvfp4.unpack_divisors(parts)
     for name in parts.bases("_packed"):
         yield _packed(name, settings, parts)
     for name in parts.bases("_scale"):
@@ -136,7 +145,7 @@ def _weight_settings(config: Config) -> Config:
         raise unsupported(f"format {name[:64]!r} of compressed-tensors")
     if not weights or any(_decisive(other) != _decisive(weights[0]) for other in weights):
         raise unsupported("layers quantized in several ways, or in none,")
-    if (weights[0].text("strategy") or "") not in _BLOCKS:
+    if (weights[0].text("strategy") or "") not in (("tensor_group",) if formats == {_NVFP4} else _BLOCKS):
         raise unsupported(f"strategy {str(weights[0].values.get('strategy'))[:64]!r} of compressed-tensors")
     if (config.section("sparsity_config").text("format") or "dense") != "dense":
         raise unsupported("sparsity of compressed-tensors")

@@ -13,12 +13,14 @@ from tests.quantizer.packers import (
     awq,
     compressed,
     compressed_config,
+    compressed_nvfp4,
     e4m3,
     fp8,
     gptq,
     int8_magnitudes,
     int8_rows,
     nf4,
+    nvfp4,
     read,
 )
 
@@ -155,3 +157,23 @@ def test_scales_of_activations_are_left_out() -> None:
     packed = fp8(np.random.default_rng(0), "w", (8, 8), None)
     unused: dict[str, Any] = {f"w.{name}": ("F32", np.ones(1)) for name in ("activation_scale", "k_scale")}
     assert_exact(Packed(packed.tensors | unused, packed.weight, packed.config))
+
+
+@quick
+@given(rng=seeds, n=st.tuples(sizes, sizes), n_rows_per_slab=st.integers(1, 9))
+def test_nvfp4_is_exact_in_both_spellings(rng: np.random.Generator, n: tuple[int, int], n_rows_per_slab: int) -> None:
+    assert_exact(nvfp4(rng, "w", (n[0], 16 * n[1])), n_rows_per_slab)
+    assert_exact(compressed_nvfp4(rng, "w", (n[0], 16 * n[1])), n_rows_per_slab)
+
+
+def test_nvfp4_experts_stacked_in_one_tensor_are_exact() -> None:
+    assert_exact(nvfp4(np.random.default_rng(0), "w", (3, 4, 32)))
+
+
+def test_nvfp4_and_fp8_may_lie_in_one_checkpoint_of_modelopt() -> None:
+    rng = np.random.default_rng(1)
+    four, eight = nvfp4(rng, "a", (4, 32)), fp8(rng, "b", (4, 32), None)
+    eight.tensors["b.weight_scale"] = eight.tensors.pop("b.weight_scale_inv")
+    found = read(four.config | {"quant_algo": "MIXED_PRECISION"}, four.tensors | eight.tensors)
+    assert np.array_equal(found["a.weight"], four.weight)
+    assert np.array_equal(found["b.weight"], eight.weight)

@@ -14,7 +14,7 @@ from quantizer.gguf.file_types import file_type_named
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import TinyLlama, write_tensors
-from tests.quantizer.packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4, read
+from tests.quantizer.packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4, nvfp4, read
 
 Stored = dict[str, tuple[str, np.ndarray]]
 TINY = TinyLlama(n_layers=1, n_embd=64, n_ff=96, dtype="F32")
@@ -63,6 +63,20 @@ def test_the_first_gptq_models_say_it_in_a_file_of_its_own(tmp_path: Path) -> No
     (folder / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 32, "desc_act": True}))
     (up,) = (tensor for tensor in open_checkpoint(folder).tensors if tensor.name == "blk.0.ffn_up.weight")
     np.testing.assert_array_equal(np.frombuffer(b"".join(up.slabs(7)), "<f4"), packed.weight.reshape(-1))
+
+
+def test_the_first_models_of_modelopt_say_it_in_a_file_of_its_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    name = "model.layers.0.mlp.up_proj"
+    tensors: Stored = {name: ("F32", weight) for name, weight in TINY.weights().items()}
+    packed = nvfp4(rng, name, tensors.pop(f"{name}.weight")[1].shape)
+    folder = write_tiny(tmp_path / "packed" / "model", tensors | packed.tensors)
+    settings = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"]}
+    (folder / "hf_quant_config.json").write_text(
+        json.dumps({"producer": {"name": "modelopt"}, "quantization": settings})
+    )
+    plain = write_tiny(tmp_path / "plain" / "model", tensors | {f"{name}.weight": ("F32", packed.weight)})
+    assert converted(folder, "F32") == converted(plain, "F32")
 
 
 def test_a_file_of_its_own_must_be_an_object(tmp_path: Path) -> None:
