@@ -120,7 +120,9 @@ class LlamaBackend:
         batch = self._batch.fill(chunks)
         if self._weights is not None:
             self._weights.choose(batch.n_tokens)
-        status = lib.llama_decode(self._context, batch)
+        # an encoder computes whole texts; without one, the decoder beside it (T5) would end the process
+        compute = lib.llama_decode if self.facts.can_generate else lib.llama_encode
+        status = compute(self._context, batch)
         self._interrupt.clear()
         if self._states and status != DecodeStatus.NO_SLOT.value:
             self._states.after_batch(chunks, is_done=status == DecodeStatus.DONE.value)

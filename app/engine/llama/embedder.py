@@ -38,7 +38,10 @@ class LlamaEmbedder:
         self._model = model
         self._vocab = lib.llama_model_get_vocab(model)
         self._context = self._open(_context_params(model, config, setting, pooling, can_split=True))
-        can_split = bool(lib.llama_get_memory(self._context)) and lib.llama_get_causal_attn(self._context)
+        has_encoder = lib.llama_model_has_encoder(model)
+        self._compute = lib.llama_encode if has_encoder else lib.llama_decode
+        has_memory = bool(lib.llama_get_memory(self._context)) and not has_encoder
+        can_split = has_memory and lib.llama_get_causal_attn(self._context)
         if not can_split:
             self._owned.close()
             self._context = self._open(_context_params(model, config, setting, pooling, can_split=False))
@@ -71,7 +74,7 @@ class LlamaEmbedder:
         return [*begin, *query_tokens, *end, *between, *document_tokens, *end]
 
     def compute(self, chunks: Sequence[Chunk]) -> Vector:
-        status = lib.llama_decode(self._context, self._batch.fill(chunks))
+        status = self._compute(self._context, self._batch.fill(chunks))
         if status != 0:
             lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
             cause = f"llama.cpp failed to compute embeddings (status {status}): {native_log().last_lines()}"

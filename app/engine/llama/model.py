@@ -123,8 +123,9 @@ class LlamaModel:
             if observer is not None:
                 params.cb_eval = observer.callback
             context = self._new_context(params, owned)
-            # A model without a cache (an encoder) computes whole texts and cannot continue one.
-            can_generate = bool(lib.llama_get_memory(context))
+            # A model without a cache (an encoder) computes whole texts and cannot continue one. The decoder of a model
+            # with an encoder (T5) would end the process: nothing encodes a prompt for it.
+            can_generate = bool(lib.llama_get_memory(context)) and not lib.llama_model_has_encoder(self._model)
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
             weights = StepWeights(self._plain, setting.plain_from) if self._plain and setting.plain_from else None
             if head is not None:
