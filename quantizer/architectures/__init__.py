@@ -34,6 +34,7 @@ from quantizer.architectures.nemotron import NEMOTRON
 from quantizer.architectures.qwen import QWEN, QWEN35
 from quantizer.architectures.qwen_vl import QWEN_VL
 from quantizer.architectures.shapes import resolve_shapes
+from quantizer.architectures.t5 import T5
 from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import GeneratedTensor
@@ -70,6 +71,7 @@ _ENTRIES = (
     *MODERN_BERT,
     EUROBERT,
     KIMI,
+    *T5,
 )
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}

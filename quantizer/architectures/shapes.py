@@ -148,6 +148,7 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_nope_and_value": lambda config: (
         (config.integer("qk_nope_head_dim") + config.integer("v_head_dim")) * config.integer("num_attention_heads")
     ),
+    "n_distances": lambda config: config.integer("relative_attention_num_buckets"),
     # GPT-2's rule for a width that the config leaves open
     "n_ff_wide": lambda config: config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size"),
     "2 n_ff_expert": lambda config: 2 * config.integer("moe_intermediate_size"),

@@ -125,7 +125,8 @@ def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
 
 # A fused tensor, the name of a part and the config -> that part.
 Cut: TypeAlias = Callable[
-    [FileTensor, str, Config], "FileTensor | ExtendedTensor | RearrangedTensor | StackedTensor | TransposedTensor"
+    [FileTensor, str, Config],
+    "FileTensor | ExtendedTensor | MappedTensor | RearrangedTensor | StackedTensor | TransposedTensor",
 ]
 
 

@@ -36,7 +36,7 @@ __all__ = ["map_tensors"]
 _LANGUAGE_MODEL = "language_model."
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 
-_Origin: TypeAlias = FileTensor | ExtendedTensor | RearrangedTensor | StackedTensor | TransposedTensor
+_Origin: TypeAlias = FileTensor | ExtendedTensor | MappedTensor | RearrangedTensor | StackedTensor | TransposedTensor
 _Tensor = TypeVar("_Tensor")
 
 

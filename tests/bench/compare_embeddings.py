@@ -39,6 +39,7 @@ def reference_vectors(checkpoint: Path, ids: list[list[int]]) -> np.ndarray:
 
     model = AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
     pool = _POOLINGS[read_pooling(checkpoint) or _MEAN]
+    model = model.encoder if hasattr(model, "decoder") else model
     with torch.no_grad():
         vectors = [pool(model(torch.tensor([text])).last_hidden_state[0]).numpy() for text in ids]
     return np.stack([vector / np.linalg.norm(vector) for vector in vectors])

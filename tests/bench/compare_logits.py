@@ -2,8 +2,9 @@
 
     uv run --group train python tests/bench/compare_logits.py CHECKPOINT MODEL.gguf [--text FILE] [--adapter LORA.gguf]
 
-Exits 1 above 1e-3. The tokens are the first of FILE, or random ids, which are the harder input. transformers runs in
-float32 here, llama.cpp in a child process, so that a fault of one does not take the other along.
+Exits 1 above 1e-3. The tokens are the first of FILE, or random ids, which are the harder input; a model of encoder and
+decoder gets them on both sides. transformers runs in float32 here, llama.cpp in a child process, so that a fault of one
+does not take the other along.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ def tokens_for(checkpoint: Path, text: Path | None) -> list[int]:
 def reference_logits(checkpoint: Path, ids: list[int]) -> np.ndarray:
     """Logits of transformers in float32, shape [n_tokens, n_vocab]."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 
+    has_encoder = AutoConfig.from_pretrained(checkpoint).is_encoder_decoder
     try:
-        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        kind = AutoModelForSeq2SeqLM if has_encoder else AutoModelForCausalLM
+        model = kind.from_pretrained(checkpoint, dtype=torch.float32)
     except ValueError:  # a class that transformers has only as one that sees
         model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    inputs = {"input_ids": torch.tensor([ids])}
     with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0]
+        logits = model(**inputs, **({"decoder_input_ids": inputs["input_ids"]} if has_encoder else {})).logits[0]
     values: np.ndarray = logits.numpy()
     return values
 
@@ -79,6 +83,7 @@ def child(gguf: Path, out: Path, ids: list[int], adapter: Path | None = None) ->
     params.n_ctx = params.n_batch = params.n_ubatch = 128
     params.type_k = params.type_v = native.GGML_TYPE_F32
     params.flash_attn_type = 0
+    params.pooling_type = native.LLAMA_POOLING_TYPE_NONE  # a decoder gets the states of each token from its encoder
     context = native.llama_init_from_model(model, params)
     if adapter:
         lora = native.llama_adapter_lora_init(model, str(adapter).encode())
@@ -89,6 +94,7 @@ def child(gguf: Path, out: Path, ids: list[int], adapter: Path | None = None) ->
     for i, token in enumerate(ids):
         batch.token[i], batch.pos[i], batch.logits[i] = token, i, 1
         batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+    assert not native.llama_model_has_encoder(model) or native.llama_encode(context, batch) == 0
     assert native.llama_decode(context, batch) == 0
     rows = [np.ctypeslib.as_array(native.llama_get_logits_ith(context, i), (n_vocab,)).copy() for i in range(len(ids))]
     np.save(out, np.stack(rows))

@@ -46,6 +46,7 @@ def _shortened(config: dict[str, Any]) -> dict[str, Any]:
         if (not _DROPPED.fullmatch(key) or (shares and key == "layer_types")) and value is not None
     }
     kept |= {key: _shortened(value) for key, value in kept.items() if key in _SECTIONS}
+    kept |= {"num_decoder_layers": 1} if "num_decoder_layers" in kept else {}
     if shares or not kept.keys() & _WIDTHS:
         return kept
     n_layers = _n_kinds(config)

@@ -21,7 +21,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.quantizer.checkpoints import tokenizer, tokenizer_config
-from tests.quantizer.tokenizer_files import roberta, word_pieces, xlm_roberta
+from tests.quantizer.tokenizer_files import roberta, unigram, word_pieces, xlm_roberta
 from tests.quantizer.tokenizer_files import write as write_tokenizer
 
 N_VOCAB = 272
@@ -363,6 +363,12 @@ def _byte_pairs() -> tuple[dict[str, Any], dict[str, Any]]:
 
 _ROBERTA = {"max_position_embeddings": 258, "type_vocab_size": 1, "pad_token_id": 1}
 _MODERN = {"local_attention": 16, "pad_token_id": 1, "sep_token_id": 2, "cls_token_id": 0}
+# a head of another width than the embedding divided by their number
+_T5 = {"d_ff": 96, "intermediate_size": None, "d_kv": 32, "decoder_start_token_id": 0, "num_decoder_layers": 3} | {
+    "max_position_embeddings": None,
+    "pad_token_id": 0,
+}
+_UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 _MEAN_RANKER = {"num_labels": 2, "classifier_pooling": "mean"}
 # name -> transformers' class, what its config is told beyond `_PLAIN`, the tokenizer, how a text's vectors are pooled
 ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any], dict[str, Any]]], str]] = {
@@ -384,6 +390,13 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "modernbert-masked": ("ModernBertForMaskedLM", _MODERN | {"hidden_activation": "silu"}, roberta, "mean"),
     "modernbert-ranker": ("ModernBertForSequenceClassification", _MODERN | {"num_labels": 1}, roberta, ""),
     "modernbert-mean": ("ModernBertForSequenceClassification", _MODERN | _MEAN_RANKER, roberta, ""),
+    "t5": ("T5ForConditionalGeneration", _T5, unigram, "mean"),
+    "t5-gated": ("T5ForConditionalGeneration", _T5 | _UNTIED, unigram, "mean"),
+    "t5-encoder": ("T5EncoderModel", _T5, unigram, "mean"),
+    "mt5": ("MT5ForConditionalGeneration", _T5 | _UNTIED, unigram, "mean"),
+    "mt5-encoder": ("MT5EncoderModel", _T5 | {"feed_forward_proj": "gated-gelu"}, unigram, "mean"),
+    "umt5": ("UMT5ForConditionalGeneration", _T5 | {"feed_forward_proj": "gated-gelu"}, unigram, "cls"),
+    "umt5-encoder": ("UMT5EncoderModel", _T5 | {"feed_forward_proj": "gated-gelu"}, unigram, "mean"),
     "eurobert": ("EuroBertModel", {"num_key_value_heads": 2}, roberta, "mean"),
     "eurobert-masked": ("EuroBertForMaskedLM", {}, roberta, "lasttoken"),
     "qwen2-body": ("Qwen2Model", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
