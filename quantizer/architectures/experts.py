@@ -146,8 +146,9 @@ def _llama_4_kinds(config: Config) -> list[str]:
 
 def _rotated_layers(config: Config) -> object:
     """Return llama.cpp's list of rotated layers; an empty one means the same to transformers."""
-    configured = config.values.get("no_rope_layers")
-    return configured or [int((i + 1) % _DENSE_EVERY != 0) for i in range(config.integer("num_hidden_layers"))]
+    if config.values.get("no_rope_layers") == []:
+        return []
+    return [int((i + 1) % _DENSE_EVERY != 0) for i in range(config.integer("num_hidden_layers"))]
 
 
 _LLAMA_4 = Architecture(

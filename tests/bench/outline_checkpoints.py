@@ -70,7 +70,7 @@ def _n_kinds(config: dict[str, Any]) -> int:
     if kinds[:1] == ["full_attention"] and "sliding_attention" in kinds:
         return 1 + int(kinds.index("sliding_attention"))
     for kinds in (*_listed(config).values(), *filter(None, [config.get("mlp_layer_types")])):
-        return 1 + max(kinds.index(kind) for kind in set(kinds))
+        return 1 + max(int(kinds.index(kind)) for kind in set(kinds))
     starts = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
     n_dense = next((config[key] for key in starts if config.get(key)), 0)
     return 1 + int(n_dense or config.get("attn_layer_offset", config.get("interleave_moe_layer_step", 1) - 1))

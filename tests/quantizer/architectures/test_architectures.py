@@ -167,6 +167,7 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("nemotron-h", "mlp_hidden_act", "silu"),
         ("llama4", "attention_chunk_size", 4096),
         ("llama4", "use_qk_norm", False),
+        ("llama4", "no_rope_layers", [1, 0]),
         ("olmoe", "norm_topk_prob", True),
         ("dots1", "n_group", 2),
         ("afmoe", "mup_enabled", False),
@@ -394,3 +395,9 @@ def test_states_of_kimi_as_published_read_the_same() -> None:
     architecture, config = find_architecture(changed("kimi-linear", linear_attn_config=states, **absent))
     rows = {row.key: row.read(config) for row in architecture.hyperparameters}
     assert {key: value for key, value in rows.items() if value is not None} == OUTLINES["kimi-linear"]["metadata"]
+
+
+def test_llama_4_as_published_is_followed() -> None:
+    """Scout lists no unrotated layers, and counts what other configs switch on."""
+    architecture, _ = find_architecture(changed("llama4", no_rope_layers=[], attn_temperature_tuning=4))
+    assert architecture.gguf_name == "llama4"
