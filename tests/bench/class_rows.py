@@ -5,6 +5,7 @@ Owns the judgement; `class_table.py` measures.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,9 +59,12 @@ class Row:
         return all(cell.is_ok for cell in self.cells.values())
 
 
-def difference_cell(difference: float) -> Cell:
-    """The largest difference of the outputs, as a share of their range; one that is no number is wrong."""
-    return Cell(f"{difference:.1e}", difference <= LIMIT)
+def difference_cell(difference: float, warnings: Sequence[str] = ()) -> Cell:
+    """The largest difference of outputs, as a share of their range; above the limit only where conversion warned."""
+    if difference <= LIMIT:
+        return Cell(f"{difference:.1e}")
+    is_told = bool(warnings) and math.isfinite(difference)
+    return Cell(f"{difference:.1e}{' as warned' if is_told else ''}", is_told, tuple(warnings))
 
 
 def peer_cell(architecture: str, change: str, differences: Sequence[Difference]) -> Cell:

@@ -96,9 +96,9 @@ class Checkpoint:
         return Row(self.name, self.settings["architectures"][0], architecture, cells)
 
     def _difference(self) -> Cell:
-        self._convert("F32")
+        warnings = self._convert("F32")
         compared = compare_embeddings if self.name in ENCODERS else compare_logits
-        return difference_cell(compared.largest_difference(self.path, self.file("F32")))
+        return difference_cell(compared.largest_difference(self.path, self.file("F32")), warnings)
 
     def _as_theirs(self, conversion: dict[str, str]) -> Cell:
         if conversion["error"]:
@@ -151,18 +151,21 @@ def answer_problem(path: Path) -> str:
         assert worker.stdout
         worker.stdin.write(messages.encode(messages.Load(str(path), config)))
         worker.stdin.flush()
-        n_tokens = 0
         while (frame := messages.read_message(worker.stdout.read)) is not None:
             match frame:
                 case messages.Ready():
                     worker.stdin.write(messages.encode(request))
                     worker.stdin.flush()
-                case messages.Output():
-                    n_tokens = frame.n_tokens
-                case messages.Failed() | messages.Finished():
+                case messages.Failed():
                     worker.stdin.close()
-                    answered = "" if n_tokens == N_TOKENS else f"answered {n_tokens} tokens of {N_TOKENS}"
-                    return frame.error.cause if isinstance(frame, messages.Failed) else answered
+                    return frame.error.cause
+                case messages.Finished(usage=usage):
+                    worker.stdin.close()
+                    return (
+                        ""
+                        if usage.n_output_tokens == N_TOKENS
+                        else f"answered {usage.n_output_tokens} tokens of {N_TOKENS}"
+                    )
         return f"the engine ended with {worker.wait()}"
 
 

@@ -38,12 +38,11 @@ def reference_logits(checkpoint: Path, ids: list[int]) -> np.ndarray:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 
-    has_encoder = AutoConfig.from_pretrained(checkpoint).is_encoder_decoder
-    try:
-        kind = AutoModelForSeq2SeqLM if has_encoder else AutoModelForCausalLM
-        model = kind.from_pretrained(checkpoint, dtype=torch.float32)
-    except ValueError:  # a class that transformers has only as one that sees
-        model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    config = AutoConfig.from_pretrained(checkpoint)
+    has_encoder = config.is_encoder_decoder
+    is_text = type(config) in AutoModelForCausalLM._model_mapping
+    kind = AutoModelForSeq2SeqLM if has_encoder else AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    model = kind.from_pretrained(checkpoint, dtype=torch.float32)
     inputs = {"input_ids": torch.tensor([ids])}
     with torch.no_grad():
         logits = model(**inputs, **({"decoder_input_ids": inputs["input_ids"]} if has_encoder else {})).logits[0]
