@@ -181,6 +181,8 @@ def _in_text(prompt: Prompt, begun: str = "") -> Prompt:
 async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Prompt:
     """Return `messages` in the form that the model was trained on."""
     file, tools = model.file, turn.tools
+    if not file.chat_template and file.task != "text":
+        raise RequestError(f"{model.ref.id} only embeds or ranks texts; it cannot chat.", "Use a chat model.")
     if not file.chat_template:
         raise NoTemplateError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
 

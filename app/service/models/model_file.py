@@ -25,6 +25,7 @@ __all__ = ["NOTHING_ATTACHED", "Attachments", "ModelFile", "ModelTask", "read_at
 
 MAX_SCALE = 100.0
 _RANK = 4  # as a `pooling_type`
+_WITH_ENCODER = ("t5", "t5encoder")  # only the encoder runs
 
 ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]  # what a model was made for
 
@@ -78,7 +79,8 @@ def _task(header: Header) -> ModelTask:
     pooling = header.integer(f"{header.architecture}.pooling_type") or 0
     if pooling == _RANK:
         return "ranking"
-    is_encoder = header.metadata.get(f"{header.architecture}.attention.causal") is False
+    is_bidirectional = header.metadata.get(f"{header.architecture}.attention.causal") is False
+    is_encoder = is_bidirectional or header.architecture in _WITH_ENCODER
     return "vectors" if pooling or is_encoder else "text"
 
 

@@ -11,7 +11,7 @@ from app.engine.request import Request
 from app.library.local.model_files import ModelRef
 from app.service.generation.chat import ChatTurn, Prompt, prompt_of
 from app.service.http.errors import openai_error
-from app.service.models.model_file import ModelFile
+from app.service.models.model_file import ModelFile, ModelTask
 from app.service.models.served_model import ServedModel
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import NoTemplateError, RequestError
@@ -55,8 +55,10 @@ class HereAndNow:
         """Nothing is held."""
 
 
-async def prompt(template: str, messages: list[dict[str, Any]], offer: ToolOptions = NO_TOOLS) -> Prompt:
-    file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1)
+async def prompt(
+    template: str, messages: list[dict[str, Any]], offer: ToolOptions = NO_TOOLS, task: ModelTask = "text"
+) -> Prompt:
+    file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1, task=task)
     ref, no_engine = ModelRef("test", Path("test.gguf")), cast("Any", None)
     model = ServedModel(ref, file, no_engine, no_engine, HereAndNow())
     return await prompt_of(model, ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=offer))
@@ -132,3 +134,8 @@ async def test_a_model_without_a_template_is_refused_by_an_error_that_a_chat_kno
     with pytest.raises(NoTemplateError) as refused:
         await prompt("", HELLO)
     assert isinstance(error_of(openai_error(refused.value)["error"]), NoTemplateError)
+
+
+async def test_a_model_that_embeds_is_refused_by_what_it_is_for() -> None:
+    with pytest.raises(RequestError, match="only embeds or ranks texts; it cannot chat"):
+        await prompt("", HELLO, task="vectors")
