@@ -7,6 +7,7 @@ for llama.cpp to say.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -24,6 +25,7 @@ MAX_WRITTEN_OUT = 500_000
 _WORD = re.compile(
     r""""(?:\\.|[^"\\])*+"|\[(?:\\.|[^\]\\])*+\]|<[^>]*+>|#[^\r\n]*+|[\w-]++|\S""", re.DOTALL
 )  # a text, characters, a token, a comment, a name or number, a sign
+_NUMBERED = re.compile(r"\\[uU]([0-9a-fA-F]{4}|[0-9a-fA-F]{8})")
 _ELEMENT = re.compile(r"\\x..|\\u.{4}|\\U.{8}|\\.|.", re.DOTALL)
 
 
@@ -51,6 +53,8 @@ def check_grammar(grammar: str) -> None:
     _check_depth(grammar)
     if "\0" in grammar or any(0xD800 <= ord(character) < 0xE000 for character in grammar):
         raise RequestError("The grammar contains a NUL or a lone surrogate.", "Remove it.")
+    if escape := next(_escapes_of_no_character(grammar), ""):
+        raise RequestError(f"The grammar contains {escape}, which is no character.", "Remove it.")
     n_written_out = 0
     for repetition in _repetitions(grammar):
         _check_repetition(repetition)
@@ -58,6 +62,19 @@ def check_grammar(grammar: str) -> None:
     if n_written_out > MAX_WRITTEN_OUT:
         cause = f"The grammar's repetitions amount to {n_written_out:,} characters and rules."
         raise RequestError(cause, f"Use at most {MAX_WRITTEN_OUT:,}, or * and +, which need no copies.")
+
+
+def _escapes_of_no_character(grammar: str) -> Iterator[str]:
+    """Yield the escapes of halves of pairs and of numbers beyond Unicode: no text has what they would force."""
+    for word in _WORD.findall(grammar):
+        for element in _ELEMENT.findall(word) if word[0] in '"[' else ():
+            number = _NUMBERED.fullmatch(element)
+            if number and not _is_character(int(number[1], 16)):
+                yield element
+
+
+def _is_character(number: int) -> bool:
+    return number < 0xD800 or 0xE000 <= number <= sys.maxunicode
 
 
 def _check_depth(grammar: str) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from app.engine.grammar.limits import check_grammar
@@ -18,6 +20,15 @@ from quantizer.errors import RequestError
 def test_a_grammar_that_would_hurt_is_refused(grammar: str) -> None:
     with pytest.raises(RequestError):
         check_grammar(grammar)
+
+
+@pytest.mark.parametrize("element", [r"\ud800", r"\uDFFF", r"\U00110000", r"\U0000dabc"])
+def test_an_escape_of_no_character_is_refused(element: str) -> None:
+    for grammar in (f'root ::= "a{element}"', f"root ::= [a{element}-z]"):
+        with pytest.raises(RequestError, match=f"contains {re.escape(element)}, which is no character"):
+            check_grammar(grammar)
+    check_grammar(f'root ::= "a" # {element}')
+    check_grammar(r'root ::= "\uD7FF\ue000\U0010FFFF" [^\x00-\x1f]')
 
 
 @pytest.mark.parametrize("times", ["{5,2}", "{ 5 , 2 }", "{5 # a comment, 9}\n,2}", "{1}{3,1}", "?{2,0}"])
