@@ -13,6 +13,7 @@ from app.cli.options import option, options, requested_planning_context
 from app.cli.output.format import print_json, print_lines
 from app.protocol.library import HubModel, HubRepository
 from app.settings.settings import load_settings
+from quantizer.errors import UsageError
 
 if TYPE_CHECKING:
     from app.library.hub.access import HubAccess
@@ -22,12 +23,19 @@ __all__ = ["search"]
 
 
 @click.command(epilog="Example: localllm search qwen3 coder --fits")
-@click.argument("words", nargs=-1, required=True)
+@click.argument("words", nargs=-1)
+@click.option("--trending", "is_trending", is_flag=True, help="List the GGUFs of the day; WORDS may be left out.")
 @click.option("--fits", "only_fitting", is_flag=True, help="Hide models that do not fit this machine.")
 @option("limit", type=click.IntRange(1, 100), default=10)
 @options("vram", "ram", "wants_json")
 def search(
-    words: tuple[str, ...], only_fitting: bool, limit: int, vram: tuple[str, ...], ram: str | None, wants_json: bool
+    words: tuple[str, ...],
+    is_trending: bool,
+    only_fitting: bool,
+    limit: int,
+    vram: tuple[str, ...],
+    ram: str | None,
+    wants_json: bool,
 ) -> None:
     """Search the hub for models whose names contain all WORDS, with each quant's fit and speed on this machine.
 
@@ -37,8 +45,11 @@ def search(
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.search import list_repos
 
+    if not words and not is_trending:
+        raise UsageError("There are no words to search for.", "Give some, or --trending.")
     settings, access = load_settings(), hub_access_from_environment()
-    listed = list_repos(access, " ".join(words), limit)  # first: without a network it ends here, before any measuring
+    # first: without a network it ends here, before any measuring
+    listed = list_repos(access, " ".join(words), limit, is_trending=is_trending)
     here = requested_planning_context(settings, vram, ram)
     hits = asyncio.run(_inspect(listed, access, here))
     if only_fitting:

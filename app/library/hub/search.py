@@ -46,9 +46,10 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
 
 
-def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[HubRepository, ...]:
+def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool = False) -> tuple[HubRepository, ...]:
     """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, most downloaded first.
 
+    With `is_trending` return GGUFs alone, in the order of the interest that the hub sees in them now.
     Raises HubError if the search fails, UsageError for a path: its folders and names are nobody else's business.
     """
     if any(is_path(word.strip("'\"").removeprefix("file://")) for word in (words.strip(), *words.split())):
@@ -59,6 +60,9 @@ def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[HubRepositor
     set_client_factory(_bounded_client)
     api = HfApi(access.endpoint, access.token or False)
     try:
+        if is_trending:
+            wanted = _wanted(n_most, "trending_score")
+            return tuple(_ggufs(api.list_models(search=words or None, filter="gguf", **wanted)))[:n_most]
         ggufs = list(_ggufs(api.list_models(search=words, filter="gguf", **_wanted(n_most))))
         checkpoints = list(_checkpoints(api.list_models(search=words, filter="safetensors", **_wanted(n_most))))
     except HfHubHTTPError as error:
@@ -70,8 +74,8 @@ def list_repos(access: HubAccess, words: str, n_most: int) -> tuple[HubRepositor
     return (*ggufs[:n_most], *checkpoints[:n_most])
 
 
-def _wanted(n_most: int) -> dict[str, Any]:
-    return {"sort": "downloads", "limit": n_most, "expand": ["downloads", "tags", "gated", "config"]}
+def _wanted(n_most: int, order: str = "downloads") -> dict[str, Any]:
+    return {"sort": order, "limit": n_most, "expand": ["downloads", "tags", "gated", "config"]}
 
 
 def _ggufs(found: Iterable[ModelInfo]) -> Iterator[HubRepository]:

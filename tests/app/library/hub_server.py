@@ -181,6 +181,8 @@ class HubHandler(BaseHTTPRequestHandler):
         asked = self.asked()
         words = asked.get("search", "").lower().split()
         found = [repo for repo in self.hub.repos.values() if all(word in repo.id.lower() for word in words)]
+        if asked.get("sort") == "trendingScore":  # largest first; any other order is that of `repos`
+            found.sort(key=lambda repo: -repo.more.get("trendingScore", 0))
         has_siblings = asked.get("full", "") in ("true", "True", "1")
         said = [repo.info(has_siblings=has_siblings) for repo in found][: int(asked.get("limit", "1000"))]
         self.send_json(said)

@@ -139,5 +139,17 @@ def test_without_a_network_the_search_ends_before_this_machine_is_measured(monke
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "")
     with pytest.raises(HubError, match="cannot be reached"):
-        search_verb.callback(("llama",), only_fitting=False, limit=1, vram=(), ram=None, wants_json=False)  # type: ignore[misc]
+        search_verb.callback(  # type: ignore[misc]
+            ("llama",), is_trending=False, only_fitting=False, limit=1, vram=(), ram=None, wants_json=False
+        )
     assert not measured
+
+
+def test_trending_ggufs_need_no_words(environment: Mapping[str, str], ggufs: HubRepo, checkpoint: HubRepo) -> None:
+    with HubServer(ggufs, checkpoint) as hub:
+        (repository,) = found(environment, hub.url, "--trending")
+        assert repository["repo"] == ggufs.id
+        assert any("sort=trendingScore" in entry.path for entry in hub.log)
+        refused = search(environment, hub.url)
+    assert refused.returncode == 2
+    assert "Give some, or --trending." in refused.stderr

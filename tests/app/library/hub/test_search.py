@@ -33,6 +33,20 @@ def test_ggufs_and_convertible_checkpoints_are_listed(hub: HubServer) -> None:
     assert (checkpoint.repo, checkpoint.is_checkpoint, checkpoint.is_gated) == ("a/llama", True, True)
 
 
+def test_trending_ggufs_come_in_the_order_of_the_hub_without_words() -> None:
+    scores = {"a/last": 1, "b/first": 30, "c/second": 20}
+    repos = [
+        HubRepo.of(name, {}, tags=["gguf"], downloads=100 - score, trendingScore=score)
+        for name, score in scores.items()
+    ]
+    checkpoint = HubRepo.of("d/checkpoint", {}, tags=["safetensors"], config=LLAMA, trendingScore=99)
+    with HubServer(*repos, checkpoint) as hub:
+        found = list_repos(HubAccess(hub.url), "", 2, is_trending=True)
+        assert [each.repo for each in found] == ["b/first"]  # the test hub does not filter: the first is a checkpoint
+        found = list_repos(HubAccess(hub.url), "", 9, is_trending=True)
+        assert [each.repo for each in found] == ["b/first", "c/second", "a/last"]
+
+
 def test_the_token_is_given_to_the_hub(hub: HubServer) -> None:
     hub.log.clear()
     list_repos(HubAccess(hub.url, "secret"), "llama", 1)
