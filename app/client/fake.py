@@ -18,6 +18,8 @@ from app.protocol.library import (
     LocalModel,
     LocalModels,
     MachineReport,
+    Recommendation,
+    Recommendations,
     Recommended,
     RemovalResult,
     TypeChoice,
@@ -49,6 +51,7 @@ class ScriptedLibrary:
         self.others = list(others)
         self.folder = ""
         self.recommended: tuple[Recommended, ...] = ()
+        self.catalogue_notice = ""
         self.hub: tuple[HubRepository, ...] = ()
         self.hub_error: UserError | None = None
         self.type_choices: tuple[TypeChoice, ...] = ()
@@ -64,9 +67,10 @@ class ScriptedLibrary:
         """Return `here`, and with `external` `others` too."""
         return LocalModels((*self.here, *(self.others if external else ())), is_complete=True, folder=self.folder)
 
-    async def recommend(self) -> tuple[Recommended, ...]:
-        """Return `recommended`."""
-        return self.recommended
+    async def recommend(self) -> Recommendations:
+        """Return `recommended` with `catalogue_notice`."""
+        found = (Recommendation(each.role, each.why, each) for each in self.recommended)
+        return Recommendations(tuple(found), self.catalogue_notice)
 
     async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
         """Return the repositories of `hub` whose names have all `words`."""

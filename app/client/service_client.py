@@ -19,8 +19,7 @@ from app.protocol.library import (
     HubRepository,
     LocalModels,
     MachineReport,
-    Recommendation,
-    Recommended,
+    Recommendations,
     RemovalResult,
     TypeChoice,
 )
@@ -47,11 +46,9 @@ class LibraryClient:
         data = await self._get("library", external=int(external), fresh=int(fresh))
         return decode(LocalModels, data)
 
-    async def recommend(self) -> tuple[Recommended, ...]:
-        """Return a model of the catalogue for each role for which one runs."""
-        data = await self._get("recommend")
-        found = (decode(Recommendation, item) for item in data["recommendations"])
-        return tuple(each.model for each in found if each.model)
+    async def recommend(self) -> Recommendations:
+        """Return a recommendation from the catalogue for each role."""
+        return decode(Recommendations, await self._get("recommend"))
 
     async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
         """Return the repositories of the hub whose names contain `words`; cancelling ends the search. Raises UserError

@@ -27,6 +27,7 @@ __all__ = [
     "PlacementResult",
     "Quant",
     "Recommendation",
+    "Recommendations",
     "Recommended",
     "RemovalResult",
     "TypeChoice",
@@ -132,7 +133,7 @@ class LocalModels:
 class Recommended:
     """A model of the catalogue in the quant that suits the machine; `reference` is what `localllm pull` takes.
 
-    One that `keeps_pace` answers as fast as its role needs.
+    One that `keeps_pace` answers as fast as its role needs. It was `published` in that month, as 2026-02.
     """
 
     role: str
@@ -142,6 +143,7 @@ class Recommended:
     title: str
     reference: str
     licence: str
+    published: str = ""
     n_parameters: int
     n_ctx_train: int
     quant: Quant
@@ -155,6 +157,19 @@ class Recommendation:
     why: str
     model: Recommended | None
     passed_over: tuple[Recommended, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendations:
+    """A recommendation for each role, and a notice where the catalogue that they come from is old."""
+
+    recommendations: tuple[Recommendation, ...]
+    notice: str = ""
+
+    @property
+    def models(self) -> tuple[Recommended, ...]:
+        """The recommended models: none for roles for which nothing runs."""
+        return tuple(each.model for each in self.recommendations if each.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,9 @@ class WelcomeScreen(ModalScreen[bool]):
         except UserError as error:
             self._show_offers((), printable_line(str(error)))
         else:
-            self._show_offers(offered(found), "No model of the catalogue fits this machine: F6 searches for more.")
+            self._show_offers(
+                offered(found.models), "No model of the catalogue fits this machine: F6 searches for more."
+            )
 
     def _show_offers(self, offers: tuple[Recommended, ...], without: str) -> None:
         offers = default_first(offers)

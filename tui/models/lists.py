@@ -113,8 +113,9 @@ class ModelLists:
     async def recommend(self) -> None:
         """Fetch the recommendations for this machine."""
         try:
-            self._recommended = await (await localllm_service(self._connection)).library.recommend()
-            self._notes["catalogue"] = ""
+            found = await (await localllm_service(self._connection)).library.recommend()
+            self._recommended = found.models
+            self._notes["catalogue"] = found.notice
         except UserError as error:
             self._notes["catalogue"] = str(error)
         self._on_change()

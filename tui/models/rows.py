@@ -102,7 +102,11 @@ _ROLES = {
     "code": "code",
     "small": "small and fast",
     "moe": "mixture of experts",
+    "thinking": "thinking",
+    "tools": "tools",
+    "vision": "images",
     "embedding": "embeddings",
+    "reranking": "reranking",
 }
 _MIN_NAME_CELLS = 18
 _LOADED_MARKS = {"ready": "●", "loading": "◌", "failed": "!"}
@@ -258,6 +262,7 @@ def _local_row(model: LocalModel) -> ModelRow:
 
 
 def _recommended_row(model: Recommended) -> ModelRow:
+    facts = (_ROLES.get(model.role, model.role), model.published, model.licence)
     return ModelRow(
         id=f"remote:{model.reference}:",
         kind="remote",
@@ -267,7 +272,7 @@ def _recommended_row(model: Recommended) -> ModelRow:
         fit=model.quant.fit,
         n_ctx=model.n_ctx_train,
         reference=model.reference,
-        note=f"{_ROLES.get(model.role, model.role)}, {model.licence}. {model.why}",
+        note=f"{', '.join(fact for fact in facts if fact)}. {model.why}",
     )
 
 

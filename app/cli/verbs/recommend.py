@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 
 import click
 
 from app.cli.options import options, requested_planning_context
 from app.cli.output.format import print_json, print_lines
-from app.protocol.library import Recommendation, Recommended
+from app.protocol.library import Recommendation, Recommendations, Recommended
 from app.settings.settings import load_settings
 
 __all__ = ["recommend"]
@@ -19,7 +20,11 @@ _FOR = {
     "code": "To write code, filling in the middle",
     "small": "Small and quick",
     "moe": "With experts, of which a token reads a few",
+    "thinking": "To think before it answers",
+    "tools": "To call tools",
+    "vision": "To look at images",
     "embedding": "To find texts by their meaning",
+    "reranking": "To order texts by how well they answer",
 }
 
 
@@ -31,17 +36,24 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
 
     Sizes and speeds are computed from the models' shapes; nothing is downloaded.
     """
-    from app.library.hub.catalogue import Role, read_catalogue
-    from app.library.hub.recommend import recommend as recommended
+    from app.library.hub.catalogue import Role, catalogue_notice, read_catalogue
+    from app.library.hub.recommend import recommend_each
 
     here = requested_planning_context(load_settings(), vram, ram)
     wanted = [Role(role)] if role else list(Role)
-    found = [recommended(read_catalogue(), each, here) for each in wanted]
+    catalogue = read_catalogue()
+    found = Recommendations(recommend_each(catalogue.models, wanted, here), catalogue_notice(catalogue.dated, _today()))
     if wants_json:
-        print_json({"recommendations": found})
+        print_json(found)
         return
-    for each in found:
+    for each in found.recommendations:
         print_lines(_lines(each))
+    if found.notice:
+        click.echo(found.notice)
+
+
+def _today() -> date:
+    return date.today()
 
 
 def _lines(found: Recommendation) -> Iterator[str]:
@@ -60,5 +72,5 @@ def _lines(found: Recommendation) -> Iterator[str]:
 def _described(model: Recommended) -> str:
     from app.cli.output.plan import format_fit
 
-    size = f"{model.n_parameters / 1e9:.1f}B parameters, {model.quant.n_bytes / 1e9:.1f} GB"
+    size = f"{model.published}, {model.n_parameters / 1e9:.1f}B parameters, {model.quant.n_bytes / 1e9:.1f} GB"
     return f"{model.title} in {model.quant.name} ({size}): {format_fit(model.quant.fit)}"

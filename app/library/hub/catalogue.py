@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -26,11 +27,23 @@ from quantizer.convert.checkpoint_source import config_header
 from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES, FileType
 
-__all__ = ["CatalogueModel", "Role", "catalogue_model", "parse_catalogue", "read_catalogue", "resolve_reference"]
+__all__ = [
+    "Catalogue",
+    "CatalogueModel",
+    "Role",
+    "catalogue_model",
+    "catalogue_notice",
+    "parse_catalogue",
+    "read_catalogue",
+    "resolve_reference",
+]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,40}")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TEXT = re.compile(r".{1,80}")
+_MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
+_ADDRESS = re.compile(r"https://[\w.-]+/[\w./@+#=?-]+")
+_NEW_MONTHS = 6  # a catalogue older than this misses models that people fetch
 
 
 class Role(StrEnum):
@@ -40,12 +53,20 @@ class Role(StrEnum):
     CODE = "code"
     SMALL = "small"
     MOE = "moe"
+    THINKING = "thinking"
+    TOOLS = "tools"
+    VISION = "vision"
     EMBEDDING = "embedding"
+    RERANKING = "reranking"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueModel:
-    """One model: `repo` of the hub has it in `quants`, largest first; `config` is its config.json."""
+    """One model: `repo` of the hub has it in `quants`, largest first; `config` is its config.json.
+
+    `published` is the month in which it came out, `parameters` what its makers or GGUFs state, `source` the addresses
+    that its figures come from.
+    """
 
     name: str
     title: str
@@ -53,6 +74,9 @@ class CatalogueModel:
     repo: str
     quants: tuple[FileType, ...]
     licence: str
+    published: str
+    parameters: int
+    source: tuple[str, ...]
     config: Mapping[str, Any]
 
     def outline(self) -> PlannedModel:
@@ -61,15 +85,32 @@ class CatalogueModel:
         return PlannedModel(header, header.tensors)
 
 
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The models, the best of each role first, as of the day `dated`."""
+
+    dated: date
+    models: tuple[CatalogueModel, ...]
+
+
 @cache
-def read_catalogue() -> tuple[CatalogueModel, ...]:
-    """Return the catalogue, the best of each role first."""
+def read_catalogue() -> Catalogue:
+    """Return the catalogue."""
     return parse_catalogue((files("assets") / "catalogue.toml").read_text(encoding="utf-8"))
+
+
+def catalogue_notice(dated: date, today: date) -> str:
+    """Return what to say of a catalogue that is six months old: where newer models are. Of a newer one, nothing."""
+    n_months = 12 * (today.year - dated.year) + today.month - dated.month - (today.day < dated.day)
+    if n_months < _NEW_MONTHS:
+        return ""
+    newer = "localllm search --trending lists the GGUFs that the hub's users turn to now."
+    return f"The catalogue is of {dated:%B %Y}, {n_months} months old: {newer}"
 
 
 def catalogue_model(name: str) -> CatalogueModel:
     """Return the model called `name`. Raises UsageError that lists all."""
-    models = read_catalogue()
+    models = read_catalogue().models
     for model in models:
         if model.name == name.lower():
             return model
@@ -85,13 +126,17 @@ def resolve_reference(text: str, endpoint: str) -> RepoReference | FileReference
     )
 
 
-def parse_catalogue(text: str) -> tuple[CatalogueModel, ...]:
+def parse_catalogue(text: str) -> Catalogue:
     """Parse the catalogue's TOML. Raises ValueError that names the fault."""
-    models = tuple(_model(entry) for entry in tomllib.loads(text).get("model", []))
+    tables = tomllib.loads(text)
+    dated = tables.get("dated")
+    if type(dated) is not date:
+        raise ValueError("the catalogue has no date, dated = YYYY-MM-DD")
+    models = tuple(_model(entry) for entry in tables.get("model", []))
     names = [model.name for model in models]
     if len(set(names)) != len(names):
         raise ValueError("two models of the catalogue have the same name")
-    return models
+    return Catalogue(dated, models)
 
 
 def _model(entry: Mapping[str, Any]) -> CatalogueModel:
@@ -103,12 +148,15 @@ def _model(entry: Mapping[str, Any]) -> CatalogueModel:
             repo=_text(entry["repo"], _REPO),
             quants=tuple(FILE_TYPES[quant] for quant in entry["quants"]),
             licence=_text(entry["licence"], _TEXT),
+            published=_text(entry["published"], _MONTH),
+            parameters=int(entry["parameters"]),
+            source=tuple(_text(address, _ADDRESS) for address in entry["source"]),
             config=dict(entry["config"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{entry.get('name')} of the catalogue is invalid: {error}") from error
-    if not (model.roles and model.quants):
-        raise ValueError(f"{model.name} of the catalogue has no roles or no quants")
+    if not (model.roles and model.quants and model.source):
+        raise ValueError(f"{model.name} of the catalogue has no roles, no quants or no source")
     return model
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 from app.library.external import external_models
@@ -24,7 +25,7 @@ from app.protocol.library import (
     LocalModel,
     MachineReport,
     PlacementResult,
-    Recommendation,
+    Recommendations,
     RemovalResult,
     TypeChoice,
 )
@@ -47,7 +48,10 @@ class Listing:
 class LibraryService:
     """The models on this machine: those of `settings` and of other programs."""
 
-    def __init__(self, settings: Settings, fit_cache: FitCache | None = None) -> None:
+    def __init__(
+        self, settings: Settings, fit_cache: FitCache | None = None, today: Callable[[], date] = date.today
+    ) -> None:
+        self._today = today
         self._settings = settings
         self._fit_cache = fit_cache or FitCache(settings)
         self._reading: asyncio.Task[None] | None = None
@@ -99,14 +103,16 @@ class LibraryService:
             await asyncio.wait(tasks)
 
     @in_thread
-    def recommendations(self) -> list[Recommendation]:
+    def recommendations(self) -> Recommendations:
         """Return a recommendation for each role. Raises EngineError."""
-        from app.library.hub.catalogue import Role, read_catalogue
-        from app.library.hub.recommend import recommend
+        from app.library.hub.catalogue import Role, catalogue_notice, read_catalogue
+        from app.library.hub.recommend import recommend_each
 
         self._fit_cache.renew()
         context = self._fit_cache.here()
-        return [recommend(read_catalogue(), role, context) for role in Role]
+        catalogue = read_catalogue()
+        found = recommend_each(catalogue.models, Role, context)
+        return Recommendations(found, catalogue_notice(catalogue.dated, self._today()))
 
     @in_thread
     def show(self, name: str) -> ModelDescription:

@@ -98,6 +98,14 @@ async def test_a_finished_download_is_announced_everywhere_and_one_key_chats_wit
     assert client.loads[-1] == "/data/models/new.gguf"
 
 
+async def test_an_old_catalogue_is_said_beside_its_models(open_app):
+    client = client_with_models()
+    client.library.catalogue_notice = "The catalogue is of May 2026, 7 months old."
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await user.sees("Recommended for this machine", "Qwen3 4B Instruct", "of May 2026, 7 months old")
+
+
 async def test_an_unreachable_hub_is_reported_and_the_rest_works(open_app):
     client = client_with_models()
     client.library.hub_error = UserError("huggingface.co cannot be reached.", "Check the network.")

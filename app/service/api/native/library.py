@@ -21,7 +21,7 @@ from app.protocol.library import (
     LocalModels,
     MachineReport,
     PlacementResult,
-    Recommendation,
+    Recommendations,
     RemovalResult,
     TypeChoice,
 )
@@ -73,12 +73,6 @@ class KeepAliveBody(Body):
     keep_alive: StrictStr | int | float
 
 
-class Recommendations(TypedDict):
-    """A recommendation for each role."""
-
-    recommendations: list[Recommendation]
-
-
 class Repositories(TypedDict):
     """Repositories of the hub."""
 
@@ -106,7 +100,7 @@ async def listing(request: Request, external: str = "", fresh: str = "") -> Json
 @router.get("/recommend")
 async def recommend(request: Request) -> JsonResponse[Recommendations]:
     """A model of the catalogue for each role, chosen for this machine without the network."""
-    return JsonResponse({"recommendations": await app_state(request).library.recommendations()})
+    return JsonResponse(await app_state(request).library.recommendations())
 
 
 @router.get("/search", openapi_extra=errors(400, 502))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from app.engine.load.machine import Survey
+from app.library.hub.catalogue import Role, read_catalogue
 from app.library.machine_fit.fit_cache import FitCache
+from app.library.machine_fit.planning import planning_context
 from app.service.models.library import LibraryService, Listing
 from app.settings.settings import Settings
 from quantizer.errors import EngineError
+from tests.offload.machines import MACHINES
 from tests.quantizer.gguf_files import tiny_llama
 
 
@@ -72,3 +77,19 @@ async def test_headers_are_read_while_a_survey_takes_its_time(settings: Settings
         await asyncio.sleep(0.01)
     must_end.set()
     await library.close()
+
+
+async def test_recommendations_of_an_old_catalogue_come_with_a_notice(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dated = read_catalogue().dated
+    for today, is_old in ((dated, False), (date(dated.year + 1, dated.month, 1), True)):
+        fit_cache = FitCache(settings)
+        context = planning_context(settings, MACHINES["container of 4 GiB"])
+        monkeypatch.setattr(fit_cache, "renew", lambda: None)
+        monkeypatch.setattr(fit_cache, "here", lambda context=context: context)
+        library = LibraryService(settings, fit_cache, partial(date, today.year, today.month, today.day))
+        found = await library.recommendations()
+        assert ("--trending" in found.notice) is is_old
+        assert [each.role for each in found.recommendations] == list(Role)
+        await library.close()

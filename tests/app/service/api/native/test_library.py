@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.client.service_client import ServiceClient
+from app.library.hub.catalogue import Role
 from app.protocol.library import LocalModel, LocalModels
 from quantizer.errors import ModelFileError, RequestError, UsageError, UserError
 from tests.app.library.hub_repos import HubRepo
@@ -111,8 +112,10 @@ async def _settled(client: ServiceClient, name: str) -> LocalModel:
 async def test_recommendations_need_no_network(own: RunningService, hub: HubServer) -> None:
     n_before = len(hub.log)
     async with ServiceClient(own.url) as client:
-        found = await client.library.recommend()
+        answer = await client.library.recommend()
+    found = answer.models
     assert found
+    assert [each.role for each in answer.recommendations] == list(Role)
     assert all(each.reference.endswith(f":{each.quant.name}") for each in found)
     assert len(hub.log) == n_before
 
@@ -132,7 +135,7 @@ async def test_a_failing_hub_is_reported_with_a_remedy(own: RunningService, hub:
             await client.library.search("tiny")
         assert "Without it" in raised.value.remedy
         assert own.http.get("/api/localllm/search?words=tiny").status_code == 502
-        assert await client.library.recommend()
+        assert (await client.library.recommend()).models
     hub.injections.clear()
 
 
