@@ -23,7 +23,7 @@ def recommended(role: Role, machine: str) -> Recommendation:
         ("RTX 3060 12 GB, 32 GB RAM", Role.CODE, "ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF:Q8_0"),
         ("RTX 4090, 64 GB RAM", Role.CHAT, "lmstudio-community/Qwen3.8-27B-GGUF:Q4_K_M"),
         ("2 × RTX 3090, 64 GB RAM", Role.CHAT, "lmstudio-community/Qwen3.8-27B-GGUF:Q8_0"),
-        ("M2, 16 GB", Role.CHAT, "unsloth/Qwen3.5-9B-GGUF:Q4_K_M"),
+        ("M2, 16 GB", Role.CHAT, "ggml-org/gemma-4-E4B-it-GGUF:Q8_0"),
         ("processor only, 32 GB", Role.CHAT, "lmstudio-community/Qwen3.6-35B-A3B-GGUF:Q4_K_M"),
         ("container of 4 GiB", Role.SMALL, "unsloth/Qwen3.5-0.8B-GGUF:Q4_K_M"),
         ("container of 4 GiB", Role.EMBEDDING, "nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0"),
