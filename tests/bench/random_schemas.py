@@ -9,10 +9,10 @@ import copy
 import json
 import random
 import string
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-__all__ = ["HOSTILE_GRAMMARS", "HOSTILE_SCHEMAS", "random_grammar", "random_schema", "spoilt_schema"]
+__all__ = ["HOSTILE_GRAMMARS", "HOSTILE_SCHEMAS", "Matches", "random_grammar", "random_schema", "spoilt_schema"]
 
 _DEPTH = 3
 _PATTERNS = (
@@ -29,6 +29,9 @@ _DEEP = 10_000
 _N_INLINE = 11  # 2,000 schemas when written out
 
 Schema = dict[str, Any]
+Matches: TypeAlias = Callable[[str], bool]
+_Ends: TypeAlias = Callable[[str, int], set[int]]
+_TIMES = {"": (1, 1), "?": (0, 1), "{1,3}": (1, 3), "{2}": (2, 2)}
 
 
 def random_schema(chance: random.Random) -> Schema:
@@ -129,41 +132,70 @@ def _places(value: object) -> list[tuple[Any, Any]]:
     return [place for key, child in children for place in ((value, key), *_places(child))]
 
 
-def random_grammar(chance: random.Random) -> tuple[str, str]:
-    """Return a GBNF grammar of a regular language, and the regular expression that its texts match."""
+def random_grammar(chance: random.Random) -> tuple[str, Matches]:
+    """Return a GBNF grammar of a regular language, and whether a text is of it."""
     rules: list[str] = []
-    body, expression = _ways(chance, _DEPTH, rules)
-    return "\n".join([f"root ::= {body}", *rules]) + "\n", expression
+    body, ends = _ways(chance, _DEPTH, rules)
+    return "\n".join([f"root ::= {body}", *rules]) + "\n", lambda text: len(text) in ends(text, 0)
 
 
-def _ways(chance: random.Random, depth: int, rules: list[str]) -> tuple[str, str]:
+def _ways(chance: random.Random, depth: int, rules: list[str]) -> tuple[str, _Ends]:
     ways = [_sequence(chance, depth, rules) for _ in range(chance.randint(1, 3))]
-    return " | ".join(way for way, _ in ways), "(?:" + "|".join(expression for _, expression in ways) + ")"
+    return " | ".join(way for way, _ in ways), _either([ends for _, ends in ways])
 
 
-def _sequence(chance: random.Random, depth: int, rules: list[str]) -> tuple[str, str]:
+def _sequence(chance: random.Random, depth: int, rules: list[str]) -> tuple[str, _Ends]:
     parts = [_item(chance, depth, rules) for _ in range(chance.randint(1, 3))]
-    return " ".join(part for part, _ in parts), "".join(expression for _, expression in parts)
+    return " ".join(part for part, _ in parts), _after([ends for _, ends in parts])
 
 
-def _item(chance: random.Random, depth: int, rules: list[str]) -> tuple[str, str]:
+def _item(chance: random.Random, depth: int, rules: list[str]) -> tuple[str, _Ends]:
     kind = chance.choice(("literal", "class", "group", "rule") if depth else ("literal", "class"))
     if kind == "literal":
         text = "".join(chance.choices(string.ascii_letters + "äß日", k=chance.randint(1, 5)))
-        found = f'"{text}"', f"(?:{text})"
+        body, ends = f'"{text}"', _literal(text)
     elif kind == "class":
         low, high = sorted(chance.sample(string.ascii_lowercase, 2))
         negated = chance.choice(("", "^"))
-        found = f"[{negated}{low}-{high}]", f"[{negated}{low}-{high}]"
+        body, ends = f"[{negated}{low}-{high}]", _character(low, high, is_inside=not negated)
     else:
-        body, expression = _ways(chance, depth - 1, rules)
+        body, ends = _ways(chance, depth - 1, rules)
         if kind == "rule":
             name = f"r{len(rules)}"
             rules.append(f"{name} ::= {body}")
             body = name
-        found = f"({body})", expression
-    repeated = chance.choice(("", "", "?", "{1,3}", "{2}"))
-    return found[0] + repeated, found[1] + repeated
+        body = f"({body})"
+    times = chance.choice(("", "", "?", "{1,3}", "{2}"))
+    return body + times, _repeated(ends, *_TIMES[times])
+
+
+# Where a part of a grammar that begins at an index of a text may end. A regular expression would try for minutes.
+
+
+def _literal(part: str) -> _Ends:
+    return lambda text, begin: {begin + len(part)} if text.startswith(part, begin) else set()
+
+
+def _character(low: str, high: str, *, is_inside: bool) -> _Ends:
+    return lambda text, begin: {begin + 1} if begin < len(text) and (low <= text[begin] <= high) == is_inside else set()
+
+
+def _either(ways: Sequence[_Ends]) -> _Ends:
+    return lambda text, begin: {end for way in ways for end in way(text, begin)}
+
+
+def _after(parts: Sequence[_Ends]) -> _Ends:
+    def ends(text: str, begin: int) -> set[int]:
+        found = {begin}
+        for part in parts:
+            found = {end for start in found for end in part(text, start)}
+        return found
+
+    return ends
+
+
+def _repeated(part: _Ends, least: int, most: int) -> _Ends:
+    return _either([_after([part] * times) for times in range(least, most + 1)])
 
 
 def _nested(depth: int, begin: str, end: str, middle: str) -> str:

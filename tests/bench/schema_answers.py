@@ -2,7 +2,7 @@
 
 Run: `uv run python tests/bench/schema_answers.py MODEL.gguf [--cases 1000] [--seed 1]`. Of the cases 5 in 10 are good
 schemas, 2 good grammars, 2 schemas with one random fault, 1 something hostile. An answer that ends by itself must fit,
-as jsonschema or a regular expression judges; what is good must be answered, what is hostile refused with a 400 and a
+as jsonschema or the grammar's own parts judge; what is good must be answered, what is hostile refused with a 400 and a
 cause, each within a minute, and the worker must be the same process all the time. Exits with 1 otherwise.
 """
 
@@ -22,7 +22,14 @@ import httpx
 import jsonschema
 from rich.table import Table
 
-from tests.bench.random_schemas import HOSTILE_GRAMMARS, HOSTILE_SCHEMAS, random_grammar, random_schema, spoilt_schema
+from tests.bench.random_schemas import (
+    HOSTILE_GRAMMARS,
+    HOSTILE_SCHEMAS,
+    Matches,
+    random_grammar,
+    random_schema,
+    spoilt_schema,
+)
 from tests.bench.report import show
 from tests.bench.served import Served, serve
 from tests.bench.tally import finish
@@ -37,12 +44,12 @@ _DRAFTS = (jsonschema.Draft202012Validator, jsonschema.Draft7Validator, jsonsche
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is asked for: a `schema`, or a `grammar` whose texts match `expression`; `kind` says what should be."""
+    """What is asked for: a `schema`, or a `grammar` of the texts that it `matches`; `kind` says what should be."""
 
     kind: str
     schema: Any = None
     grammar: str = ""
-    expression: str = ""
+    matches: Matches | None = None
     name: str = ""
 
 
@@ -112,8 +119,8 @@ def random_case(chance: random.Random) -> Case:
     if kind == "spoilt schema":
         return Case(kind, spoilt_schema(chance))
     if kind == "grammar":
-        grammar, expression = random_grammar(chance)
-        return Case(kind, grammar=grammar, expression=expression)
+        grammar, matches = random_grammar(chance)
+        return Case(kind, grammar=grammar, matches=matches)
     if chance.random() < 0.5:
         name = chance.choice(tuple(HOSTILE_GRAMMARS))
         return Case(kind, grammar=HOSTILE_GRAMMARS[name], name=name)
@@ -137,9 +144,9 @@ def fault_of(case: Case, status: int, reply: Any, shape: Shape) -> str:
 
 
 def _misfit(case: Case, text: str) -> str:
-    if case.expression:
+    if case.matches:
         # bytes of no character, which llama.cpp's grammar takes for one, are as many replacement characters in the text
-        return "" if re.fullmatch(case.expression, _BAD_BYTES.sub("\ufffd", text)) else f"{text!r} does not match"
+        return "" if case.matches(_BAD_BYTES.sub("\ufffd", text)) else f"{text!r} does not match"
     try:
         value = json.loads(text)
     except ValueError as error:
