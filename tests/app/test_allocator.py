@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -29,7 +30,9 @@ libc.fflush(None)
 
 
 def _n_arenas(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", _GROW, how], capture_output=True, text=True, check=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", _GROW, how]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return done.stdout.count("<heap nr=")
 
 
