@@ -49,13 +49,13 @@ class PlayedAnswer:
 class FreeDrafts(StepCost):
     """Step costs with which every draft pays."""
 
-    def observe(self, n_tokens: int, duration_s: float) -> None:
+    def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
         """Ignore the step."""
 
-    def ratios_from(self, n_step: int) -> Iterator[float]:
+    def ratios_from(self, n_step: int, n_answers: int = 1) -> Iterator[float]:
         return repeat(1.0, MAX_DRAFT_TOKENS + 1)
 
-    def ratio(self, n_tokens: int) -> float:
+    def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         """Return what a part of a split batch costs."""
         return 0.0
 

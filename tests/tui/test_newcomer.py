@@ -27,9 +27,8 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 def hub(tmp_path, monkeypatch):
     """A hub that has every model of the catalogue, each a tiny one."""
     tiny = tiny_llama(tmp_path / "tiny.gguf", lambda writer: writer.add_chat_template(TEMPLATE))
-    repos = {
-        model.repo: {f"{model.name}-{quant.name}.gguf": tiny for quant in model.quants} for model in read_catalogue()
-    }
+    models = read_catalogue().models
+    repos = {model.repo: {f"{model.name}-{quant.name}.gguf": tiny for quant in model.quants} for model in models}
     with HubServer(*(HubRepo.of(repo, files) for repo, files in repos.items())) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
