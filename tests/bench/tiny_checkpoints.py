@@ -101,7 +101,10 @@ _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_
 }
 _ALL_ATTEND = {"layer_types": ["full_attention"] * 4, "position_embedding_type": "rope"}
 _NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "head_dim": 32}
-_ROUTED = {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "n_routed_experts": 8} | {
+_NEMOTRON_EXPERTS = {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+    "n_routed_experts": 8,
+} | {
     "moe_intermediate_size": 48,
     "moe_shared_expert_intermediate_size": 80,
     "num_experts_per_tok": 2,
@@ -283,9 +286,9 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granitehybrid-experts": ("GraniteMoeHybridConfig", _SCALED | _MAMBA | _FEW | _ALL_ATTEND),
     "nemotron": ("NemotronConfig", {"attention_bias": True, "mlp_bias": True}),
     "nemotron-h": ("NemotronHConfig", _NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]}),
-    "nemotron-h-experts": ("NemotronHConfig", _NEMOTRON | _ROUTED),
-    "nemotron-h-latent": ("NemotronHConfig", _NEMOTRON | _ROUTED | {"moe_latent_size": 32}),
-    "nemotron-h-fused": ("NemotronHConfig", _NEMOTRON | _ROUTED | {"norm_topk_prob": False}),
+    "nemotron-h-experts": ("NemotronHConfig", _NEMOTRON | _NEMOTRON_EXPERTS),
+    "nemotron-h-latent": ("NemotronHConfig", _NEMOTRON | _NEMOTRON_EXPERTS | {"moe_latent_size": 32}),
+    "nemotron-h-fused": ("NemotronHConfig", _NEMOTRON | _NEMOTRON_EXPERTS | {"norm_topk_prob": False}),
     "minimax-m2": ("MiniMaxM2Config", _FEW | _HALF_ROTATED),
     "minimax-m2-fused": ("MiniMaxM2Config", _FEW | {"head_dim": 32}),
     "llama4": ("Llama4TextConfig", _FEW | _STEPPED | {"rope_parameters": _LLAMA_3 | {"high_freq_factor": 1.0}}),
@@ -506,9 +509,9 @@ def _save(build: Callable[[], Any], folder: Path, spread: float = 0.08) -> None:
         parameter.data += torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else spread)
         if folder.name.startswith(_CALM) and re.search(r"\.post_\w*norm", name):
             parameter.data *= _CALMED
-    # biases of experts are no parameters
+    # biases of experts are no parameters; masks are no numbers
     for name, values in model.named_buffers():
-        if name.endswith("bias"):
+        if name.endswith("bias") and values.is_floating_point():
             values += torch.randn_like(values) * 0.3
     model.save_pretrained(folder, save_original_format=not folder.name.endswith(_FUSED))
 
