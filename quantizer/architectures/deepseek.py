@@ -24,6 +24,7 @@ from quantizer.architectures.metadata_rows import (
     rope_of,
 )
 from quantizer.architectures.shapes import (
+    CHOICE_CORRECTION,
     EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
     GATED_FEED_FORWARD,
@@ -32,7 +33,7 @@ from quantizer.architectures.shapes import (
     Dimensions,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, whole_tensor
+from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 
@@ -197,7 +198,7 @@ _V3 = Architecture(
     layer_tensors=_layer,
     splits={
         "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},
-        "e_score_correction_bias": {"e_score_correction.bias": whole_tensor},
+        **CHOICE_CORRECTION,
         **FUSED_EXPERTS,
     },
     stacks=NUMBERED_EXPERTS,

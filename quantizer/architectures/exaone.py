@@ -21,6 +21,7 @@ from quantizer.architectures.metadata_rows import (
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
+    CHOICE_CORRECTION,
     DIMENSIONS,
     EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
@@ -32,7 +33,6 @@ from quantizer.architectures.shapes import (
     Dimensions,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole_tensor
 
 __all__ = ["EXAONE"]
 
@@ -104,7 +104,7 @@ _K_EXAONE = Architecture(
         Hyperparameter("expert_shared_feed_forward_length", "u32", DIMENSIONS["n_ff_shared_experts"]),
     ),
     layer_tensors=_layer,
-    splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **FUSED_EXPERTS},
+    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
     stacks=NUMBERED_EXPERTS,
     generate=llama3_factors,
     unused=("mtp.",),

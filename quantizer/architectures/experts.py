@@ -30,6 +30,7 @@ from quantizer.architectures.metadata_rows import (
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
+    CHOICE_CORRECTION,
     EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
     GATED_FEED_FORWARD,
@@ -61,7 +62,6 @@ _SHARED_EXPERTS: Dimensions = {
     "ffn_down_shexp.weight": ("n_ff_shared_experts", "n_embd"),
 }
 _WHOLE_NORMS: Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
-_CORRECTION: dict[str, dict[str, Cut]] = {"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}}
 
 
 def _rotated(config: Config) -> Value:
@@ -82,7 +82,7 @@ _MINIMAX_M2 = Architecture(
     ),
     layer_tensors={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS},
     stacks=NUMBERED_EXPERTS,
-    splits={**_CORRECTION, **FUSED_EXPERTS},
+    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
     leaves_later_layers=True,
     defaults={"rope_theta": 5e6},
     assumed={
@@ -244,7 +244,7 @@ _DOTS_1 = Architecture(
     ),
     layer_tensors=_dense_first("first_k_dense_replace", {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}),
     stacks=NUMBERED_EXPERTS,
-    splits={**_CORRECTION, **FUSED_EXPERTS},
+    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
     defaults={"first_k_dense_replace": 0, "max_window_layers": 62},
     assumed={
         **_SILU,
@@ -357,7 +357,7 @@ _MIMO_2 = Architecture(
     layer_tensors=_mimo_layer,
     stacks=NUMBERED_EXPERTS,
     splits={
-        **_CORRECTION,
+        **CHOICE_CORRECTION,
         **FUSED_EXPERTS,
         ".self_attn.attention_sink_bias": _SINKS,
         ".self_attn.sinks": _SINKS,

@@ -15,6 +15,7 @@ from quantizer.architectures.deepseek import EXPERT_CHOICE, SHARED_EXPERTS
 from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, partly_rotated
 from quantizer.architectures.shapes import (
     ATTENTION,
+    CHOICE_CORRECTION,
     EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
     FUSED_FEED_FORWARD,
@@ -26,7 +27,6 @@ from quantizer.architectures.shapes import (
     attention_biases,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import whole_tensor
 
 __all__ = ["GLM"]
 
@@ -74,7 +74,7 @@ _GLM_4_5 = Architecture(
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
     ),
     layer_tensors=_layer,
-    splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **FUSED_EXPERTS},
+    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
     stacks=NUMBERED_EXPERTS,
     leaves_later_layers=True,
     defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.deepseek import DEEPSEEK
-from quantizer.architectures.shapes import FUSED_EXPERTS, NUMBERED_EXPERTS, Dimensions
+from quantizer.architectures.shapes import CHOICE_CORRECTION, FUSED_EXPERTS, NUMBERED_EXPERTS, Dimensions
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
 
@@ -98,7 +98,7 @@ KIMI = Architecture(
     reshaped=("SSM_A", "SSM_CONV1D_Q", "SSM_CONV1D_K", "SSM_CONV1D_V"),
     splits={
         "kv_b_proj.weight": _DEEPSEEK.splits["kv_b_proj.weight"],
-        "e_score_correction_bias": {"e_score_correction.bias": whole_tensor},
+        **CHOICE_CORRECTION,
         ".dt_bias": {".dt_proj.bias": whole_tensor},
         **FUSED_EXPERTS,
     },

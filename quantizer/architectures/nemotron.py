@@ -19,6 +19,7 @@ from quantizer.architectures.metadata_rows import (
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
+    CHOICE_CORRECTION,
     NUMBERED_EXPERTS,
     PRE_NORMS,
     Dimensions,
@@ -163,7 +164,7 @@ _HYBRID = Architecture(
     reshaped=MAMBA_2_TRANSFORMS["reshaped"],
     splits={
         **MAMBA_2_TRANSFORMS["splits"],
-        "e_score_correction_bias": {"e_score_correction.bias": whole_tensor},
+        **CHOICE_CORRECTION,
         ".experts.up_proj": {".experts.up_proj.weight": whole_tensor},
         ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
     },

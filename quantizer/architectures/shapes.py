@@ -17,6 +17,7 @@ from quantizer.errors import CheckpointError
 
 __all__ = [
     "ATTENTION",
+    "CHOICE_CORRECTION",
     "DIMENSIONS",
     "EXPERT_FEED_FORWARD",
     "FUSED_ATTENTION",
@@ -236,4 +237,8 @@ NUMBERED_EXPERTS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
 FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
     ".experts.gate_up_proj": {".experts.gate_proj.weight": _gates, ".experts.up_proj.weight": _ups},
     ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
+}
+# what corrects the choice of experts is stored without the ending that gguf's map asks for
+CHOICE_CORRECTION: dict[str, dict[str, Cut]] = {
+    "e_score_correction_bias": {"e_score_correction.bias": whole_tensor},
 }
