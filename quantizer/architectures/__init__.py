@@ -1,8 +1,7 @@
 """The table of architectures that can be converted: data, so that adding one takes a few lines.
 
-One file per family (small dense ones share `dense`). An entry has its HF classes, llama.cpp's name, which config values
-become which metadata, how tensors are rearranged, which are generated, and which are required. Tensor names come from
-gguf's map.
+The entries are in `families`. An entry has its HF classes, llama.cpp's name, which config values become which metadata,
+how tensors are rearranged, which are generated, and which are required. Tensor names come from gguf's map.
 """
 
 from __future__ import annotations
@@ -11,30 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantizer.architectures.architecture import Architecture
-from quantizer.architectures.bert import BERT, EUROBERT, MODERN_BERT, NOMIC
-from quantizer.architectures.classic import CLASSIC
-from quantizer.architectures.deepseek import DEEPSEEK
-from quantizer.architectures.dense import DENSE
-from quantizer.architectures.ernie import ERNIE
-from quantizer.architectures.exaone import EXAONE
-from quantizer.architectures.experts import SINGLE_EXPERTS
-from quantizer.architectures.falcon import FALCON
-from quantizer.architectures.gemma import GEMMA
-from quantizer.architectures.gemma3n import GEMMA_3N, GEMMA_4
-from quantizer.architectures.glm import GLM
-from quantizer.architectures.gpt_oss import GPT_OSS
-from quantizer.architectures.granite import GRANITE
-from quantizer.architectures.hunyuan import HUNYUAN
-from quantizer.architectures.kimi import KIMI
-from quantizer.architectures.lfm import LFM
-from quantizer.architectures.llama import LLAMA_LIKE
-from quantizer.architectures.mamba import JAMBA, MAMBA
+from quantizer.architectures.families import FAMILIES
 from quantizer.architectures.metadata_rows import no_factors
-from quantizer.architectures.nemotron import NEMOTRON
-from quantizer.architectures.qwen import QWEN, QWEN35
-from quantizer.architectures.qwen_vl import QWEN_VL
 from quantizer.architectures.shapes import resolve_shapes
-from quantizer.architectures.t5 import T5
 from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import GeneratedTensor
@@ -43,38 +21,8 @@ from quantizer.errors import CheckpointError
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "generated_tensors", "needed_tensors"]
 
 _MAX_LAYERS = 512
-_ENTRIES = (
-    *LLAMA_LIKE,
-    *QWEN,
-    *GEMMA,
-    GEMMA_3N,
-    *GEMMA_4,
-    *DENSE,
-    *CLASSIC,
-    *DEEPSEEK,
-    *GLM,
-    *EXAONE,
-    *HUNYUAN,
-    *ERNIE,
-    GPT_OSS,
-    *QWEN35,
-    *QWEN_VL,
-    *MAMBA,
-    JAMBA,
-    *BERT,
-    NOMIC,
-    *LFM,
-    *GRANITE,
-    *NEMOTRON,
-    *SINGLE_EXPERTS,
-    *FALCON,
-    *MODERN_BERT,
-    EUROBERT,
-    KIMI,
-    *T5,
-)
 # HF class -> its entry
-ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in _ENTRIES for name in entry.hf_classes}
+ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in FAMILIES for name in entry.hf_classes}
 
 
 def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:

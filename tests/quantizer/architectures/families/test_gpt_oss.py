@@ -21,7 +21,7 @@ from quantizer.write.quantize_plan import PlanOptions, plan
 from tests.quantizer.checkpoints import write_checkpoint
 from tests.quantizer.packers import mxfp4
 
-OUTLINE: dict[str, Any] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())["gpt-oss"]
+OUTLINE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "outlines.json").read_text())["gpt-oss"]
 EXPERTS = "model.layers.0.mlp.experts"
 N_EXPERTS, N_FF, N_EMBD = 4, 96, 96
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,

@@ -6,7 +6,7 @@ Experts are chosen by softmax with a correction, after dense layers; shared ones
 from __future__ import annotations
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.deepseek import SHARED_EXPERTS
+from quantizer.architectures.families.deepseek import SHARED_EXPERTS
 from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer
 from quantizer.architectures.shapes import (
     ATTENTION,

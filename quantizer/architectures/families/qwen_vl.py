@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.families.qwen import QWEN
 from quantizer.architectures.metadata_rows import kind_of, rotation_sections
-from quantizer.architectures.qwen import QWEN
 from quantizer.architectures.shapes import DIMENSIONS, matrices
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor

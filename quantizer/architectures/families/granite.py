@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.llama import LLAMA_LIKE
-from quantizer.architectures.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.llama import LLAMA_LIKE
+from quantizer.architectures.families.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
 from quantizer.architectures.metadata_rows import EXPERTS, integer
 from quantizer.architectures.shapes import (
     ATTENTION,

@@ -16,7 +16,7 @@ from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory
 
-OUTLINE: dict[str, Any] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())["qwen35"]
+OUTLINE: dict[str, Any] = json.loads((Path(__file__).parents[2] / "outlines.json").read_text())["qwen35"]
 LAYER = "model.layers.0.linear_attn"
 N_KEY_HEADS, N_VALUE_HEADS, WIDTH = 2, 6, 32
 IN_TURNS = [0, 3, 1, 4, 2, 5]  # the first head of either key, then the second of either

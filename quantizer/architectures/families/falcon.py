@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.mamba import MAMBA, MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.mamba import MAMBA, MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
 from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, VOCABULARY
 from quantizer.architectures.shapes import (
     ATTENTION,

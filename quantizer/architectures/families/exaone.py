@@ -8,7 +8,7 @@ K-EXAONE normalises before, and has experts after its first layers; the layers t
 from __future__ import annotations
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.deepseek import EXPERT_CHOICE, SHARED_EXPERTS, dense_before_sparse
+from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS, dense_before_sparse
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,

@@ -5,7 +5,7 @@ attention as DeepSeek's, without positions; dense layers before those of experts
 from __future__ import annotations
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.deepseek import DEEPSEEK
+from quantizer.architectures.families.deepseek import DEEPSEEK
 from quantizer.architectures.shapes import CHOICE_CORRECTION, FUSED_EXPERTS, NUMBERED_EXPERTS, Dimensions
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import negative_exponential, whole_tensor

@@ -19,7 +19,7 @@ from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.encoder_checkpoints import TinyBert, TinyRanker
 
-ENGINE = Path(__file__).parents[2] / "app" / "engine" / "llama" / "real_embedding.py"
+ENGINE = Path(__file__).parents[3] / "app" / "engine" / "llama" / "real_embedding.py"
 IDS = [[5, 6, 7, 8], [9], [10, 11, 12, 13, 14, 15, 16, 17, 5, 6, 5]]
 LIMIT = 2e-4  # what this arithmetic and llama.cpp's may differ by, as a share of the range
 QUERY, DOCUMENTS = "hello", ["he", "llo llo o", "hello he o o l", "l", "h h h h e"]

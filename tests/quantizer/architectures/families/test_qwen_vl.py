@@ -15,7 +15,7 @@ from quantizer.errors import CheckpointError
 from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.tensor_types import tensor_type_named
 
-OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
+OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[2] / "outlines.json").read_text())
 
 
 def shapes(name: str) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.deepseek import EXPERT_CHOICE, SHARED_EXPERTS
+from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS
 from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, partly_rotated
 from quantizer.architectures.shapes import (
     ATTENTION,
