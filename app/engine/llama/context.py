@@ -22,16 +22,17 @@ from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.native import lib, native_log, tokenize
-from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LlamaSampler
+from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LikeliestSampler, LlamaSampler
 from app.engine.llama.states import StateMemory
 from app.engine.llama.weight_layouts import StepWeights
-from app.engine.loop.sampling import check_biases
+from app.engine.loop.sampling import check_biases, n_candidates
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
 __all__ = ["Batch", "Interrupt", "LlamaBackend"]
 
+_LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
 _N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
 
 
@@ -96,7 +97,10 @@ class LlamaBackend:
         banned = self._end_tokens if ignore_eos and not grammar else ()  # a grammar decides when an answer may end
         chain = self._chains.build(params, banned, history)
         if grammar is None:
-            return LlamaSampler(self._context, chain)
+            n = n_candidates(params, banned)
+            if n is None or self.facts.n_vocab < _LARGE_VOCABULARY:
+                return LlamaSampler(self._context, chain)
+            return LikeliestSampler(self._candidates, chain, n)
         return GrammarSampler(self._candidates, chain, grammar, is_filtered_first=params.mirostat > 0)
 
     @cached_property

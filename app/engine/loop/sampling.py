@@ -16,7 +16,7 @@ from typing import TypeAlias
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
 
-__all__ = ["Arguments", "Stage", "check_biases", "n_history_tokens", "stages"]
+__all__ = ["Arguments", "Stage", "check_biases", "n_candidates", "n_history_tokens", "stages"]
 
 XTC_OFF_ABOVE = 0.5  # no two tokens can both be more likely
 MIN_KEEP = 1
@@ -58,6 +58,17 @@ def n_history_tokens(params: SamplingParams, n_ctx: int) -> int:
         return 0
     last_n = {"penalties": params.penalty_last_n, "dry": params.dry_penalty_last_n}
     return max((_back(last_n[stage.name], n_ctx) for stage in _against_repetition(params)), default=0)
+
+
+def n_candidates(params: SamplingParams, banned: Sequence[int] = ()) -> int | None:
+    """Return how many of the likeliest tokens a chain for `params` can choose from, None where all others count too.
+
+    A token that a bias lowers may give its place to another, so each adds one.
+    """
+    is_counted = params.is_greedy or (params.top_k > 0 and params.top_n_sigma <= 0.0 and not params.mirostat)
+    if not is_counted or _against_repetition(params) or any(bias > 0.0 for _, bias in params.logit_bias):
+        return None
+    return (1 if params.is_greedy else params.top_k) + len(params.logit_bias) + len(banned)
 
 
 def check_biases(params: SamplingParams, n_vocab: int) -> None:

@@ -1,4 +1,4 @@
-"""Grammars over the guide's vocabulary: asking about few tokens finds what asking about all would."""
+"""Asking about few tokens of the guide's vocabulary finds what asking about all would: of grammars and of chains."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
 from app.engine.grammar.json_grammar import schema_grammar
+from app.engine.llama.samplers import likeliest
 
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
 WALK = Path(__file__).with_name("grammar_walk.py")
+CHOICES = Path(__file__).with_name("sampler_choices.py")
 PARTS = {
     "code": {"type": "string", "pattern": r'^[A-Z]{2}(-\d+|[^\w"]+|)$'},
     "part": {"type": "number", "exclusiveMinimum": -0.25, "maximum": 12.5},
@@ -43,3 +50,33 @@ def test_the_tokens_that_a_grammar_allows_are_all_found() -> None:
     walks = json.loads(run.stdout)
     assert [walk["differences"] for walk in walks] == [[]] * len(GRAMMARS)
     assert sum(walk["n_steps"] for walk in walks) > 100
+
+
+LOGITS = arrays(
+    np.float32, st.integers(256, 2000), elements=st.floats(-9, 9, width=32) | st.just(-np.inf), fill=st.just(0.5)
+)
+
+
+@given(LOGITS, st.integers(1, 12))
+def test_the_likeliest_tokens_are_among_those_found(logits: np.ndarray, n: int) -> None:
+    found = likeliest(logits, n)
+    nth = np.sort(logits)[-n]
+    assert set(np.flatnonzero(logits > nth)) <= set(found)
+    assert np.sum(logits[found] >= nth) >= n
+    assert found.tolist() == sorted(set(found.tolist()))
+
+
+def test_few_tokens_are_found_in_a_large_vocabulary() -> None:
+    logits = np.random.default_rng(1).standard_normal(248_320).astype(np.float32)
+    assert len(likeliest(logits, 40)) < 60
+
+
+def test_where_logits_are_not_numbers_none_are_found() -> None:
+    assert not len(likeliest(np.full(1000, np.nan, np.float32), 2))
+
+
+def test_chains_choose_the_same_of_few_candidates_as_of_all() -> None:
+    run = subprocess.run([sys.executable, str(CHOICES), str(GUIDE)], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    choices = json.loads(run.stdout)
+    assert {name: n_equal for name, (_, n_equal) in choices.items()} == {name: n for name, (n, _) in choices.items()}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from app.engine.loop.sampling import Stage, check_biases, n_history_tokens, stages
+from app.engine.loop.sampling import Stage, check_biases, n_candidates, n_history_tokens, stages
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
 
@@ -92,3 +92,25 @@ def test_without_a_seed_each_chain_draws_its_own() -> None:
 @pytest.mark.parametrize("seed", [-1, 2**63, 0])
 def test_any_64_bit_seed_fits_the_native_32_bits(seed: int) -> None:
     assert 0 <= stages(SamplingParams(seed=seed))[-1].arguments[0] < 2**32
+
+
+@pytest.mark.parametrize(
+    ("params", "n"),
+    [
+        (SamplingParams(temperature=0.0), 1),
+        (SamplingParams(top_k=40), 40),
+        (SamplingParams(top_k=40, logit_bias=((5, -1.0), (6, -2.0))), 42),
+        (SamplingParams(top_k=40, logit_bias=((5, 1.0),)), None),
+        (SamplingParams(top_k=0), None),
+        (SamplingParams(top_k=40, top_n_sigma=1.0), None),
+        (SamplingParams(top_k=40, mirostat=2), None),
+        (SamplingParams(top_k=40, repeat_penalty=1.1), None),
+        (SamplingParams(temperature=0.0, dry_multiplier=0.8), None),
+    ],
+)
+def test_a_chain_chooses_from_as_many_as_its_first_truncation_leaves(params: SamplingParams, n: int | None) -> None:
+    assert n_candidates(params) == n
+
+
+def test_each_banned_token_may_give_its_place_to_another() -> None:
+    assert n_candidates(SamplingParams(temperature=0.0), banned=(3, 4)) == 3
