@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_KV_TYPE",
     "DEFAULT_WORKLOAD",
+    "DISTURBED",
     "PLAIN_FROM",
     "PLAIN_TYPES",
     "RuntimeSettings",
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 DEFAULT_KV_TYPE = "f16"
+# What a process that measures exits with when other programs disturbed it: EX_TEMPFAIL of sysexits.h.
+DISTURBED = 75
 # How much faster x86 computes with plain weights of these types, by tokens a step (1 thread with AVX-512, 0.35–1.2B):
 # 1: 0.9–0.97, 4: 0.85–1.0, 16: 0.97–1.2, 24: 1.1–1.16, 64: 1.4, 256: 1.55–1.7. Of Q4_0: 0.4–0.7 everywhere.
 PLAIN_TYPES = frozenset({tensor_type_named("Q2_K").type_id, tensor_type_named("Q4_K").type_id})

@@ -5,7 +5,8 @@
 
 Owns the candidates and how a speed is measured. With a request on stdin it yields the speeds of each setting. Every
 measurement is stored at once, so the process may be ended at any time. With --idle it makes quick measurements of the
-settings that lack one, at the lowest priority, and ends with its stdin. Independent of how results are shown.
+settings that lack one, at the lowest priority, and ends with its stdin; what it measured beside other programs is not
+kept, and it exits with DISTURBED. Independent of how results are shown.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
+    DISTURBED,
     RuntimeSettings,
     SpeedMeasurement,
     TuneFile,
@@ -40,13 +42,14 @@ from app.engine.tuning.tune_results import (
 )
 from app.settings.settings import load_settings
 from offload.devices.cpu import default_threads, usable_processors
+from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
 from quantizer.errors import UserError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.process import exit_with_parent
 
-__all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measure", "refinements"]
+__all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measure", "refinements", "undisturbed"]
 
 _UBATCHES = (128, 256)  # beside the default: smaller ones take less memory, and on some machines no more time
 _KV_TYPES = ("q8_0", "q4_0")  # measured to show their cost; users choose them
@@ -224,15 +227,32 @@ def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
         yield TaskProgress(index, n_settings)
 
 
-def _tune_idle(path: Path, n_threads: int, cache_dir: Path) -> None:
-    """Measure settings without a measurement quickly, if there is memory for a second copy of the model."""
+def undisturbed(
+    measured: Iterable[SpeedMeasurement], read_times: Callable[[], CpuTimes] = read_cpu_times
+) -> Iterator[SpeedMeasurement]:
+    """Yield what is `measured` while other programs take little of the processors: beside them any setting may win."""
+    before = read_times()
+    for speeds in measured:
+        after = read_times()
+        if is_quiet(others_share(before, after)):
+            yield speeds
+        before = read_times()
+
+
+def _tune_idle(path: Path, n_threads: int, cache_dir: Path) -> int:
+    """Measure settings without a measurement quickly, if there is memory for a second copy of the model.
+
+    Return an exit status: DISTURBED where some are still to be measured.
+    """
     if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
-        return
+        return 0
     tuned, key = TuneFile(cache_dir), model_key(path)
     done = {speeds.setting for speeds in tuned.measured(key)}
     missing = [setting for setting in _first(path, n_threads, cache_dir) if setting not in done]
-    for speeds in _measured(path, missing, QUICK):
+    for speeds in undisturbed(_measured(path, tuple(missing), QUICK)):
         tuned.add(key, path.name, speeds)
+        missing.remove(speeds.setting)
+    return DISTURBED if missing else 0
 
 
 def _first(path: Path, n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:
@@ -256,10 +276,9 @@ def main() -> int:
         psutil.Process().nice(_IDLE_NICE)
     exit_with_parent()
     try:
-        _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings().cache_dir)
+        return _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings().cache_dir)
     except UserError:
         return 1  # nobody reads the cause here: `localllm tune` reports it
-    return 0
 
 
 if __name__ == "__main__":

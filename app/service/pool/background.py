@@ -14,6 +14,7 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from app.engine.request import Request, SamplingParams
+from app.engine.tuning.tune_results import DISTURBED
 from app.service.pool.engine_client import EngineClient
 from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from quantizer.errors import EngineError, UserError
@@ -90,7 +91,7 @@ class IdleTuning:
 
     A child process measures, so that a fault of native code costs no answer; it is killed as soon as an engine gets
     work, and keeps what it found until then. It waits while other programs compute, by what `read_times` reads: beside
-    them the wrong setting may win.
+    them the wrong setting may win. One that was disturbed by them runs again.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class IdleTuning:
                 return
 
     async def _run(self, command: Sequence[str]) -> bool:
-        """Return whether `command` ended by itself, well or badly, instead of being interrupted."""
+        """Return whether `command` ended for good, well or badly, instead of being interrupted or disturbed."""
         try:
             child = self._child = await ChildProcess.start(command, "tuning process")
         except EngineError:
@@ -154,8 +155,8 @@ class IdleTuning:
                 child.kill()
             async for _ in child.lines():
                 pass
-            await child.wait()
+            status = await child.wait()
         finally:
             self._child = None
             await child.end(0)
-        return not self._interrupted.is_set()
+        return not self._interrupted.is_set() and status != DISTURBED

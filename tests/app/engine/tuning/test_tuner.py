@@ -10,8 +10,9 @@ import pytest
 
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.fake import FakeBackend
-from app.engine.tuning.tune_results import RuntimeSettings
-from app.engine.tuning.tuner import TuningEffort, measure
+from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
+from app.engine.tuning.tuner import TuningEffort, measure, undisturbed
+from offload.devices.cpu_load import CpuTimes
 
 REAL_DEPTH = Path(__file__).with_name("real_depth.py")
 
@@ -46,3 +47,14 @@ def test_every_step_is_measured_after_the_same_tokens_also_where_a_model_has_sta
     assert len(set(backend.depths)) == 1
     assert len(backend.depths) == 3
     assert backend.depths[0] > 0
+
+
+def test_what_was_measured_beside_other_programs_is_not_kept() -> None:
+    measured = [SpeedMeasurement(RuntimeSettings(n, False, False), 1.0, ((0, 1.0),), ((1, 1.0),)) for n in (1, 2, 3)]
+    readings = iter([(0, 0), (10, 9), (10, 9), (20, 12), (20, 12), (30, 21), (30, 21)])  # total and idle seconds
+
+    def read() -> CpuTimes:
+        total_s, idle_s = next(readings)
+        return CpuTimes(float(total_s), float(idle_s), 0.0)
+
+    assert [speeds.setting.n_threads for speeds in undisturbed(measured, read)] == [1, 3]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from app.engine.tuning.tune_results import DISTURBED
 from app.service.pool.background import IdleTuning
 from offload.devices.cpu_load import CpuTimes
 
@@ -113,5 +114,19 @@ def test_closing_ends_the_child(tmp_path: Path) -> None:
         await until(tmp_path / "log", "b")
         async with asyncio.timeout(30):
             await tuning.close()
+
+    asyncio.run(run())
+
+
+def test_what_other_programs_disturbed_is_measured_again(tmp_path: Path) -> None:
+    program = f"import os, sys; os.path.exists(sys.argv[1]) or (open(sys.argv[1], 'w'), sys.exit({DISTURBED}))"
+
+    async def run() -> None:
+        tuning = IdleTuning(lambda: False, quiet_s=0.01, read_times=processors())
+        tuning.add([sys.executable, "-P", "-c", program, str(tmp_path / "first")])
+        tuning.add(command(tmp_path / "log"))
+        await until(tmp_path / "log", "be")  # it waits for the other's second run
+        await tuning.close()
+        assert (tmp_path / "first").exists()
 
     asyncio.run(run())
