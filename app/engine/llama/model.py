@@ -24,9 +24,9 @@ from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_addr
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head_backend import HeadBackend
 from app.engine.llama.head_context import BlockContext, EagleContext, HeadContext, MtpContext
+from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
-from app.engine.llama.zero_pages import new_zero_pages_given_back
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
@@ -84,7 +84,13 @@ class LlamaModel:
         log = native_log()
         lib.llama_backend_init()
         self._owned = ExitStack()
-        progress = lib.llama_progress_callback(lambda fraction, _data: on_progress(fraction))
+        huge_pages = HugePages(has_gpu=next(ggml_gpus(), None) is not None)
+
+        def loads_on(fraction: float, _data: object) -> bool:
+            huge_pages.ask()  # at the first call the buffers are there, and nothing is read into them yet
+            return on_progress(fraction)
+
+        progress = lib.llama_progress_callback(loads_on)
         params = lib.llama_model_default_params()
         self._parameters, self._placement = parameters, PlacementParams(parameters)
         self._placement.fill(params)

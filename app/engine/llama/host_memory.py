@@ -1,11 +1,15 @@
-"""Memory of a new context that holds nothing yet, given back to the system until it is used.
+"""Memory that llama.cpp maps on Linux: weights in huge pages, and zeros given back to the system until they are used.
+
+A step of one token reads all weights once, through a page table of 4 KiB pages: in pages of 2 MiB the processor looks
+up 500 times fewer. The system gives those to memory that asks for them before it is written first (unless it gives them
+to all, or to none).
 
 llama.cpp fills caches with zeros when it makes a context, so the system must find memory for every cell and every state
-at once. On Linux a page of zeros that is given back reads as zeros again and takes memory when it is written first:
-caches grow with use. Plans count them whole all the same, and so does whoever loads another model meanwhile.
+at once. A page of zeros that is given back reads as zeros again and takes memory when it is written first: caches grow
+with use. Plans count them whole all the same, and so does whoever loads another model meanwhile.
 
-Independent of what the memory is for: of the memory that was mapped meanwhile, whole blocks of zeros go. Not where
-llama.cpp has a GPU, whose driver may have pinned them.
+Independent of what the memory is for: both concern large memory that was mapped meanwhile. Not where llama.cpp has a
+GPU, whose driver may have pinned it.
 """
 
 from __future__ import annotations
@@ -20,13 +24,33 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["new_zero_pages_given_back"]
+__all__ = ["HugePages", "new_zero_pages_given_back"]
 
 Range = tuple[int, int]  # addresses: the first one, and the first one behind it
 
 _BLOCK_BYTES = 1 << 20
-_LEAST_BYTES = 8 << 20  # of a mapping: smaller ones are no caches worth the look
+_LEAST_BYTES = 8 << 20  # of a mapping: smaller ones are neither caches nor weights worth the look
 _PRIVATE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *$", re.MULTILINE)
+
+
+class HugePages:
+    """Asks for huge pages for the large memory that was mapped since this was made; nothing but on Linux without a GPU.
+
+    No other thread may map large memory meanwhile.
+    """
+
+    def __init__(self, *, has_gpu: bool) -> None:
+        self._is_used = sys.platform == "linux" and not has_gpu
+        self._before = _private_ranges() if self._is_used else []
+
+    def ask(self) -> None:
+        """Ask, for memory that is not written yet; later calls do nothing."""
+        if not self._is_used:
+            return
+        self._is_used = False
+        for start, end in _new_ranges(self._before):
+            begin = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            _c_library().madvise(begin, end - begin, mmap.MADV_HUGEPAGE)  # where it fails, pages stay small
 
 
 @contextmanager
@@ -40,9 +64,13 @@ def new_zero_pages_given_back(*, has_gpu: bool) -> Iterator[None]:
         return
     before = _private_ranges()
     yield
-    for start, end in _without(_private_ranges(), before):
-        if end - start >= _LEAST_BYTES:
-            _give_back(start, end)
+    for start, end in _new_ranges(before):
+        _give_back(start, end)
+
+
+def _new_ranges(before: Sequence[Range]) -> Iterator[Range]:
+    """Yield the large parts of this process's memory that were not mapped `before`."""
+    yield from ((start, end) for start, end in _without(_private_ranges(), before) if end - start >= _LEAST_BYTES)
 
 
 def _private_ranges() -> list[Range]:
