@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from app.engine.loop.sequence import Sequence
 from app.engine.speculative.acceptance import DraftEstimate, Evidence
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.step_cost import StepCost, moving_average
 from app.engine.speculative.suffix_index import Draft
 
 __all__ = ["EXPECTED_ANSWER_TOKENS", "PROBE_EVERY_TOKENS", "DraftCost", "DraftRequest", "DraftSource", "GreedyDraft"]
@@ -24,7 +24,6 @@ __all__ = ["EXPECTED_ANSWER_TOKENS", "PROBE_EVERY_TOKENS", "DraftCost", "DraftRe
 PROBE_EVERY_TOKENS = 64  # how often a source that does not pay drafts one token, to measure its acceptance again
 EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt
 _N_BATCH = 64  # of tokens without logits, until their time is measured: an upper bound
-_OBSERVATION_WEIGHT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +115,8 @@ class DraftCost:
 
     def observe_waiting(self, n_tokens: int, duration_s: float) -> None:
         """Count `n_tokens` that were computed without drafting."""
-        known = self._waiting_token_s
         if duration_s > 0.0:
-            each_s = duration_s / n_tokens
-            self._waiting_token_s = each_s if known is None else known + _OBSERVATION_WEIGHT * (each_s - known)
+            self._waiting_token_s = moving_average(self._waiting_token_s, duration_s / n_tokens)
 
     def of_waiting(self, n_tokens: int) -> float:
         """Return the cost of computing `n_tokens` before the first draft."""

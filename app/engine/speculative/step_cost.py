@@ -13,7 +13,7 @@ from operator import add, mul, truediv
 
 import numpy as np
 
-__all__ = ["CPU_COST_RATIOS", "MAX_DRAFT_TOKENS", "StepCost"]
+__all__ = ["CPU_COST_RATIOS", "MAX_DRAFT_TOKENS", "StepCost", "moving_average"]
 
 MAX_DRAFT_TOKENS = 63  # of all answers together: no next token waits for more
 
@@ -26,6 +26,11 @@ CPU_COST_RATIOS: dict[int, float] = {
 }
 # fmt: on
 _OBSERVATION_WEIGHT = 0.2
+
+
+def moving_average(known: float | None, observed: float) -> float:
+    """Return what is known after one more observation, the observation itself if it is the first."""
+    return observed if known is None else known + _OBSERVATION_WEIGHT * (observed - known)
 
 
 @dataclass(slots=True)
@@ -57,20 +62,20 @@ class StepCost:
         if duration_s <= 0.0:  # too short for a coarse clock
             return
         if n_tokens == 1:
-            known = duration_s if self.single_s is None else self.single_s
-            self.single_s = known + _OBSERVATION_WEIGHT * (duration_s - known)
+            self.single_s = moving_average(self.single_s, duration_s)
         elif self.single_s:  # 0.0 where the clock is coarser than a step
             # A step that was held up shows little: no observation counts for more than three times the known ratio.
             self._observe(n_tokens, n_answers, min(duration_s / self.single_s, 3 * self.ratio(n_tokens, n_answers)))
             self._cached_ratios, self._cached_chances = {}, {}
 
     def _observe(self, n_tokens: int, n_answers: int, observed: float) -> None:
-        excess = observed - self.ratio(n_tokens)
+        known = self.ratio(n_tokens)
+        excess = observed - known
         if n_answers > 1:
             per_answer = excess / (n_answers - 1)
-            self.per_answer = max(0.0, self.per_answer + _OBSERVATION_WEIGHT * (per_answer - self.per_answer))
+            self.per_answer = max(0.0, moving_average(self.per_answer, per_answer))
         if n_answers == 1 or excess < 0.0:  # one answer costs no more than several
-            self.ratios[n_tokens] = self.ratio(n_tokens) + _OBSERVATION_WEIGHT * excess
+            self.ratios[n_tokens] = moving_average(known, observed)
 
     def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         """Return the cost of a step of `n_tokens`: linear between known sizes, proportional beyond the largest."""
