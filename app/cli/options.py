@@ -19,6 +19,7 @@ from app.settings.descriptions import DESCRIPTIONS
 from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings, format_setting, load_settings
 from app.terminal import printable_line
+from quantizer.gguf.sidecars import NO_PROJECTOR, PROJECTOR_TYPES
 
 if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext
@@ -90,6 +91,14 @@ _SHARED: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "window": (
         ("--ctx",),
         {"type": click.IntRange(min=0), "default": 0, "help": "Tokens per window.  [default: 512]"},
+    ),
+    "projector": (
+        ("--projector",),
+        {
+            "type": click.Choice([*PROJECTOR_TYPES, NO_PROJECTOR], case_sensitive=False),
+            "callback": lambda _context, _parameter, value: value or "",
+            "help": "Type of the projector of a model that sees.  [default: F16]",
+        },
     ),
     "chunks": (("--chunks",), {"type": click.IntRange(min=0), "default": 0, "help": "Number of windows; 0 = all."}),
 }

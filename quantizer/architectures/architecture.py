@@ -13,7 +13,7 @@ from quantizer.convert.source_model import GeneratedTensor
 
 __all__ = ["Architecture", "Hyperparameter", "Value"]
 
-Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | Sequence[str] | None
+Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Architecture:
     # required tensors: of each layer, and outside the layers
     layer_tensors: LayerTensors
     model_tensors: Callable[[Config], Dimensions] = decoder
+    # what llama.cpp's names of the tensors of a layer begin with, before its number
+    blocks: str = "blk"
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     # the same for the numbers of each row
     column_orders: Mapping[str, RowOrder] = field(default_factory=dict)

@@ -39,6 +39,7 @@ __all__ = [
     "head_size",
     "matrices",
     "n_feed_forward",
+    "n_patches_per_side",
     "resolve_shapes",
 ]
 
@@ -75,6 +76,13 @@ def n_feed_forward(config: Config) -> int:
     if isinstance(widths, list) and widths and all(width == widths[0] for width in widths):
         return Config({"intermediate_size": widths[0]}).integer("intermediate_size")
     return config.integer("intermediate_size")
+
+
+def n_patches_per_side(config: Config) -> int:
+    """Return the patches in a row of a tower's picture. Raises CheckpointError for patches of no size."""
+    if not 0 < config.integer("patch_size") <= config.integer("image_size"):
+        raise CheckpointError("config.json has patches that no picture holds.", "Check patch_size and image_size.")
+    return config.integer("image_size") // config.integer("patch_size")
 
 
 def _n_query(config: Config) -> int:
@@ -156,6 +164,10 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "2 n_linear_heads": lambda config: 2 * config.integer("linear_num_value_heads"),
     "n_per_layer": lambda config: config.integer("hidden_size_per_layer_input"),
     "n_per_layers": lambda config: config.integer("hidden_size_per_layer_input") * config.integer("num_hidden_layers"),
+    # of towers: the width of the language model, and pixels and patches of a picture
+    "n_projected": lambda config: config.section("language").integer("hidden_size"),
+    "n_patch": lambda config: config.integer("patch_size"),
+    "n_patches": lambda config: n_patches_per_side(config) ** 2,
 }
 
 PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}

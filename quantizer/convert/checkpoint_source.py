@@ -16,10 +16,11 @@ from typing import Any
 
 from quantizer.architectures import Architecture, find_architecture, needed_tensors
 from quantizer.architectures.architecture import Hyperparameter
+from quantizer.architectures.projectors import projector_for
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
-from quantizer.checkpoint.safetensors import as_object, read_checkpoint, read_json
+from quantizer.checkpoint.safetensors import Checkpoint, as_object, read_checkpoint, read_json
 from quantizer.convert.layer_numbers import layer_number_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
@@ -61,9 +62,19 @@ def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDIN
             path for path in folder.iterdir() if path.is_file() and path.suffix != ".gguf" and path.name not in pending
         ),
         keeps_quantized=True,
-        warnings=architecture.approximations(config),
+        warnings=(*architecture.approximations(config), *_unknown_towers(checkpoint, architecture)),
         identities=tuple(f"{name} {file.identity}" for name, file in pending.items()),
     )
+
+
+def _unknown_towers(checkpoint: Checkpoint, architecture: Architecture) -> Iterator[str]:
+    """Warn of a part that sees or hears and cannot be converted."""
+    if projector_for(checkpoint.config) is None and any(
+        name.removeprefix("model.").startswith(architecture.skipped_modules) for name in checkpoint.tensors
+    ):
+        yield (
+            f"The model will read text only: how {architecture.hf_classes[-1]} sees or hears cannot be converted yet."
+        )
 
 
 def _shape(config: Config, architecture: Architecture) -> ModelShape:

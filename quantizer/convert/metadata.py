@@ -26,9 +26,14 @@ _PHI_TOKENS = frozenset({"<unk>", "<s>", "</s>", "<|endoftext|>"})
 
 
 def general_entries(
-    name: str, folder: Path, architecture: str, tensors: Collection[SourceTensor], words: Collection[str]
+    name: str,
+    folder: Path,
+    architecture: str,
+    tensors: Collection[SourceTensor],
+    words: Collection[str] = _PHI_TOKENS,
+    kind: str = gguf.GGUFType.MODEL,
 ) -> Iterable[Entry]:
-    """Yield entries about the model as a whole, whose tokens are `words`.
+    """Yield entries about the file as a whole, a model whose tokens are `words` unless `kind` is another.
 
     A name that llama.cpp would take for Phi 3's, without its tokens, is spelt apart. Raises CheckpointError for a model
     card that is no YAML.
@@ -43,7 +48,7 @@ def general_entries(
         card.name = _PHI.sub("Phi 3", card.name)
     card.size_label = card.size_label or _size_label(tensors)
     recorder = gguf.GGUFWriter(None, architecture)
-    recorder.add_type(gguf.GGUFType.MODEL)
+    recorder.add_type(kind)
     card.set_gguf_meta_model(recorder)
     for key, entry in recorder.kv_data[0].items():
         type_name = "str[]" if entry.type == gguf.GGUFValueType.ARRAY else _TYPE_NAMES[entry.type]

@@ -171,7 +171,7 @@ def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture:
 
 def _file_order(name: str) -> tuple[int, int, str]:
     """Return the sort key of output tensors: embedding first, then layer by layer, then what follows the last layer."""
-    layer = re.match(r"blk\.(\d+)\.", name)
+    layer = re.match(r"(?:v\.)?blk\.(\d+)\.", name)
     if layer:
         return (1, int(layer[1]), name)
     return (2 if name.startswith("output") else 0, 0, name)

@@ -18,7 +18,7 @@ __all__ = [
 class JobPlanned:
     """The size of all files together, which is the disk space that the job takes, and the number of tensors.
 
-    `output` is the first of `n_files`.
+    `output` is the first of `n_files`, `projector` the last, empty for a model without one.
     """
 
     kind: ClassVar[str] = "planned"
@@ -28,6 +28,7 @@ class JobPlanned:
     n_tensors: int
     n_parameters: int
     n_files: int
+    projector: str = ""
 
 
 @dataclass(frozen=True, slots=True)

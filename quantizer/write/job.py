@@ -43,7 +43,7 @@ from quantizer.write.partial_output import discard_partial
 if TYPE_CHECKING:
     from quantizer.write.quantize_plan import PlanOptions, QuantizePlan
 
-__all__ = ["JobRequest", "RunningQuantization", "main", "open_job", "run_job"]
+__all__ = ["JobRequest", "RunningQuantization", "main", "open_job", "planned_event", "run_job"]
 
 _PROCESS = "quantizing process"
 _COMMAND = python_command("quantizer.write.job")
@@ -74,6 +74,7 @@ class JobRequest:
     base: str = ""
     shards: tuple[PendingShard, ...] = ()
     removed_layers: tuple[int, ...] = ()
+    projector: str = ""
 
     @classmethod
     def of(cls, message: Message) -> JobRequest:
@@ -99,7 +100,14 @@ class JobRequest:
         imatrix, base = (Path(name) if name else None for name in (self.imatrix, self.base))
         pending = (arrivals or PendingShards()).files(Path(self.source), self.shards)
         return PlanOptions(
-            overrides, self.max_shard_bytes, self.keeps_split, imatrix, base, pending, self.removed_layers
+            overrides,
+            self.max_shard_bytes,
+            self.keeps_split,
+            imatrix,
+            base,
+            pending,
+            self.removed_layers,
+            self.projector,
         )
 
 
@@ -156,7 +164,7 @@ def main() -> int:
 
 
 def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], None]) -> None:
-    from quantizer.write.quantize import execute
+    from quantizer.write.quantize import execute, without_existing
 
     def report(event: Event) -> None:
         send(encode_event(event))
@@ -165,13 +173,23 @@ def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], N
     arrivals.on_wait = lambda name: report(WaitingForShard(name))
     request = JobRequest.of(message)
     plan = request.plan(arrivals)
+    plan = plan if request.is_overwriting else without_existing(plan, request.n_threads)
 
-    paths = [str(shard.path) for shard in plan.shards]
-    report(JobPlanned(paths[0], plan.file_type.name, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths)))
+    output = str(plan.shards[0].path)
+    report(planned_event(plan))
     for text in plan.warnings:
         report(JobWarning(text))
     execute(plan, request.n_threads, request.is_overwriting, report, request.allows_nan)
-    report(OutputDone(paths[0], plan.n_bytes, time.monotonic() - started))
+    report(OutputDone(output, plan.n_bytes, time.monotonic() - started))
+
+
+def planned_event(plan: QuantizePlan) -> JobPlanned:
+    """Return what the event about a plan says."""
+    output, projector = str(plan.shards[0].path), str(plan.projector or "")
+    n_files, n_tensors = len(plan.shards), len(plan.tensors)
+    return JobPlanned(
+        output, plan.file_type.name, plan.n_bytes, n_tensors, plan.n_parameters, n_files, projector=projector
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from quantizer.gguf.header_encoder import OutputTensor, padding
 from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
 from quantizer.write.partial_output import PartialOutput, check_output
 from quantizer.write.pipeline import convert_tensors
-from quantizer.write.quantize_plan import QuantizePlan
+from quantizer.write.quantize_plan import PlannedShard, QuantizePlan
 
-__all__ = ["execute", "fingerprint"]
+__all__ = ["execute", "fingerprint", "without_existing"]
 
 
 def execute(
@@ -49,6 +49,33 @@ def execute(
     check_output(plan.output, [file.path for file in files], plan.inputs)
     with PartialOutput(plan.output, files, fingerprint(plan), is_overwriting) as partial:
         _write(plan, partial, n_threads, report, allows_nan)
+
+
+def without_existing(plan: QuantizePlan, n_threads: int) -> QuantizePlan:
+    """Return the plan without its projector where that is there already, from another type of the same model.
+
+    Its weights are read to know it. Raises as reading them does.
+    """
+    *others, last = plan.shards
+    if last.path != plan.projector or not _holds(last, n_threads):
+        return plan
+    text = f"{last.path.name} is there already and stays: it is what would be written."
+    return replace(plan, shards=tuple(others), existing=(last,), warnings=(*plan.warnings, text))
+
+
+def _holds(shard: PlannedShard, n_threads: int) -> bool:
+    """Return whether the file of `shard` is what would be written."""
+    with explained(f"{shard.path} cannot be read", "Move it away.", ModelFileError):
+        if not shard.path.is_file() or shard.path.stat().st_size != shard.file.n_bytes:
+            return False
+        with shard.path.open("rb") as file, closing(convert_tensors(shard.tensors, n_threads)) as slabs:
+            if file.read(len(shard.header)) != shard.header:
+                return False
+            for slab in slabs:
+                n_after = padding(slab.tensor.output.n_bytes) if slab.is_last else 0
+                if file.read(len(slab.data)) != slab.data or any(file.read(n_after)):
+                    return False
+    return True
 
 
 def _write(
@@ -92,7 +119,8 @@ def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> JobWarnin
 def fingerprint(plan: QuantizePlan) -> str:
     """Return what distinguishes outputs: the bytes before the data, the files read, the code that quantizes."""
     inputs = [*(_identity(path) for path in plan.inputs), *plan.identities]
-    headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in plan.shards]
+    shards = (*plan.shards, *plan.existing)
+    headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in shards]
     parts = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
     return hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from quantizer.convert.layer_removal import matrix_without_layers, without_layer
 from quantizer.convert.peft_source import is_adapter, open_adapter
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.errors import CheckpointError, UsageError
-from quantizer.gguf.file_types import FILE_TYPES, FileType
+from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.gguf.header import Header, planned_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
 from quantizer.gguf.shards import shard_entries, shard_path, split_by_bytes
+from quantizer.gguf.sidecars import NO_PROJECTOR, PROJECTOR_TYPES, projector_name
 from quantizer.gguf.tensor_types import TensorType
 from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.mix.overrides import Overrides
@@ -38,6 +39,7 @@ __all__ = [
     "open_source",
     "plan",
     "plan_model",
+    "plan_projector",
     "size_table",
 ]
 
@@ -50,7 +52,8 @@ class PlanOptions:
 
     `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for. `pending`
     are files of a checkpoint, by name, that may still be missing. `removed_layers` are left out; `overrides` then match
-    the new numbers of the others.
+    the new numbers of the others. `projector` is one of PROJECTOR_TYPES, NO_PROJECTOR, or empty: the usual type where
+    the source has one.
     """
 
     overrides: Overrides = field(default_factory=Overrides)
@@ -60,6 +63,7 @@ class PlanOptions:
     base: Path | None = None
     pending: Mapping[str, PendingFile] = field(default_factory=dict)
     removed_layers: tuple[int, ...] = ()
+    projector: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,10 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True)
 class QuantizePlan:
-    """The plan of an output: one file called `output`, or several that are named after it."""
+    """The plan of an output: one file called `output`, or several that are named after it.
+
+    The last is the `projector`, where there is one; `existing` are files that need not be written again.
+    """
 
     output: Path
     file_type: FileType
@@ -89,6 +96,8 @@ class QuantizePlan:
     n_parameters: int
     inputs: tuple[Path, ...]
     identities: tuple[str, ...] = ()
+    projector: Path | None = None
+    existing: tuple[PlannedShard, ...] = ()
 
     @property
     def tensors(self) -> tuple[PlannedTensor, ...]:
@@ -114,12 +123,56 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
     Raises UserError naming what cannot be read, converted or quantized.
     """
     if is_adapter(source):
+        if options.projector:
+            raise UsageError(f"{source.name} is an adapter: it has no projector.", "Leave --projector out.")
         if options.removed_layers:
             raise UsageError(f"{source.name} is an adapter: it has no layers of its own.", "Leave --prune-layers out.")
         return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
     if options.base:
         raise UsageError(f"{source.name} is not an adapter: --base is for adapters only.", "Leave --base out.")
-    return plan_model(open_source(source, options.pending), file_type, output, options)
+    planned = plan_model(open_source(source, options.pending), file_type, output, options)
+    beside = plan_projector(source, output, options)
+    return planned if beside is None else _joined(planned, beside)
+
+
+def plan_projector(source: Path, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan | None:
+    """Return the plan of the projector beside `output`, None where `source` has none or none is wanted.
+
+    Raises UsageError where one is requested that `source` lacks, CheckpointError for one that cannot be converted.
+    """
+    if options.projector == NO_PROJECTOR:
+        return None
+    found = _open_projector(source, options.pending)
+    if found is None:
+        if options.projector:
+            raise UsageError(f"{source.name} has no projector that can be converted.", "Leave --projector out.")
+        return None
+    kind = file_type_named(options.projector or PROJECTOR_TYPES[0])
+    path = output.with_name(projector_name(output.name, kind.name))
+    kept = found.unquantized if kind.base.is_quantized else {}
+    return plan_model(found, kind, path, PlanOptions(Overrides(by_name=kept)))
+
+
+def _open_projector(source: Path, pending: Mapping[str, PendingFile]) -> SourceModel | None:
+    if not source.is_dir() or is_adapter(source):
+        return None
+    from quantizer.convert.projector_source import open_projector
+
+    try:
+        return open_projector(source, pending)
+    except CheckpointError as error:
+        remedy = f"{error.remedy} With --projector {NO_PROJECTOR} the text model alone is converted."
+        raise CheckpointError(f"The projector cannot be converted. {error.cause}", remedy) from error
+
+
+def _joined(model: QuantizePlan, projector: QuantizePlan) -> QuantizePlan:
+    return replace(
+        model,
+        shards=(*model.shards, *projector.shards),
+        warnings=(*model.warnings, *projector.warnings),
+        n_parameters=model.n_parameters + projector.n_parameters,
+        projector=projector.output,
+    )
 
 
 def plan_model(
@@ -239,7 +292,7 @@ def _fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
         if verdict.target != verdict.wanted:
             by_types[verdict.wanted.name, verdict.target.name].append(name)
     for (wanted, target), names in by_types.items():
-        distinct = dict.fromkeys(re.sub(r"^blk\.\d+\.", "blk.*.", name) for name in names)
+        distinct = dict.fromkeys(re.sub(r"^((?:v\.)?blk)\.\d+\.", r"\1.*.", name) for name in names)
         yield (
             f"{len(names)} of {len(verdicts)} tensors have rows that are no whole blocks of {wanted}"
             f" and become {target}: {', '.join(distinct)}."

@@ -23,6 +23,7 @@ __all__ = [
     "exit_code",
     "peer_cell",
     "plan_cell",
+    "projector_cell",
     "refusal_cell",
     "table",
     "types_cell",
@@ -30,6 +31,8 @@ __all__ = [
 
 LIMIT = 2e-3
 PLAN_LIMIT = 0.03
+# of what a projector gives, by the type that it is written in
+_PROJECTION_LIMITS = {"F32": 1e-3, "F16": 2e-3, "Q8_0": 0.05}
 # what a file of a type is made of, beside what is never quantized; Q8_0 is the attention of models with eight experts
 BLOCKS = {"Q8_0": {"Q8_0"}, "Q4_K_M": {"Q4_K", "Q5_K", "Q6_K", "Q8_0"}}
 _KEPT = {"F32", "F16", "BF16", "MXFP4"}
@@ -101,6 +104,13 @@ def plan_cell(planned: Mapping[str, float], real: Mapping[str, float]) -> Cell:
     if off[worst] > PLAN_LIMIT:
         return Cell(f"{worst}: {planned[worst]:,.0f} for {real[worst]:,.0f}", False)
     return Cell(f"ok: {off[worst]:.1%} off" if off[worst] else "ok")
+
+
+def projector_cell(differences: Mapping[str, float], peer: Cell) -> Cell:
+    """How far each type of a projector is off, and whether the peer writes the same file."""
+    is_ok = all(difference <= _PROJECTION_LIMITS[name] for name, difference in differences.items())
+    text = ", ".join(f"{name} {difference:.1e}" for name, difference in differences.items())
+    return Cell(f"{text}; {peer.text}", is_ok and peer.is_ok, peer.reasons)
 
 
 def attempted(make: Callable[[], Cell]) -> Cell:

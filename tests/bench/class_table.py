@@ -27,11 +27,12 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.sidecars import PROJECTOR_TYPES
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.process import python_command
 from quantizer.write.events import JobWarning
 from quantizer.write.job import JobRequest, run_job
-from tests.bench import compare_embeddings, compare_logits
+from tests.bench import compare_embeddings, compare_logits, compare_projections
 from tests.bench.class_rows import (
     BLOCKS,
     Cell,
@@ -41,6 +42,7 @@ from tests.bench.class_rows import (
     exit_code,
     peer_cell,
     plan_cell,
+    projector_cell,
     refusal_cell,
     table,
     types_cell,
@@ -74,6 +76,10 @@ class Checkpoint:
         settings: dict[str, Any] = json.loads((self.path / "config.json").read_text())
         return settings
 
+    @property
+    def sees(self) -> bool:
+        return (self.path / "preprocessor_config.json").exists()
+
     def file(self, type_name: str) -> Path:
         return self.folder / "ours" / f"{self.name}-{type_name}.gguf"
 
@@ -83,14 +89,19 @@ class Checkpoint:
             write(self.name, self.path)
         return Cell("ok")
 
-    def row(self, conversion: dict[str, str]) -> Row:
-        """Measure everything; `conversion` is what the peer said of it."""
+    def projector(self, type_name: str) -> Path:
+        return self.folder / "ours" / f"mmproj-{self.name}-{type_name}.gguf"
+
+    def row(self, conversion: dict[str, str], projection: dict[str, str]) -> Row:
+        """Measure everything; `conversion` is what the peer said of it, `projection` of its projector."""
         cells = {
             "difference": attempted(self._difference),
             "as theirs": attempted(partial(self._as_theirs, conversion)),
             **{name: attempted(partial(self._quantized, name)) for name in BLOCKS},
             "plan": attempted(self._plan),
         }
+        if self.sees:
+            cells["projector"] = attempted(partial(self._projector, projection))
         found = self.file("F32")
         architecture = read_header(found).architecture if found.exists() else ""
         return Row(self.name, self.settings["architectures"][0], architecture, cells)
@@ -124,11 +135,26 @@ class Checkpoint:
         planned = config_header(self.settings, self.name)
         return plan_cell(planned_bytes(planned), planned_bytes(read_header(self.file("F16"))))
 
-    def _convert(self, type_name: str) -> list[str]:
+    def _projector(self, conversion: dict[str, str]) -> Cell:
+        """The projector in each type, and F32 against the peer's."""
+        found = {}
+        for type_name in PROJECTOR_TYPES:
+            self._convert("F32", type_name)
+            projector = self.projector(type_name)
+            found[type_name] = compare_projections.largest_difference(self.path, self.file("F32"), projector)
+        if conversion["error"]:
+            return projector_cell(found, refusal_cell(conversion["error"]))
+        ours, theirs = self.projector("F32"), self.folder / "theirs" / f"mmproj-{self.name}.gguf"
+        kind = read_header(ours).text("clip.projector_type")
+        return projector_cell(found, peer_cell(kind, conversion["change"], compare_files(ours, theirs)))
+
+    def _convert(self, type_name: str, projector: str = "") -> list[str]:
         """Quantize in a process of its own and return its warnings."""
         output = self.file(type_name)
         output.parent.mkdir(exist_ok=True)
-        request = JobRequest(str(self.path), type_name, str(output), n_threads=1, is_overwriting=True)
+        request = JobRequest(
+            str(self.path), type_name, str(output), n_threads=1, is_overwriting=True, projector=projector
+        )
         return [event.text for event in run_job(request) if isinstance(event, JobWarning)]
 
 
@@ -190,14 +216,15 @@ def measured(folder: Path, names: Sequence[str], peer: Path) -> Iterator[Row]:
     there = [each.path for each, cell in written.items() if cell.is_ok]
     conversions = peer_conversions(peer, folder / "theirs", there)
     for each, cell in written.items():
-        row = _row(each, conversions.get(each.name, _NO_CONVERSION)) if cell.is_ok else _lost(each, cell)
+        row = _row(each, conversions) if cell.is_ok else _lost(each, cell)
         print(f"{each.name}: {'ok' if row.is_ok else 'FAILED'}", file=sys.stderr, flush=True)
         yield row
 
 
-def _row(checkpoint: Checkpoint, conversion: dict[str, str]) -> Row:
+def _row(checkpoint: Checkpoint, conversions: dict[str, dict[str, str]]) -> Row:
+    said = [conversions.get(name, _NO_CONVERSION) for name in (checkpoint.name, f"mmproj-{checkpoint.name}")]
     try:
-        return apart(checkpoint.row, conversion)
+        return apart(checkpoint.row, *said)
     except BrokenExecutor as error:
         return _lost(checkpoint, Cell(str(error), False))
 

@@ -2,9 +2,10 @@
 
     python tests/bench/convert_with_peer.py PATH_TO_convert_hf_to_gguf.py FOLDER CHECKPOINT ...
 
-Prints a line of JSON for each: its name, the change that it took, and the first error where none helped. The converter
-is not edited. It refuses tokenizers whose output has a hash that it does not list, as those of the tests: here the name
-of the pre-tokenizer is always the same. What else tiny checkpoints lack is in `CHANGES`, tried in turn.
+Prints a line of JSON for each, and for the projector of one that has it (its name begins with mmproj-): the name, the
+change that it took, and the first error where none helped. The converter is not edited. It refuses tokenizers whose
+output has a hash that it does not list, as those of the tests: here the name of the pre-tokenizer is always the same.
+What else tiny checkpoints lack is in `CHANGES`, tried in turn.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ CHANGES = (_NONE, _NO_PREDICTION, _PLAIN_VOCABULARY)
 _MAX_ERROR = 300
 
 
-def convert(checkpoint: Path, output: Path, change: str) -> str:
+def convert(checkpoint: Path, output: Path, change: str, *, is_projector: bool = False) -> str:
     """Run the converter's own main under a change and return its error, empty for none. Changes this process."""
     import convert_hf_to_gguf as peer
     from conversion.base import TextModel
 
     TextModel.get_vocab_base_pre = lambda _self, _tokenizer: PRE_TOKENIZER
     sys.argv = ["convert", str(checkpoint), "--outtype", "f32", "--outfile", str(output)]
+    if is_projector:
+        sys.argv.append("--mmproj")
     if change == _NO_PREDICTION:
         sys.argv.append("--no-nextn")
     if change == _PLAIN_VOCABULARY:
@@ -54,11 +57,11 @@ def _with_vocabulary(kind: Any, set_vocab: Any) -> Any:
     return kind
 
 
-def attempt(checkpoint: Path, output: Path, change: str) -> str:
+def attempt(checkpoint: Path, output: Path, change: str, *, is_projector: bool = False) -> str:
     """Convert in a fork, so that neither a crash nor a change stays."""
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-            return pool.submit(convert, checkpoint, output, change).result()
+            return pool.submit(convert, checkpoint, output, change, is_projector=is_projector).result()
     except BrokenExecutor as error:
         return str(error)
 
@@ -81,6 +84,10 @@ def main() -> None:
                 break
         found = {"name": checkpoint.name, "change": change, "error": errors[0] if errors[-1] else ""}
         print(json.dumps(found), flush=True)
+        if (checkpoint / "preprocessor_config.json").exists():
+            name = f"mmproj-{checkpoint.name}"
+            error = attempt(checkpoint, arguments.folder / f"{name}.gguf", _NONE, is_projector=True)
+            print(json.dumps({"name": name, "change": _NONE, "error": error}), flush=True)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ _EXPLAINED = (
     _Explained(r"ssm_a", r"values up to \d steps apart", "its exponential is rounded otherwise", ("mamba", "jamba")),
     _Explained(
         r"token_embd\.weight",
-        r"F32 64×272 for F32 64×264",
+        r"F32 64×272 for F32 64×26[46]",
         "theirs leaves out rows of the embedding that no word has",
         ("gemma3",),
     ),
@@ -87,6 +87,10 @@ _REFUSALS = {
     r"ValueError: (Unprocessed experts: |Can not map tensor )'?\[?'?model\.layers.*experts.*": (
         "theirs reads experts in numbered tensors only"
     ),
+    r"Model (Idefics3|SmolVLM)ForConditionalGeneration is not supported": (
+        "theirs asks the language model's own class, which transformers 5 does not write"
+    ),
+    r"ValueError: Can not map tensor 'vision_tower\..*": "theirs knows the tower by its older names only",
     r"ValueError: Unprocessed norms: .*": "theirs does not expect one norm for each head here",
 }
 

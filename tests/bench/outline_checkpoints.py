@@ -1,6 +1,7 @@
 """Write down what checkpoints look like, without their weights: the fixture of the tests of architectures.
 
     uv run python tests/bench/outline_checkpoints.py FOLDER tests/quantizer/outlines.json
+    uv run python tests/bench/outline_checkpoints.py FOLDER tests/quantizer/projector_outlines.json --projectors
 
 FOLDER is one that `tiny_checkpoints.py` wrote. An outline holds the config, cut to one layer of each kind, the names
 and shapes of what is then left, and the metadata that conversion makes of it: run this after the logits were compared.
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.architectures import find_architecture
+from quantizer.architectures.projectors import find_projector, projector_for
 
 # what says nothing of the model, or is said for every layer
 _DROPPED = re.compile(
@@ -34,6 +36,29 @@ def outline(folder: Path) -> dict[str, Any]:
     return {
         "config": config,
         "tensors": _tensors(folder / "model.safetensors", settings.integer("num_hidden_layers")),
+        "metadata": {key: value for key, value in rows.items() if value is not None},
+    }
+
+
+def projector_outline(folder: Path) -> dict[str, Any] | None:
+    """The outline of the projector in a checkpoint, with all of its tower; None where none is converted."""
+    settings = json.loads((folder / "config.json").read_text())
+    known, processor = projector_for(settings), folder / "preprocessor_config.json"
+    if known is None or not processor.exists():
+        return None
+    kept = {key: value for key, value in settings.items() if not _DROPPED.fullmatch(key) and value is not None}
+    tower = {key: value for key, value in settings[known.section].items() if value is not None}
+    config = kept | {"text_config": _shortened(settings["text_config"]), known.section: tower}
+    prepared = json.loads(processor.read_text())
+    projector, found = find_projector(known, config, prepared)
+    rows = {row.key: row.read(found) for row in projector.hyperparameters}
+    tensors = _tensors(folder / "model.safetensors", found.integer("num_hidden_layers"))
+    return {
+        "config": config,
+        "processor": prepared,
+        "tensors": {
+            name: shape for name, shape in tensors.items() if name.removeprefix("model.").startswith(known.modules)
+        },
         "metadata": {key: value for key, value in rows.items() if value is not None},
     }
 
@@ -88,9 +113,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path)
+    parser.add_argument("--projectors", action="store_true")
     arguments = parser.parse_args()
-    outlines = {path.name: outline(path) for path in sorted(arguments.folder.iterdir())}
-    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in outlines.items())
+    of = projector_outline if arguments.projectors else outline
+    outlines = {path.name: of(path) for path in sorted(arguments.folder.iterdir())}
+    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in outlines.items() if value)
     arguments.output.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -248,6 +248,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4-seeing": ("Gemma4TextConfig", _GEMMA_4_SHARED),
     "gemma4-unified": ("Gemma4UnifiedTextConfig", _GEMMA_4_UNIFIED),
     "mistral3-seeing": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
+    "idefics3": ("LlamaConfig", {"rope_parameters": _LLAMA_3}),
+    "smolvlm": ("LlamaConfig", {"head_dim": 32, "tie_word_embeddings": True}),
     "phi": ("Phi3Config", {"sliding_window": None}),
     "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
     "phi-partial": ("Phi3Config", {"partial_rotary_factor": 0.75, "sliding_window": None, "tie_word_embeddings": True}),
@@ -412,6 +414,8 @@ SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} 
     "gemma4-unified": "Gemma4UnifiedConfig",
     "qwen35-seeing": "Qwen3_5Config",
     "qwen35moe-seeing": "Qwen3_5MoeConfig",
+    "idefics3": "Idefics3Config",
+    "smolvlm": "SmolVLMConfig",
     "llama4-seeing": "Llama4Config",
     "qwen2vl": "Qwen2VLConfig",
     "qwen25vl": "Qwen2_5_VLConfig",
@@ -419,7 +423,7 @@ SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} 
     "qwen3vlmoe": "Qwen3VLMoeConfig",
     "qwen3vlmoe-fused": "Qwen3VLMoeConfig",
 }
-_VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2} | {
+_VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2} | {
     "image_size": 56,
     "patch_size": 14,
     "head_dim": 16,
@@ -448,6 +452,19 @@ _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
         {"audio_embed_dim": 64},
     ),
 }
+# name -> what the config of the whole is told beside its parts
+_WHOLE = {"gemma3-seeing": {"mm_tokens_per_image": 4}, "smolvlm": {"scale_factor": 4}}
+_HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255} | {
+    "do_rescale": True,
+    "do_normalize": True,
+}
+_IDEFICS_MARKERS = ("\n\n", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<image>")
+# of those whose tower is converted too: preprocessor_config.json, and the tokens that libmtmd puts around pictures
+_PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "gemma3-seeing": (_HALVES | {"size": {"height": 56, "width": 56}}, ("<start_of_image>", "<end_of_image>")),
+    "idefics3": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
+    "smolvlm": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
+}
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 
 
@@ -463,7 +480,7 @@ def write(name: str, folder: Path) -> None:
     if name in SEEING:
         towers = next((towers for start, towers in _TOWERS.items() if name.startswith(start)), (_VISION,))
         named = dict(zip(("vision_config", "audio_config"), towers, strict=False))
-        config = getattr(transformers, SEEING[name])(text_config=config, **named)
+        config = getattr(transformers, SEEING[name])(text_config=config, **named, **_WHOLE.get(name, {}))
         kind = transformers.AutoModelForImageTextToText
     _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
     if name in _PUBLISHED_AS:
@@ -471,8 +488,19 @@ def write(name: str, folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
     if name == "qwen3vlmoe":
         _turn_experts(folder / "model.safetensors")
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
+    processor, markers = _PICTURES.get(name, ({}, ()))
+    if processor:
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    (folder / "tokenizer.json").write_text(json.dumps(_marked(tokenizer(), markers)))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
+
+
+def _marked(tokens: dict[str, Any], markers: tuple[str, ...]) -> dict[str, Any]:
+    """The tokenizer with more tokens, which are not text."""
+    added = tokens["added_tokens"]
+    first = 1 + added[-1]["id"]
+    more = [added[-1] | {"id": first + i, "content": marker} for i, marker in enumerate(markers)]
+    return tokens | {"added_tokens": [*added, *more]}
 
 
 def _turn_experts(path: Path) -> None:

@@ -20,6 +20,7 @@ from app.cli.output.format import format_bytes
 from app.cli.output.progress import JobProgress, with_progress
 from app.settings.settings import load_settings
 from quantizer.files import private_folder
+from quantizer.gguf.sidecars import NO_PROJECTOR
 from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -
     private_folder(folder)
     output = Path(owned.enter_context(tempfile.TemporaryDirectory(dir=folder))) / "model.gguf"
     with JobProgress() as progress:
-        for event in run_job(replace(request, output=str(output))):
+        for event in run_job(replace(request, output=str(output), projector=NO_PROJECTOR)):
             progress.show(event)
             if isinstance(event, JobPlanned):
                 # not click.echo: that writes past the bar, into its line

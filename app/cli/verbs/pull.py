@@ -35,7 +35,7 @@ __all__ = ["pull"]
 @click.option("--limit-rate", "bytes_per_s", type=BYTE_SIZE, default=0, help="Bytes per second at most, such as 5MB.")
 @click.option("--connections", "n_connections", type=click.IntRange(1, 16), default=4, show_default=True)
 @click.option("--no-head", is_flag=True, help="Leave out the draft head of the model.")
-@options("is_overwriting", "wants_json")
+@options("projector", "is_overwriting", "wants_json")
 def pull(
     reference: str,
     file_type: str,
@@ -43,6 +43,7 @@ def pull(
     bytes_per_s: int,
     n_connections: int,
     no_head: bool,
+    projector: str,
     is_overwriting: bool,
     wants_json: bool,
 ) -> None:
@@ -65,11 +66,16 @@ def pull(
     wanted = resolve_reference(reference, access.endpoint)
     if is_removing and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
+    if projector and not file_type:
+        raise UsageError("--projector needs --quantize.", "Give --quantize TYPE too.")
     heads: list[str] = []
     with Index(settings.cache_dir) as index, _shown(heads, wants_json=wants_json) as report:
         puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
         if file_type:
-            path, made = asyncio.run(_pull_checkpoint(puller, wanted, file_type, settings, is_removing=is_removing))
+            converting = _pull_checkpoint(
+                puller, wanted, file_type, settings, is_removing=is_removing, projector=projector
+            )
+            path, made = asyncio.run(converting)
             if wants_json:
                 print_json({"event": "quantized", **made})
         else:
@@ -82,7 +88,7 @@ def pull(
 
 
 async def _pull_checkpoint(
-    puller: Puller, wanted: Reference, file_type: str, settings: Settings, *, is_removing: bool
+    puller: Puller, wanted: Reference, file_type: str, settings: Settings, *, is_removing: bool, projector: str
 ) -> tuple[Path, dict[str, object]]:
     """Download a checkpoint into `<data>/checkpoints` and convert it to a GGUF in the library.
 
@@ -106,7 +112,9 @@ async def _pull_checkpoint(
     except OSError as error:
         raise StorageError(f"{output.parent} cannot be created: {error.strerror}.", "Check the disk.") from error
     made: dict[str, object] = {"output": str(output)}
-    request = JobRequest(str(folder), kind.name, str(output), os.cpu_count() or 1, puller.is_overwriting)
+    request = JobRequest(
+        str(folder), kind.name, str(output), os.cpu_count() or 1, puller.is_overwriting, projector=projector
+    )
     converting = CheckpointPuller(puller, request, is_removing, lambda event: note(event, made))
     await converting.pull(lambda session: plan_checkpoint_pull(session, wanted.repo, folder, kind))
     return output, made

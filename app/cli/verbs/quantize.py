@@ -31,18 +31,21 @@ if TYPE_CHECKING:
 _NEEDS_MATRIX = "* "
 
 
-def _list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
-    """Print the table of all types for the model at `source`. Raises UserError as planning does."""
+def _list_types(source: Path, projector: str, n_threads: int, *, wants_json: bool) -> None:
+    """Print the table of all types for the model at `source`, and its `projector`. Raises UserError."""
     from rich.table import Table
 
     from app.library.machine_fit.type_table import type_rows
     from offload.devices.bandwidth import measure_read_bandwidth
+    from quantizer.write.quantize_plan import PlanOptions, plan_projector
 
+    beside = plan_projector(source, source / "model.gguf", PlanOptions(projector=projector))
     bandwidth = measure_read_bandwidth(n_threads)
     rows = list(type_rows(source, bandwidth.bytes_per_s))
     if wants_json:
         measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
-        print_json({"source": str(source), **measured, "types": rows})
+        seen = {"projector": beside and {"type": beside.file_type.name, "bytes": beside.n_bytes}}
+        print_json({"source": str(source), **measured, "types": rows, **seen})
         return
     table = Table(box=None)
     table.add_column("type")
@@ -60,6 +63,8 @@ def _list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
         f"tok/s: at most; what reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s allows,\n"
         f"measured now with {bandwidth.n_threads} threads."
     )
+    if beside:
+        click.echo(f"The projector, a file of its own, adds {beside.n_bytes:,} bytes in {beside.file_type.name}.")
     if any(row.needs_imatrix for row in rows):
         click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto computes it.")
 
@@ -67,7 +72,7 @@ def _list_types(source: Path, n_threads: int, *, wants_json: bool) -> None:
 _GUIDE = "guide"
 _SHARD_HELP = "Split into files of at most this size, such as 500M or 2GB."
 _IMATRIX_HELP = "Importance matrix of `localllm imatrix`; auto computes it first."
-_SIZE_HELP = "Find the mix of types with the least loss in this total size, such as 4.2GB."
+_SIZE_HELP = "Find the mix of types with the least loss in this size, such as 4.2GB; a projector comes on top."
 _KLD_HELP = "Find the smallest mix of types within this KL divergence (nats a token), such as 0.02."
 _PRUNE_HELP = "Leave out the N layers that change their input least; `localllm eval` shows the loss."
 _BASE_HELP = "Base model of an adapter, its folder or GGUF.  [default: the one it names]"
@@ -86,6 +91,7 @@ _KEPT_IN_NAMES = "-_.+"
 @click.option("--embedding-type", metavar="TYPE", default="", help="Type of the token embedding.")
 @click.option("--imatrix", metavar="FILE|auto", default="", help=_IMATRIX_HELP)
 @click.option("--prune-layers", "n_removed", metavar="N", type=click.IntRange(min=1), help=_PRUNE_HELP)
+@options("projector")
 @click.option("--base", metavar="MODEL", default="", help=_BASE_HELP)
 @click.option("--max-shard-size", "max_shard_bytes", type=BYTE_SIZE, default=0, help=_SHARD_HELP)
 @click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
@@ -112,7 +118,8 @@ def quantize(
     --size and --kld replace TYPE: the sensitivity of each tensor is measured, once per model, and each tensor gets the
     type that serves the target best; an importance matrix is computed first. --prune-layers leaves out the layers whose
     output is most like their input on the calibration text, measured once per model. A killed run resumes when it is
-    called again; Ctrl-C removes its output. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or
+    called again; Ctrl-C removes its output. A model that sees gets its projector beside it, as mmproj-<name>-F16.gguf;
+    --projector none leaves it out. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or
     F32.
     """
     from quantizer.write.job import JobRequest
@@ -125,7 +132,7 @@ def quantize(
             "--prune-layers goes with a TYPE only.", "Prune to F16 first, and list or search the result's types then."
         )
     if wants_list:
-        _list_types(path, n_threads, wants_json=wants_json)
+        _list_types(path, options["projector"], n_threads, wants_json=wants_json)
         return
     chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
     ending = target.label if target else f"pruned{n_removed}-{chosen.name}" if n_removed else chosen.name
@@ -204,14 +211,14 @@ def _model_name(source: str, path: Path) -> str:
 
 
 def _planned(request: JobRequest) -> dict[str, object]:
+    from quantizer.write.job import planned_event
+
     plan = request.plan()
     for text in plan.warnings:
         _warn(text)
     if plan.missing_imatrix:
         _warn(f"{request.file_type} needs an importance matrix; without one it will be refused.")
-    paths = [str(shard.path) for shard in plan.shards]
-    planned = JobPlanned(paths[0], request.file_type, plan.n_bytes, len(plan.tensors), plan.n_parameters, len(paths))
-    return {**_figures(planned), "dry_run": True}
+    return {**_figures(planned_event(plan)), "dry_run": True}
 
 
 def _written(request: JobRequest) -> dict[str, object]:
@@ -246,6 +253,7 @@ def note(event: Event, result: dict[str, object]) -> None:
 def _figures(planned: JobPlanned) -> dict[str, object]:
     return {
         "output": planned.output,
+        "projector": planned.projector or None,
         "files": planned.n_files,
         "type": planned.file_type,
         "bytes": planned.n_bytes,
@@ -258,10 +266,11 @@ def _figures(planned: JobPlanned) -> dict[str, object]:
 
 def _summary(result: dict[str, object]) -> str:
     verb = "would take" if result["dry_run"] else "takes"
+    beside = f" with {printable(Path(str(result['projector'])).name)}" if result["projector"] else ""
     files = f" in {result['files']} files" if result["files"] != 1 else ""
     time = f" Written in {result['elapsed_s']} s." if "elapsed_s" in result else ""
     return (
-        f"{printable(str(result['output']))} {verb} {result['bytes']:,} bytes{files} "
+        f"{printable(str(result['output']))}{beside} {verb} {result['bytes']:,} bytes{files} "
         f"({result['type']}, {result['bits_per_weight']} bits per weight).{time}"
     )
 

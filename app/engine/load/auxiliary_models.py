@@ -19,6 +19,7 @@ from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.lora_adapter import validate_adapter
+from quantizer.gguf.sidecars import PROJECTOR_MARK
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
 __all__ = [
@@ -29,8 +30,6 @@ __all__ = [
     "read_auxiliary_models",
     "with_found_head",
 ]
-
-_PROJECTOR = "mmproj"  # in the names of such files, and their general.type
 
 
 def read_auxiliary_models(
@@ -65,7 +64,7 @@ def left_out_notice(head: Path, with_head: PlacementPlan, without: PlacementPlan
 
 def find_projectors(model: Path) -> tuple[Path, ...]:
     """Return the projectors in the folder of a model; the engine loads none of them."""
-    return tuple(sorted(path for path in model.parent.glob("*.gguf") if _PROJECTOR in path.name.lower()))
+    return tuple(sorted(path for path in model.parent.glob("*.gguf") if PROJECTOR_MARK in path.name.lower()))
 
 
 def _draft(path: Path, model: Header) -> PlannedDraft:
@@ -77,7 +76,7 @@ def _draft(path: Path, model: Header) -> PlannedDraft:
 
 def _projector(path: Path) -> PlannedProjector:
     header = read_header(path)
-    if header.architecture != "clip" and header.text("general.type") != _PROJECTOR:
+    if header.architecture != "clip" and header.text("general.type") != PROJECTOR_MARK:  # their general.type too
         raise ModelFileError(f"{path.name} is not a projector.", "Name the mmproj GGUF that belongs to the model.")
     return PlannedProjector(path.name, sum(tensor.n_bytes for tensor in header.tensors))
 

@@ -85,6 +85,13 @@ LLAMA_LIKE = (
             Hyperparameter("attention.temperature_scale", "f32", rope_number("llama_4_scaling_beta")),
         ),
     ),
+    # the language model of two that see, beside a tower
+    replace(
+        _LLAMA,
+        hf_classes=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+        skipped_modules=("vision_model.", "connector."),
+        renames={r"^model\.text_model\.": "model."},
+    ),
     replace(
         _LLAMA,
         hf_classes=("ArceeForCausalLM",),

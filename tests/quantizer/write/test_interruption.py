@@ -20,6 +20,7 @@ from quantizer.write.quantize import fingerprint
 from quantizer.write.quantize_plan import QuantizePlan
 from tests.bench.kill_quantize import Trial, cut_short, killed
 from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.seeing_checkpoints import write_seeing
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +39,16 @@ def trial(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, request: p
 
 @pytest.mark.parametrize("n_events", [0, 2, 9, 20])
 def test_a_killed_run_leaves_no_half_file_and_the_next_goes_on(trial: Trial, n_events: int) -> None:
+    assert killed(trial, 0, n_events) == ""
+
+
+@pytest.mark.parametrize("n_events", [0, 20, 60])
+def test_a_killed_run_of_a_model_that_sees_goes_on_in_either_file(tmp_path: Path, n_events: int) -> None:
+    checkpoint = write_seeing(tmp_path / "seeing", "gemma3-seeing")
+    (tmp_path / "output").mkdir()
+    asked = JobRequest(str(checkpoint), "Q8_0", str(tmp_path / "output" / "m.gguf"), 1, is_overwriting=False)
+    trial = Trial.of(asked)
+    assert set(trial.expected) == {"m.gguf", "mmproj-m-F16.gguf"}
     assert killed(trial, 0, n_events) == ""
 
 

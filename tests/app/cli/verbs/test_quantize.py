@@ -17,6 +17,7 @@ from tests.app.cli.in_process import run_localllm
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import write_gguf
 from tests.quantizer.peft_adapters import pair, write_peft
+from tests.quantizer.seeing_checkpoints import write_seeing
 
 
 def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -65,6 +66,24 @@ def test_the_list_names_the_exact_size_of_every_type_and_what_it_costs(tmp_path:
     assert rows["Q8_0"]["perplexity_loss"] == 0.0026
     assert rows["Q8_0"]["max_tokens_per_s"] > rows["F16"]["max_tokens_per_s"]
     assert not rows["Q4_K_M"]["needs_imatrix"]
+
+
+def test_a_model_that_sees_gets_its_projector_beside_it(tmp_path: Path) -> None:
+    seeing = write_seeing(tmp_path / "seeing", "gemma3-seeing")
+    said = localllm("quantize", str(seeing), "Q8_0", "--json", cwd=tmp_path)
+    assert Path(json.loads(said.stdout)["projector"]).name == "mmproj-seeing-F16.gguf"
+    found = sorted(path for path in tmp_path.iterdir() if path.is_file())
+    assert [path.name for path in found] == ["mmproj-seeing-F16.gguf", "seeing-Q8_0.gguf"]
+    assert json.loads(said.stdout)["bytes"] == sum(path.stat().st_size for path in found)
+
+
+def test_the_list_names_the_projector_too(tmp_path: Path) -> None:
+    seeing = write_seeing(tmp_path / "seeing", "gemma3-seeing")
+    said = json.loads(localllm("quantize", str(seeing), "--list", "--projector", "q8_0", "--json").stdout)
+    assert said["projector"]["type"] == "Q8_0"
+    assert "The projector, a file of its own, adds" in localllm("quantize", str(seeing), "--list").stdout
+    none = localllm("quantize", str(seeing), "--list", "--projector", "none", "--json")
+    assert json.loads(none.stdout)["projector"] is None
 
 
 def test_the_list_is_a_table_for_people(model: Path) -> None:

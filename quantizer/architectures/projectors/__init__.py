@@ -1,0 +1,56 @@
+"""The table of projectors that can be converted, by the class of the checkpoint that they are part of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from quantizer.architectures import find_architecture
+from quantizer.architectures.entry_settings import check_settings, given, usually_named
+from quantizer.architectures.projectors.projector import Projector
+from quantizer.architectures.projectors.siglip import SIGLIP
+from quantizer.checkpoint.config import Config
+from quantizer.errors import CheckpointError
+
+__all__ = ["PROJECTORS", "Projector", "find_projector", "projector_for"]
+
+# HF class -> its entry
+PROJECTORS: dict[str, Projector] = {name: entry for entry in SIGLIP for name in entry.hf_classes}
+
+
+def projector_for(values: Mapping[str, Any]) -> Projector | None:
+    """Return the entry for a parsed config.json, None for a class whose tower is not known."""
+    classes = values.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else ""
+    return PROJECTORS.get(name) if isinstance(name, str) else None
+
+
+def find_projector(
+    projector: Projector, values: dict[str, Any], processor: Mapping[str, Any]
+) -> tuple[Projector, Config]:
+    """Return the entry for one config of its classes, and that config; `processor` is preprocessor_config.json.
+
+    Raises CheckpointError for a setting that libmtmd would not follow.
+    """
+    _, language = find_architecture(values)
+    own = usually_named(given(Config(values).section(projector.section).values), projector.aliases)
+    parts = {"language": language.values, "processor": given(processor), "model": values}
+    config = Config({**projector.defaults, **own, **parts})
+    entry = projector.variant(config) or projector
+    assert isinstance(entry, Projector)
+    check_settings(entry, config)
+    for key, expected in entry.processor_assumed.items():
+        if not _is(parts["processor"].get(key, expected), expected):
+            raise CheckpointError(
+                f"preprocessor_config.json has {key} = {str(processor[key])[:64]}, which llama.cpp does not support.",
+                "Choose another model.",
+            )
+    return entry, config
+
+
+def _is(value: object, expected: object) -> bool:
+    """Return whether two settings are equal; factors are written with more digits or fewer."""
+    if isinstance(expected, float) and isinstance(value, float):
+        return math.isclose(value, expected, rel_tol=1e-4)
+    return value == expected

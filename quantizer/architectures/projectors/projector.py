@@ -1,0 +1,126 @@
+"""An entry of the table of projectors, and the rows, tensors and settings that most of them share.
+
+A projector is what lets a language model see: a tower that turns a picture into vectors, and what brings these to the
+width of the language model. llama.cpp keeps both in a file of its own, of the architecture `clip`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import integer
+from quantizer.architectures.shapes import Dimensions, biases
+from quantizer.checkpoint.config import Config
+from quantizer.errors import CheckpointError
+
+__all__ = [
+    "GELU",
+    "PICTURE",
+    "PLAIN_PROCESSOR",
+    "TOWER",
+    "TOWER_LAYER",
+    "TOWER_TENSORS",
+    "Projector",
+    "layer_norm_eps",
+    "processor_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projector(Architecture):
+    """Everything that converting the projectors of some HF classes takes; `kind` is llama.cpp's name for them.
+
+    The config that its functions get has the settings of the tower, and in the sections `language`, `processor` and
+    `model` those of the language model, of preprocessor_config.json and of the whole config.json.
+    """
+
+    gguf_name: str = "clip"
+    blocks: str = "v.blk"
+    kind: str
+    # beginnings of the names of its tensors, without "model."
+    modules: tuple[str, ...]
+    # the section of config.json with the tower's settings
+    section: str = "vision_config"
+    # values of preprocessor_config.json that libmtmd assumes
+    processor_assumed: Mapping[str, Any] = field(default_factory=dict)
+    # tensors that libmtmd cannot use in blocks
+    plain: tuple[str, ...] = ()
+
+
+def processor_of(config: Config) -> Config:
+    """Return the settings of how pictures are prepared."""
+    return config.section("processor")
+
+
+_LARGEST = 1e6
+
+
+def _three_numbers(name: str) -> Callable[[Config], Value]:
+    """Return a function that reads a number for each colour from preprocessor_config.json."""
+
+    def read(config: Config) -> list[float]:
+        values = processor_of(config).values.get(name)
+        if not isinstance(values, list) or len(values) != 3 or not all(map(_is_plausible, values)):
+            raise CheckpointError(
+                f"preprocessor_config.json has {name} = {str(values)[:64]}.", "It should be three numbers."
+            )
+        if name == "image_std" and 0 in values:
+            raise CheckpointError("preprocessor_config.json divides by an image_std of 0.", "Check the file.")
+        return list(map(float, values))
+
+    return read
+
+
+def _is_plausible(value: object) -> bool:
+    """Return whether `value` is a number that colours may be compared with; NaN is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def layer_norm_eps(default: float) -> Hyperparameter:
+    """Return the row of what norms add to the variance."""
+    return Hyperparameter(
+        "vision.attention.layer_norm_epsilon",
+        "f32",
+        lambda config: default if (eps := config.optional_number("layer_norm_eps")) is None else eps,
+    )
+
+
+# the tower, and how pictures come to it
+TOWER = (
+    Hyperparameter("vision.projection_dim", "u32", lambda config: config.section("language").integer("hidden_size")),
+    Hyperparameter("vision.image_size", "u32", integer("image_size")),
+    Hyperparameter("vision.patch_size", "u32", integer("patch_size")),
+    Hyperparameter("vision.embedding_length", "u32", integer("hidden_size")),
+    Hyperparameter("vision.feed_forward_length", "u32", integer("intermediate_size")),
+    Hyperparameter("vision.block_count", "u32", integer("num_hidden_layers")),
+    Hyperparameter("vision.attention.head_count", "u32", integer("num_attention_heads")),
+)
+PICTURE = (
+    Hyperparameter("vision.image_mean", "f32[]", _three_numbers("image_mean")),
+    Hyperparameter("vision.image_std", "f32[]", _three_numbers("image_std")),
+)
+GELU = (Hyperparameter("use_gelu", "bool", lambda _config: True),)
+PLAIN_PROCESSOR: Mapping[str, Any] = {"do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
+
+_TOWER_WEIGHTS: Dimensions = {
+    "ln1.weight": ("n_embd",),
+    "ln2.weight": ("n_embd",),
+    "attn_q.weight": ("n_embd", "n_embd"),
+    "attn_k.weight": ("n_embd", "n_embd"),
+    "attn_v.weight": ("n_embd", "n_embd"),
+    "attn_out.weight": ("n_embd", "n_embd"),
+    "ffn_up.weight": ("n_embd", "n_ff"),
+    "ffn_down.weight": ("n_ff", "n_embd"),
+}
+# a layer of a tower with biases everywhere, and what lies around the layers of one with learned positions
+TOWER_LAYER: Dimensions = {**_TOWER_WEIGHTS, **biases(_TOWER_WEIGHTS)}
+TOWER_TENSORS: Dimensions = {
+    "v.patch_embd.weight": ("n_patch", "n_patch", 3, "n_embd"),
+    "v.patch_embd.bias": ("n_embd",),
+    "v.position_embd.weight": ("n_embd", "n_patches"),
+    "v.post_ln.weight": ("n_embd",),
+    "v.post_ln.bias": ("n_embd",),
+}

@@ -1,0 +1,134 @@
+"""Projectors behind a SigLIP tower: those of Gemma 3, and of Idefics 3 and SmolVLM.
+
+Gemma 3 averages squares of patches, and its projection is stored with inputs as rows, which llama.cpp expects.
+Idefics 3 lays squares of patches side by side. Both towers are named in several ways, by the version of transformers
+that saved them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.projectors.projector import (
+    GELU,
+    PICTURE,
+    PLAIN_PROCESSOR,
+    TOWER,
+    TOWER_LAYER,
+    TOWER_TENSORS,
+    Projector,
+    layer_norm_eps,
+    processor_of,
+)
+from quantizer.architectures.shapes import n_patches_per_side
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import plus_one
+from quantizer.errors import CheckpointError
+
+__all__ = ["SIGLIP"]
+
+_TOWER_NAMES = {r"^(model\.)?vision_(tower|model)\.(vision_model\.)?": "vision_tower.vision_model."}
+_ACTIVATION = {"hidden_act": lambda _config: "gelu_pytorch_tanh", "num_channels": lambda _config: 3}
+
+
+def _pooled(config: Config) -> Value:
+    """Return the patches on each side of a square that becomes one vector. Raises CheckpointError unless all fit."""
+    n_patches = n_patches_per_side(config)
+    n_vectors = math.isqrt(config.section("model").optional_integer("mm_tokens_per_image") or 256)
+    if n_vectors == 0 or n_patches % n_vectors:
+        raise CheckpointError(
+            f"config.json makes {n_vectors} vectors of {n_patches} patches in a row.", "Check mm_tokens_per_image."
+        )
+    return n_patches // n_vectors
+
+
+def _joined(config: Config) -> int:
+    return config.section("model").optional_integer("scale_factor") or 2
+
+
+def _longest_edge(config: Config) -> Value:
+    """Return the longer side to which pictures are brought before they are cut into pieces as large as the tower sees.
+
+    Raises CheckpointError where pieces are larger or smaller.
+    """
+    seen, processor = config.integer("image_size"), processor_of(config)
+    piece = processor.section("max_image_size").optional_integer("longest_edge") or seen
+    if piece != seen:
+        raise CheckpointError(
+            f"preprocessor_config.json cuts pieces of {piece} pixels, where the tower sees {seen}.",
+            "Choose another model.",
+        )
+    return processor.section("size").optional_integer("longest_edge") or seen
+
+
+SIGLIP = (
+    Projector(
+        kind="gemma3",
+        hf_classes=("Gemma3ForConditionalGeneration",),
+        modules=("vision_tower.", "multi_modal_projector."),
+        hyperparameters=(
+            *TOWER,
+            *PICTURE,
+            *GELU,
+            layer_norm_eps(1e-6),
+            Hyperparameter("vision.projector.scale_factor", "u32", _pooled),
+        ),
+        layer_tensors=TOWER_LAYER,
+        model_tensors=lambda _config: {
+            **TOWER_TENSORS,
+            "mm.input_projection.weight": ("n_projected", "n_embd"),
+            "mm.soft_emb_norm.weight": ("n_embd",),
+        },
+        renames={
+            **_TOWER_NAMES,
+            r"^(model\.)?multi_modal_projector\.mm_input_projection_weight$": "mm.input_projection.weight",
+            r"^(model\.)?multi_modal_projector\.mm_soft_emb_norm\.": "mm.soft_emb_norm.",
+        },
+        ignored=(".position_ids",),
+        unused=("vision_tower.vision_model.head.",),
+        value_maps={"V_MM_SOFT_EMB_NORM": plus_one},
+        # libmtmd turns it as it computes, which it cannot with blocks
+        plain=("mm.input_projection.weight",),
+        defaults={
+            "image_size": 224,
+            "patch_size": 16,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+        },
+        assumed=_ACTIVATION,
+        processor_assumed=PLAIN_PROCESSOR,
+    ),
+    Projector(
+        kind="idefics3",
+        hf_classes=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
+        modules=("vision_model.", "connector."),
+        hyperparameters=(
+            *TOWER,
+            *PICTURE,
+            *GELU,
+            layer_norm_eps(1e-6),
+            Hyperparameter("vision.projector.scale_factor", "u32", _joined),
+            Hyperparameter("vision.preproc_image_size", "u32", _longest_edge),
+        ),
+        layer_tensors=TOWER_LAYER,
+        model_tensors=lambda config: {
+            **TOWER_TENSORS,
+            "mm.model.fc.weight": (config.integer("hidden_size") * _joined(config) ** 2, "n_projected"),
+        },
+        renames={**_TOWER_NAMES, r"^(model\.)?connector\.modality_projection\.proj\.": "mm.model.fc."},
+        ignored=(".position_ids",),
+        defaults={
+            "image_size": 224,
+            "patch_size": 32,
+            "hidden_size": 1152,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 16,
+        },
+        assumed=_ACTIVATION,
+        processor_assumed=PLAIN_PROCESSOR,
+    ),
+)

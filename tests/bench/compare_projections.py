@@ -1,0 +1,153 @@
+"""Compare a converted projector with its checkpoint: what both make of one picture, relative to the range of it.
+
+    uv run --group train python tests/bench/compare_projections.py CHECKPOINT MODEL.gguf PROJECTOR.gguf
+
+Exits 1 above 1e-3. The picture is random and of a size that neither side changes. transformers runs in float32 here,
+libmtmd in a child process with the text model of the same checkpoint, so that a fault of one does not take the other
+along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantizer.gguf.header import Header, read_header
+
+LIMIT = 1e-3
+_MARKER = b"<__media__>"
+
+
+def square(header: Header) -> tuple[int, int]:
+    """The size of a picture that fills the tower: height, width."""
+    n_pixels = header.integer("clip.vision.image_size") or 0
+    return n_pixels, n_pixels
+
+
+def whole(pixels: np.ndarray, _header: Header) -> dict[str, Any]:
+    """A batch of one picture."""
+    return {"pixel_values": pixels[None]}
+
+
+def one_of_several(pixels: np.ndarray, _header: Header) -> dict[str, Any]:
+    """A batch of one sample with one picture."""
+    return {"pixel_values": pixels[None, None]}
+
+
+# llama.cpp's name of a projector -> the size of a picture, and what transformers takes of its pixels [3, height, width]
+PICTURES: dict[
+    str, tuple[Callable[[Header], tuple[int, int]], Callable[[np.ndarray, Header], dict[str, np.ndarray]]]
+] = {
+    "gemma3": (square, whole),
+    "idefics3": (square, one_of_several),
+}
+
+
+def picture(header: Header) -> np.ndarray:
+    """A random picture for this projector: bytes [height, width, 3]."""
+    size, _ = PICTURES[header.text("clip.projector_type")]
+    return np.random.default_rng(3).integers(0, 256, (*size(header), 3), np.uint8)
+
+
+def reference_projection(checkpoint: Path, header: Header) -> np.ndarray:
+    """What transformers makes of the picture in float32: shape [tokens, width]."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    mean, std = (np.array(header.array(f"clip.vision.image_{name}")) for name in ("mean", "std"))
+    pixels = ((picture(header) / 255 - mean) / std).transpose(2, 0, 1).astype(np.float32)
+    _, inputs = PICTURES[header.text("clip.projector_type")]
+    with torch.no_grad():
+        found = model.get_image_features(
+            **{name: torch.from_numpy(value) for name, value in inputs(pixels, header).items()}
+        )
+    values: np.ndarray = _joined(found).numpy()
+    return values
+
+
+def _joined(found: Any) -> Any:
+    """All vectors of the picture, and beside each those that later layers of the language model get."""
+    import torch
+
+    features = found.pooler_output
+    features = torch.cat(list(features)) if isinstance(features, list | tuple) else features
+    later = [layer.reshape(-1, layer.shape[-1]) for layer in getattr(found, "deepstack_features", None) or ()]
+    return torch.cat([features.reshape(-1, features.shape[-1]), *later], dim=-1)
+
+
+def native_projection(model: Path, projector: Path) -> np.ndarray:
+    """What libmtmd makes of the picture on the CPU, from a child process: shape [tokens, width]."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "projection.npy"
+        command = [sys.executable, __file__, "--child", str(out), str(model), str(model), str(projector)]
+        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise SystemExit(f"libmtmd ended with {done.returncode}: {done.stderr[-2000:]}")
+        values: np.ndarray = np.load(out)
+        return values
+
+
+def largest_difference(checkpoint: Path, model: Path, projector: Path) -> float:
+    """The largest difference of any number as a share of the reference's range."""
+    reference = reference_projection(checkpoint, read_header(projector))
+    native = native_projection(model, projector)
+    if native.shape != reference.shape:
+        raise SystemExit(f"libmtmd gives {native.shape}, transformers {reference.shape}")
+    return float(np.abs(reference - native).max() / (reference.max() - reference.min()))
+
+
+def child(model_path: Path, projector: Path, out: Path) -> None:
+    """Encode the picture and save its vectors; of a picture that is also cut up, those of the whole."""
+    import llama_cpp as native
+    from llama_cpp import mtmd_cpp as mtmd
+
+    native.llama_backend_init()
+    params = native.llama_model_default_params()
+    params.n_gpu_layers = 0
+    model = native.llama_model_load_from_file(str(model_path).encode(), params)
+    settings = mtmd.mtmd_context_params_default()
+    settings.use_gpu, settings.n_threads, settings.warmup = False, 1, False
+    settings.flash_attn_type = 0
+    context = mtmd.mtmd_init_from_file(str(projector).encode(), model, settings)
+    assert context, "the projector does not load"
+    header = read_header(projector)
+    pixels = picture(header)
+    data = (ctypes.c_uint8 * pixels.size).from_buffer_copy(pixels.tobytes())
+    bitmap = mtmd.mtmd_bitmap_init(pixels.shape[1], pixels.shape[0], data)
+    text = mtmd.mtmd_input_text(_MARKER, len(_MARKER), False, True)
+    chunks = mtmd.mtmd_input_chunks_init()
+    bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+    assert mtmd.mtmd_tokenize(context, chunks, ctypes.byref(text), bitmaps, 1) == 0
+    found = (mtmd.mtmd_input_chunks_get(chunks, i) for i in range(mtmd.mtmd_input_chunks_size(chunks)))
+    chunk = next(each for each in found if mtmd.mtmd_input_chunk_get_type(each) == mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE)
+    assert mtmd.mtmd_encode_chunk(context, chunk) == 0
+    shape = mtmd.mtmd_input_chunk_get_n_tokens(chunk), native.llama_model_n_embd_inp(model)
+    np.save(out, np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(context), shape).copy())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("projector", type=Path)
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments.model, arguments.projector, arguments.child)
+        return 0
+    difference = largest_difference(arguments.checkpoint, arguments.model, arguments.projector)
+    print(f"largest difference {difference:.2e} of the range (limit {LIMIT:.0e})")
+    return int(difference > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

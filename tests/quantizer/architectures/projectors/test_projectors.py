@@ -1,0 +1,165 @@
+"""Every entry of the table of projectors against the outline of a checkpoint whose pictures were compared."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from quantizer.architectures import needed_tensors
+from quantizer.architectures.projectors import PROJECTORS, Projector, find_projector, projector_for
+from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import SourceTensor
+from quantizer.convert.tensor_mapping import map_tensors
+from quantizer.errors import CheckpointError
+from quantizer.gguf.header_encoder import encode_entry
+from tests.quantizer.seeing_checkpoints import PROJECTOR_OUTLINES, headers
+
+NORM_OF_FIRST_LAYER = re.compile(r"\b(layers?|blocks?)\.0\.(layer_norm1|norm1|attention_norm)\.weight$")
+
+
+def found(outline: dict[str, Any], **processor: Any) -> tuple[Projector, Config]:
+    known = projector_for(outline["config"])
+    assert known
+    return find_projector(known, outline["config"], outline["processor"] | processor)
+
+
+def converted(outline: dict[str, Any]) -> dict[str, SourceTensor]:
+    projector, config = found(outline)
+    return map_tensors(headers(outline["tensors"]), config, projector)
+
+
+def changed(name: str, **vision: Any) -> dict[str, Any]:
+    """The outline with other settings of the tower."""
+    outline = PROJECTOR_OUTLINES[name]
+    tower = outline["config"]["vision_config"] | vision
+    return outline | {"config": outline["config"] | {"vision_config": tower}}
+
+
+def metadata(outline: dict[str, Any], **processor: Any) -> dict[str, Any]:
+    projector, config = found(outline, **processor)
+    rows = {row.key: row.read(config) for row in projector.hyperparameters}
+    return {key: value for key, value in rows.items() if value is not None}
+
+
+def test_every_class_of_the_table_has_an_outline() -> None:
+    assert {outline["config"]["architectures"][0] for outline in PROJECTOR_OUTLINES.values()} == set(PROJECTORS)
+
+
+@pytest.mark.parametrize("name", PROJECTOR_OUTLINES)
+def test_settings_become_the_metadata_that_was_proven(name: str) -> None:
+    assert metadata(PROJECTOR_OUTLINES[name]) == PROJECTOR_OUTLINES[name]["metadata"]
+
+
+@pytest.mark.parametrize("name", PROJECTOR_OUTLINES)
+def test_every_value_can_be_written_as_the_type_of_its_row(name: str) -> None:
+    projector, config = found(PROJECTOR_OUTLINES[name])
+    values = [(row.type_name, row.read(config)) for row in projector.hyperparameters]
+    assert all(encode_entry("key", value, kind).payload for kind, value in values if value is not None)
+
+
+@pytest.mark.parametrize("name", PROJECTOR_OUTLINES)
+def test_every_tensor_finds_its_place_and_none_is_missing(name: str) -> None:
+    projector, config = found(PROJECTOR_OUTLINES[name])
+    tensors = converted(PROJECTOR_OUTLINES[name])
+    assert set(needed_tensors(projector, config)) == set(tensors)
+    assert all(tensor.name == new_name for new_name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("name", PROJECTOR_OUTLINES)
+def test_any_tensor_that_a_layer_lacks_is_noticed(name: str) -> None:
+    outline = PROJECTOR_OUTLINES[name]
+    norm = next(tensor for tensor in outline["tensors"] if NORM_OF_FIRST_LAYER.search(tensor))
+    rest = {tensor: shape for tensor, shape in outline["tensors"].items() if tensor != norm}
+    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, v\.blk\.0\."):
+        converted(outline | {"tensors": rest})
+
+
+def renamed(name: str, pattern: str, new: str) -> dict[str, Any]:
+    outline = PROJECTOR_OUTLINES[name]
+    tensors = {re.sub(pattern, new, tensor): shape for tensor, shape in outline["tensors"].items()}
+    assert tensors.keys() != outline["tensors"].keys()
+    return outline | {"tensors": tensors}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "new"),
+    [
+        ("gemma3-seeing", r"^vision_tower\.", "vision_tower.vision_model."),
+        ("gemma3-seeing", r"^", "model."),
+        ("gemma3-seeing", r"^vision_tower\.", "model.vision_tower.vision_model."),
+        ("smolvlm", r"^model\.vision_model\.", "model.vision_model.vision_model."),
+        ("idefics3", r"^model\.", ""),
+    ],
+)
+def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new: str) -> None:
+    assert set(converted(renamed(name, pattern, new))) == set(converted(PROJECTOR_OUTLINES[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("gemma3-seeing", {"hidden_act": "silu"}), ("idefics3", {"num_channels": 1})]
+)
+def test_what_libmtmd_would_not_follow_is_refused(name: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=f"has {next(iter(settings))} = .*, which llama.cpp does not support"):
+        found(changed(name, **settings))
+
+
+@pytest.mark.parametrize("settings", [{"do_rescale": False}, {"do_normalize": False}, {"rescale_factor": 1.0}])
+def test_pictures_that_are_prepared_otherwise_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json has .*, which llama.cpp does not support"):
+        found(PROJECTOR_OUTLINES["gemma3-seeing"], **settings)
+
+
+def test_a_factor_may_have_fewer_digits() -> None:
+    found(PROJECTOR_OUTLINES["gemma3-seeing"], rescale_factor=0.0039215687)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("image_mean", None, "should be three numbers"),
+        ("image_mean", [0.5, 0.5], "should be three numbers"),
+        ("image_mean", [0.5, 0.5, "x"], "should be three numbers"),
+        ("image_mean", [0.5, 0.5, float("nan")], "should be three numbers"),
+        ("image_std", [0.5, 0, 0.5], "divides by an image_std of 0"),
+    ],
+)
+def test_colours_that_make_no_sense_are_refused(name: str, value: object, message: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        metadata(PROJECTOR_OUTLINES["gemma3-seeing"], **{name: value})
+    assert message in f"{caught.value.cause} {caught.value.remedy}"
+
+
+@pytest.mark.parametrize("settings", [{"patch_size": 0}, {"patch_size": 99}])
+def test_patches_that_no_picture_holds_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(CheckpointError, match="patches that no picture holds"):
+        metadata(changed("gemma3-seeing", **settings))
+
+
+@pytest.mark.parametrize("n_vectors", [0, 9, 400])
+def test_squares_of_patches_that_leave_some_over_are_refused(n_vectors: int) -> None:
+    outline = PROJECTOR_OUTLINES["gemma3-seeing"]
+    with pytest.raises(CheckpointError, match="vectors of 4 patches in a row"):
+        metadata(outline | {"config": outline["config"] | {"mm_tokens_per_image": n_vectors}})
+
+
+def test_pieces_of_a_picture_are_as_large_as_the_tower_sees() -> None:
+    with pytest.raises(CheckpointError, match="pieces of 28 pixels, where the tower sees 56"):
+        metadata(PROJECTOR_OUTLINES["idefics3"], max_image_size={"longest_edge": 28})
+
+
+def test_gemma_as_published_has_the_settings_of_its_class() -> None:
+    tower = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "num_attention_heads": 16}
+    rest = {"model_type": "siglip_vision_model", "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False}
+    outline = PROJECTOR_OUTLINES["gemma3-seeing"]
+    config = outline["config"] | {"vision_config": tower | rest, "mm_tokens_per_image": 256}
+    rows = metadata(outline | {"config": config})
+    assert rows["vision.attention.layer_norm_epsilon"] == 1e-6
+    assert rows["vision.projector.scale_factor"] == 4
+
+
+def test_a_class_without_a_known_tower_has_no_entry() -> None:
+    assert projector_for({"architectures": ["LlamaForCausalLM"]}) is None
+    assert projector_for({"architectures": [["x"]]}) is None
+    assert projector_for({}) is None
