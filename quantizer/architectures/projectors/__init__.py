@@ -15,8 +15,9 @@ from quantizer.errors import CheckpointError
 
 __all__ = ["PROJECTORS", "Projector", "find_projector", "projector_for"]
 
+_FAMILIES: tuple[Projector, ...] = (*SIGLIP,)
 # HF class -> its entry
-PROJECTORS: dict[str, Projector] = {name: entry for entry in SIGLIP for name in entry.hf_classes}
+PROJECTORS: dict[str, Projector] = {name: entry for entry in _FAMILIES for name in entry.hf_classes}
 
 
 def projector_for(values: Mapping[str, Any]) -> Projector | None:
