@@ -165,6 +165,7 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_per_layer": lambda config: config.integer("hidden_size_per_layer_input"),
     "n_per_layers": lambda config: config.integer("hidden_size_per_layer_input") * config.integer("num_hidden_layers"),
     # of towers: the width of the language model, and pixels and patches of a picture
+    "3 n_embd": lambda config: 3 * config.integer("hidden_size"),
     "n_projected": lambda config: config.section("language").integer("hidden_size"),
     "n_patch": lambda config: config.integer("patch_size"),
     "n_patches": lambda config: n_patches_per_side(config) ** 2,

@@ -42,12 +42,28 @@ def one_of_several(pixels: np.ndarray, _header: Header) -> dict[str, Any]:
     return {"pixel_values": pixels[None, None]}
 
 
+def squares(header: Header) -> tuple[int, int]:
+    """The size of a picture of 5 × 6 vectors, each of four patches, which are several windows too."""
+    side = 2 * (header.integer("clip.vision.patch_size") or 0)
+    return 5 * side, 6 * side
+
+
+def frames(pixels: np.ndarray, header: Header) -> dict[str, Any]:
+    """The patches of both frames, those of a square one after the other, and how many there are."""
+    patch = header.integer("clip.vision.patch_size") or 0
+    rows, columns = (n // patch for n in pixels.shape[1:])
+    cut = np.stack([pixels, pixels]).reshape(1, 2, 3, rows // 2, 2, patch, columns // 2, 2, patch)
+    patches = cut.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(rows * columns, -1)
+    return {"pixel_values": patches, "image_grid_thw": np.array([[1, rows, columns]])}
+
+
 # llama.cpp's name of a projector -> the size of a picture, and what transformers takes of its pixels [3, height, width]
 PICTURES: dict[
     str, tuple[Callable[[Header], tuple[int, int]], Callable[[np.ndarray, Header], dict[str, np.ndarray]]]
 ] = {
     "gemma3": (square, whole),
     "idefics3": (square, one_of_several),
+    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger"), (squares, frames)),
 }
 
 
@@ -80,7 +96,7 @@ def _joined(found: Any) -> Any:
 
     features = found.pooler_output
     features = torch.cat(list(features)) if isinstance(features, list | tuple) else features
-    later = [layer.reshape(-1, layer.shape[-1]) for layer in getattr(found, "deepstack_features", None) or ()]
+    later = [torch.cat(list(layer)) for layer in getattr(found, "deepstack_features", None) or ()]
     return torch.cat([features.reshape(-1, features.shape[-1]), *later], dim=-1)
 
 

@@ -79,6 +79,13 @@ _EXPLAINED = (
         "the biases of experts belong to one each; theirs counts them with what all share",
         ("gpt-oss",),
     ),
+    # of projectors, by their kind
+    _Explained(
+        r"vision\.feed_forward_length",
+        r"\d+ for \d+",
+        "theirs takes the width of the language model; libmtmd reads neither",
+        ("qwen2vl_merger",),
+    ),
 )
 # pattern of llama.cpp's error -> why it refuses a checkpoint that is converted here
 _REFUSALS = {

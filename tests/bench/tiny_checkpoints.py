@@ -428,15 +428,17 @@ _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "
     "patch_size": 14,
     "head_dim": 16,
 }
-_QWEN_VISION = {"hidden_size": 32, "intermediate_size": 48, "depth": 1, "num_heads": 2} | {
+_QWEN_VISION = {"hidden_size": 32, "intermediate_size": 48, "depth": 4, "num_heads": 2} | {
     "patch_size": 14,
     "num_position_embeddings": 16,
     "out_hidden_size": _PLAIN["hidden_size"],
 }
 # what the towers of these are told, the vision first; Gemma 3n's needs timm
 _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
-    "qwen2": (_QWEN_VISION | {"embed_dim": 32, "hidden_size": _PLAIN["hidden_size"]},),
-    "qwen3vl": (_QWEN_VISION | {"deepstack_visual_indexes": [0]},),
+    "qwen2vl": (_QWEN_VISION | {"embed_dim": 32, "hidden_size": _PLAIN["hidden_size"]},),
+    "qwen25vl": (_QWEN_VISION | {"fullatt_block_indexes": [1, 3]},),
+    "qwen3vlmoe": (_QWEN_VISION | {"deepstack_visual_indexes": [1], "patch_size": 16},),
+    "qwen3vl": (_QWEN_VISION | {"deepstack_visual_indexes": [0, 2]},),
     "qwen": (_QWEN_VISION,),
     "gemma3n": (
         {"hidden_size": 32, "architecture": "resnet18"},
@@ -458,11 +460,16 @@ _HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale
     "do_rescale": True,
     "do_normalize": True,
 }
+_COLOURS = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28], "rescale_factor": 1 / 255}
+_MERGED = _COLOURS | {"do_rescale": True, "do_normalize": True, "merge_size": 2, "temporal_patch_size": 2}
+_QWEN_PICTURE = (_MERGED, ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
 _IDEFICS_MARKERS = ("\n\n", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<image>")
 # of those whose tower is converted too: preprocessor_config.json, and the tokens that libmtmd puts around pictures
 _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "gemma3-seeing": (_HALVES | {"size": {"height": 56, "width": 56}}, ("<start_of_image>", "<end_of_image>")),
     "idefics3": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
+    **dict.fromkeys(("qwen2vl", "qwen25vl", "qwen3vl", "qwen3vlmoe", "qwen3vlmoe-fused"), _QWEN_PICTURE),
+    **dict.fromkeys(("qwen35-seeing", "qwen35moe-seeing"), _QWEN_PICTURE),
     "smolvlm": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
 }
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}

@@ -9,13 +9,14 @@ from typing import Any
 from quantizer.architectures import find_architecture
 from quantizer.architectures.entry_settings import check_settings, given, usually_named
 from quantizer.architectures.projectors.projector import Projector
+from quantizer.architectures.projectors.qwen_vl import QWEN_VL_PROJECTORS
 from quantizer.architectures.projectors.siglip import SIGLIP
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
 __all__ = ["PROJECTORS", "Projector", "find_projector", "projector_for"]
 
-_FAMILIES: tuple[Projector, ...] = (*SIGLIP,)
+_FAMILIES: tuple[Projector, ...] = (*SIGLIP, *QWEN_VL_PROJECTORS)
 # HF class -> its entry
 PROJECTORS: dict[str, Projector] = {name: entry for entry in _FAMILIES for name in entry.hf_classes}
 
@@ -38,6 +39,7 @@ def find_projector(
     own = usually_named(given(Config(values).section(projector.section).values), projector.aliases)
     parts = {"language": language.values, "processor": given(processor), "model": values}
     config = Config({**projector.defaults, **own, **parts})
+    config = Config({**config.values, **projector.derived(config)})
     entry = projector.variant(config) or projector
     assert isinstance(entry, Projector)
     check_settings(entry, config)

@@ -14,15 +14,18 @@ from quantizer.architectures.architecture import Architecture, Hyperparameter, V
 from quantizer.architectures.metadata_rows import integer
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
+from quantizer.convert.source_model import GeneratedTensor
 from quantizer.errors import CheckpointError
 
 __all__ = [
     "GELU",
     "PICTURE",
     "PLAIN_PROCESSOR",
+    "SILU",
     "TOWER",
     "TOWER_LAYER",
     "TOWER_TENSORS",
+    "TOWER_WEIGHTS",
     "Projector",
     "layer_norm_eps",
     "processor_of",
@@ -39,11 +42,14 @@ class Projector(Architecture):
 
     gguf_name: str = "clip"
     blocks: str = "v.blk"
+    generate: Callable[[Config], list[GeneratedTensor]] | None = lambda _config: []
     kind: str
     # beginnings of the names of its tensors, without "model."
     modules: tuple[str, ...]
     # the section of config.json with the tower's settings
     section: str = "vision_config"
+    # settings that follow from others and replace the tower's own
+    derived: Callable[[Config], Mapping[str, Any]] = lambda _config: {}
     # values of preprocessor_config.json that libmtmd assumes
     processor_assumed: Mapping[str, Any] = field(default_factory=dict)
     # tensors that libmtmd cannot use in blocks
@@ -103,9 +109,10 @@ PICTURE = (
     Hyperparameter("vision.image_std", "f32[]", _three_numbers("image_std")),
 )
 GELU = (Hyperparameter("use_gelu", "bool", lambda _config: True),)
+SILU = (Hyperparameter("use_silu", "bool", lambda _config: True),)
 PLAIN_PROCESSOR: Mapping[str, Any] = {"do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
 
-_TOWER_WEIGHTS: Dimensions = {
+TOWER_WEIGHTS: Dimensions = {
     "ln1.weight": ("n_embd",),
     "ln2.weight": ("n_embd",),
     "attn_q.weight": ("n_embd", "n_embd"),
@@ -116,7 +123,7 @@ _TOWER_WEIGHTS: Dimensions = {
     "ffn_down.weight": ("n_ff", "n_embd"),
 }
 # a layer of a tower with biases everywhere, and what lies around the layers of one with learned positions
-TOWER_LAYER: Dimensions = {**_TOWER_WEIGHTS, **biases(_TOWER_WEIGHTS)}
+TOWER_LAYER: Dimensions = {**TOWER_WEIGHTS, **biases(TOWER_WEIGHTS)}
 TOWER_TENSORS: Dimensions = {
     "v.patch_embd.weight": ("n_patch", "n_patch", 3, "n_embd"),
     "v.patch_embd.bias": ("n_embd",),

@@ -10,7 +10,7 @@ import pytest
 from quantizer.architectures import needed_tensors
 from quantizer.architectures.projectors import PROJECTORS, Projector, find_projector, projector_for
 from quantizer.checkpoint.config import Config
-from quantizer.convert.source_model import SourceTensor
+from quantizer.convert.source_model import RearrangedTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import encode_entry
@@ -91,6 +91,9 @@ def renamed(name: str, pattern: str, new: str) -> dict[str, Any]:
         ("gemma3-seeing", r"^vision_tower\.", "model.vision_tower.vision_model."),
         ("smolvlm", r"^model\.vision_model\.", "model.vision_model.vision_model."),
         ("idefics3", r"^model\.", ""),
+        ("qwen2vl", r"^visual\.", "model.visual."),
+        ("qwen25vl", r"^visual\.", "model.visual."),
+        ("qwen3vl", r"^model\.visual\.", "visual."),
     ],
 )
 def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new: str) -> None:
@@ -98,7 +101,17 @@ def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [("gemma3-seeing", {"hidden_act": "silu"}), ("idefics3", {"num_channels": 1})]
+    ("name", "settings"),
+    [
+        ("gemma3-seeing", {"hidden_act": "silu"}),
+        ("idefics3", {"num_channels": 1}),
+        ("qwen2vl", {"hidden_act": "silu"}),
+        ("qwen2vl", {"rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}}),
+        ("qwen25vl", {"window_size": 224}),
+        ("qwen3vl", {"spatial_merge_size": 4}),
+        ("qwen3vl", {"temporal_patch_size": 1}),
+        ("qwen35-seeing", {"deepstack_visual_indexes": [1]}),
+    ],
 )
 def test_what_libmtmd_would_not_follow_is_refused(name: str, settings: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match=f"has {next(iter(settings))} = .*, which llama.cpp does not support"):
@@ -163,3 +176,50 @@ def test_a_class_without_a_known_tower_has_no_entry() -> None:
     assert projector_for({"architectures": ["LlamaForCausalLM"]}) is None
     assert projector_for({"architectures": [["x"]]}) is None
     assert projector_for({}) is None
+
+
+@pytest.mark.parametrize("layers", [[0, 3], [1], [3, 1], [1, 3, 5], [], 2])
+def test_whole_pictures_are_attended_to_in_every_nth_layer(layers: object) -> None:
+    with pytest.raises(CheckpointError, match="not every n-th of the layers"):
+        metadata(changed("qwen25vl", fullatt_block_indexes=layers))
+
+
+@pytest.mark.parametrize("layers", [[4], [-1], ["1"], 2])
+def test_later_layers_get_vectors_of_layers_that_are_there(layers: object) -> None:
+    with pytest.raises(CheckpointError, match="has deepstack_visual_indexes"):
+        found(changed("qwen3vl", deepstack_visual_indexes=layers))
+
+
+def test_vectors_for_later_layers_have_the_number_of_their_layer() -> None:
+    names = converted(PROJECTOR_OUTLINES["qwen3vl"])
+    assert {name.split(".")[2] for name in names if "deepstack" in name} == {"0", "2"}
+    rows = PROJECTOR_OUTLINES["qwen3vl"]["metadata"]
+    assert rows["vision.is_deepstack_layers"] == [True, False, True, False]
+
+
+def test_the_kernel_of_two_frames_becomes_two_kernels() -> None:
+    tensors = converted(PROJECTOR_OUTLINES["qwen2vl"])
+    frames = [tensors[f"v.patch_embd.weight{ending}"] for ending in ("", ".1")]
+    assert [frame.shape for frame in frames] == [(14, 14, 3, 32)] * 2
+    first, second = (set(frame.row_order) for frame in frames if isinstance(frame, RearrangedTensor))
+    assert not first & second
+    assert first | second == set(range(14 * 2 * 3 * 32))
+
+
+def test_a_kernel_of_one_frame_is_refused() -> None:
+    outline = PROJECTOR_OUTLINES["qwen3vl"]
+    name = next(tensor for tensor in outline["tensors"] if tensor.endswith("patch_embed.proj.weight"))
+    with pytest.raises(CheckpointError, match="does not span 2 frames"):
+        converted(outline | {"tensors": outline["tensors"] | {name: [32, 3, 1, 14, 14]}})
+
+
+def test_queries_that_are_no_third_are_noticed() -> None:
+    outline = PROJECTOR_OUTLINES["qwen2vl"]
+    name = next(tensor for tensor in outline["tensors"] if tensor.endswith("0.attn.qkv.weight"))
+    with pytest.raises(CheckpointError, match=r"v\.blk\.0\.attn_. is|attn_q\.weight is"):
+        converted(outline | {"tensors": outline["tensors"] | {name: [95, 32]}})
+
+
+def test_positions_that_are_no_square_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="17 positions, which are no square"):
+        found(changed("qwen3vl", num_position_embeddings=17))

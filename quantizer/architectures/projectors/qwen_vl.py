@@ -1,0 +1,266 @@
+"""Projectors of Qwen 2-VL, 2.5-VL, 3-VL and 3.5: towers that rotate by row and column, and take pictures of any size.
+
+A square of four patches becomes one vector. The kernel of the patches spans two frames of a video, which llama.cpp
+keeps as two kernels; a still picture is both frames. Qwen 2.5-VL attends within windows in all but every n-th layer.
+Qwen 3-VL also gives vectors of some layers to the first layers of the language model, by the number of the layer in
+llama.cpp and one after the other in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.projectors.projector import (
+    GELU,
+    PICTURE,
+    PLAIN_PROCESSOR,
+    SILU,
+    TOWER,
+    TOWER_LAYER,
+    TOWER_WEIGHTS,
+    Projector,
+    layer_norm_eps,
+)
+from quantizer.architectures.shapes import Dimensions, biases
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import Cut, rows_in
+from quantizer.convert.source_model import FileTensor, RearrangedTensor
+from quantizer.errors import CheckpointError
+
+__all__ = ["QWEN_VL_PROJECTORS"]
+
+_N_FRAMES, _N_MERGED = 2, 4  # frames of a kernel, patches of a vector
+_DEEPSTACK = [8, 16, 24]  # transformers' default
+
+
+def _frame(number: int) -> Cut:
+    """Return the cut that takes the kernel of one frame."""
+
+    def cut(kernel: FileTensor, name: str, _config: Config) -> RearrangedTensor:
+        if len(kernel.shape) != 5 or kernel.shape[2] != _N_FRAMES:
+            raise CheckpointError(f"{kernel.name} does not span {_N_FRAMES} frames.", "Choose another model.")
+        width, height, n_frames, n_colours, n_kernels = kernel.shape
+        rows = np.arange(math.prod(kernel.shape[1:])).reshape(n_kernels, n_colours, n_frames, height)
+        return RearrangedTensor(kernel, name, (width, height, n_colours, n_kernels), rows[:, :, number].reshape(-1))
+
+    return cut
+
+
+_FRAMES: Mapping[str, Mapping[str, Cut]] = {
+    ".patch_embed.proj.weight": {
+        ".patch_embed.proj.weight": _frame(0),
+        ".patch_embed.proj.weight.1": _frame(1),
+    }
+}
+
+
+def _third(number: int) -> Callable[[Config, int], npt.NDArray[np.intp]]:
+    """Return the rows of the queries, the keys or the values."""
+    return lambda _config, n_rows: np.arange(n_rows).reshape(3, -1)[number] if n_rows % 3 == 0 else np.arange(n_rows)
+
+
+_THIRDS: Mapping[str, Mapping[str, Cut]] = {
+    f".attn.qkv.{ending}": {f".attn.{name}.{ending}": rows_in(_third(i)) for i, name in enumerate("qkv")}
+    for ending in ("weight", "bias")
+}
+
+
+def _merger(config: Config) -> Dimensions:
+    n_merged = _N_MERGED * config.integer("hidden_size")
+    weights: Dimensions = {"mm.0.weight": (n_merged, n_merged), "mm.2.weight": (n_merged, "n_projected")}
+    return {**weights, **biases(weights)}
+
+
+def _outside_layers(config: Config) -> Dimensions:
+    kernel = ("n_patch", "n_patch", 3, "n_embd")
+    return {
+        "v.patch_embd.weight": kernel,
+        "v.patch_embd.weight.1": kernel,
+        "v.post_ln.weight": ("n_embd",),
+        **_merger(config),
+    }
+
+
+def _full_attention(config: Config) -> Value:
+    """Return n where every n-th layer attends to the whole picture. Raises CheckpointError for another pattern."""
+    layers = config.values.get("fullatt_block_indexes", [7, 15, 23, 31])
+    n_layers = config.integer("num_hidden_layers")
+    every = next((n for n in range(1, n_layers + 1) if layers == list(range(n - 1, n_layers, n))), None)
+    if every is None:
+        raise CheckpointError(
+            f"config.json has fullatt_block_indexes = {str(layers)[:64]}, not every n-th of the layers.",
+            "Choose another model.",
+        )
+    return every
+
+
+def _deepstack(config: Config) -> list[int]:
+    """Return the layers whose vectors go to the language model. Raises CheckpointError for one that is not there."""
+    layers = config.values.get("deepstack_visual_indexes", _DEEPSTACK)
+    n_layers = config.integer("num_hidden_layers")
+    if not isinstance(layers, list) or not all(type(layer) is int and 0 <= layer < n_layers for layer in layers):
+        raise CheckpointError(f"config.json has deepstack_visual_indexes = {layers}.", "Check the file.")
+    return layers
+
+
+def _deepstack_tensors(config: Config) -> Dimensions:
+    n_merged = _N_MERGED * config.integer("hidden_size")
+    weights: Dimensions = {
+        f"v.deepstack.{layer}.{name}.weight": extents
+        for layer in _deepstack(config)
+        for name, extents in {
+            "norm": (n_merged,),
+            "fc1": (n_merged, n_merged),
+            "fc2": (n_merged, "n_projected"),
+        }.items()
+    }
+    return {**weights, **biases(weights)}
+
+
+def _numbered(config: Config) -> Projector:
+    """Return the entry with the names of what comes after some of the layers."""
+    places = {
+        rf"^visual\.deepstack_merger_list\.{i}\.(linear_)?": f"v.deepstack.{layer}."
+        for i, layer in enumerate(_deepstack(config))
+    }
+    return replace(_QWEN_3, renames={**_QWEN_3.renames, **places})
+
+
+def _side_of_positions(config: Config) -> dict[str, Any]:
+    """Return the size of the picture that the learned positions are for. Raises CheckpointError unless it is square."""
+    n_positions = config.integer("num_position_embeddings")
+    side = math.isqrt(n_positions)
+    if side * side != n_positions:
+        raise CheckpointError(f"config.json has {n_positions} positions, which are no square.", "Check the file.")
+    return {"image_size": side * config.integer("patch_size")}
+
+
+_ROTATION = {"rope_type": "axial", "rope_theta": 1e4}
+_AS_ASSUMED: Mapping[str, Callable[[Config], Any]] = {
+    "rope_parameters": lambda config: {**config.section("rope_parameters").values, **_ROTATION},
+    "spatial_merge_size": lambda _config: 2,
+    "temporal_patch_size": lambda _config: _N_FRAMES,
+    "in_channels": lambda _config: 3,
+    "in_chans": lambda _config: 3,
+}
+_BASE = Projector(
+    kind="qwen2vl_merger",
+    hf_classes=("Qwen2VLForConditionalGeneration",),
+    modules=("visual.",),
+    hyperparameters=(*TOWER, *PICTURE, layer_norm_eps(1e-6)),
+    layer_tensors=TOWER_LAYER,
+    model_tensors=lambda config: {**_outside_layers(config), "v.post_ln.bias": ("n_embd",)},
+    renames={r"^model\.visual\.": "visual."},
+    splits={**_FRAMES, **_THIRDS},
+    suffixes=(".weight.1",),
+    aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
+    defaults={
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "patch_size": 14,
+        "embed_dim": 1280,
+        "mlp_ratio": 4,
+        "image_size": 560,  # that of llama.cpp's trial run: all are right
+    },
+    # the config's hidden size is the language model's
+    derived=lambda config: {
+        "hidden_size": config.integer("embed_dim"),
+        "intermediate_size": int(config.integer("embed_dim") * config.number("mlp_ratio")),
+    },
+    assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "quick_gelu"},
+    processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": _N_FRAMES},
+)
+_GATED: Dimensions = {**TOWER_WEIGHTS, "ffn_gate.weight": ("n_embd", "n_ff")}
+_NORMS = ("ln1.bias", "ln2.bias")
+_QWEN_3 = replace(
+    _BASE,
+    kind="qwen3vl_merger",
+    hf_classes=("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
+    hyperparameters=(
+        *TOWER,
+        *PICTURE,
+        *GELU,
+        layer_norm_eps(1e-6),
+        Hyperparameter("vision.spatial_merge_size", "u32", lambda _config: 2),
+        Hyperparameter(
+            "vision.is_deepstack_layers",
+            "bool[]",
+            lambda config: [i in _deepstack(config) for i in range(config.integer("num_hidden_layers"))],
+        ),
+    ),
+    layer_tensors={
+        **{name: extents for name, extents in TOWER_LAYER.items() if name[:6] not in ("attn_q", "attn_k", "attn_v")},
+        "attn_qkv.weight": ("n_embd", "3 n_embd"),
+        "attn_qkv.bias": ("3 n_embd",),
+    },
+    model_tensors=lambda config: {
+        **_outside_layers(config),
+        "v.patch_embd.bias": ("n_embd",),
+        "v.post_ln.bias": ("n_embd",),
+        "v.position_embd.weight": ("n_embd", "n_patches"),
+        **_deepstack_tensors(config),
+    },
+    renames={
+        **_BASE.renames,
+        r"^visual\.merger\.norm\.": "v.post_ln.",
+        r"^visual\.merger\.linear_fc1\.": "mm.0.",
+        r"^visual\.merger\.linear_fc2\.": "mm.2.",
+    },
+    splits=_FRAMES,
+    defaults={
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "patch_size": 16,
+        "num_position_embeddings": 2304,
+    },
+    derived=_side_of_positions,
+    assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "gelu_pytorch_tanh"},
+    variant=_numbered,
+)
+
+QWEN_VL_PROJECTORS = (
+    _BASE,
+    replace(
+        _BASE,
+        kind="qwen2.5vl_merger",
+        hf_classes=("Qwen2_5_VLForConditionalGeneration",),
+        hyperparameters=(
+            *_BASE.hyperparameters,
+            *SILU,
+            Hyperparameter("vision.n_wa_pattern", "u32", _full_attention),
+        ),
+        layer_tensors={
+            **_GATED,
+            **{name: extents for name, extents in biases(_GATED).items() if name not in _NORMS},
+        },
+        model_tensors=_outside_layers,
+        defaults={
+            "num_hidden_layers": 32,
+            "num_attention_heads": 16,
+            "hidden_size": 3584,
+            "intermediate_size": 3420,
+            "patch_size": 14,
+            "image_size": 560,
+        },
+        derived=lambda _config: {},
+        assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "silu", "window_size": lambda _config: 112},
+    ),
+    _QWEN_3,
+    # without vectors for later layers
+    replace(
+        _QWEN_3,
+        hf_classes=("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
+        defaults={**_QWEN_3.defaults, "deepstack_visual_indexes": []},
+        assumed={**_QWEN_3.assumed, "deepstack_visual_indexes": lambda _config: []},
+        variant=lambda _config: None,
+    ),
+)
