@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,16 @@ from quantizer.errors import CheckpointError, ModelFileError
 from quantizer.gguf.gguf_reader import ByteSource, open_local
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
-__all__ = ["PICKLES", "Checkpoint", "as_object", "read_checkpoint", "read_json", "read_object", "read_weights"]
+__all__ = [
+    "PICKLES",
+    "STORED_TYPES",
+    "Checkpoint",
+    "as_object",
+    "read_checkpoint",
+    "read_json",
+    "read_object",
+    "read_weights",
+]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is AutoGPTQ's
@@ -29,7 +38,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 _MAX_JSON_BYTES = 256 << 20
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # the types of weights and, ggml's number -1, those that only parts of quantized weights are stored in
-_DTYPES = {name: tensor_type_named(name) for name in ("F32", "F16", "BF16", "I8", "I32", "I64")} | {
+STORED_TYPES = {name: tensor_type_named(name) for name in ("F32", "F16", "BF16", "I8", "I32", "I64")} | {
     name: TensorType(-1, name, 1, 1, is_quantized=True) for name in ("U8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 }
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}\.safetensors")
@@ -37,11 +46,12 @@ _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}\.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder's tensors by name, in ggml order of dimensions, and its parsed config.json."""
+    """A folder's tensors by name, in ggml order of dimensions, its parsed config.json, and its files' metadata."""
 
     folder: Path
     config: dict[str, Any]
     tensors: Mapping[str, FileTensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> Checkpoint:
@@ -53,19 +63,22 @@ def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDIN
         raise CheckpointError(f"{folder} is not a folder.", "Name a checkpoint folder or a .gguf file.")
     config = read_object(folder / "config.json")
     tensors: dict[str, FileTensor] = {}
+    metadata: dict[str, str] = {}
     for shard in _shards(folder, pending):
-        for name, tensor in _read_shard(shard, pending.get(shard.name)).items():
+        shard_tensors, shard_metadata = _read_shard(shard, pending.get(shard.name))
+        metadata |= shard_metadata
+        for name, tensor in shard_tensors.items():
             if name in tensors:
                 raise CheckpointError(f"The tensor {name} is in two shards.", "Download the checkpoint again.")
             tensors[name] = tensor
-    return Checkpoint(folder, config, tensors)
+    return Checkpoint(folder, config, tensors, metadata)
 
 
 def read_weights(folder: Path, name: str) -> dict[str, FileTensor]:
     """Return the tensors of one file of safetensors in `folder`; no weights yet. Raises CheckpointError."""
     if not (folder / name).exists():
         raise _no_safetensors(folder)
-    return _read_shard(_inside(folder, name), None)
+    return _read_shard(_inside(folder, name), None)[0]
 
 
 def read_json(path: Path) -> Any:
@@ -142,7 +155,8 @@ def _is_cache_link(path: Path) -> bool:
     return target.is_relative_to(folder) or target.parent == folder.parent.parent / "blobs"
 
 
-def _read_shard(path: Path, pending: PendingFile | None) -> dict[str, FileTensor]:
+def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, FileTensor], dict[str, str]]:
+    """Return the tensors of a file and its metadata, of which only texts count."""
     try:
         source = pending or open_local(path)
         length = int.from_bytes(source.read(0, 8), "little")
@@ -155,10 +169,11 @@ def _read_shard(path: Path, pending: PendingFile | None) -> dict[str, FileTensor
         raise _broken(path, "its header is not sound JSON") from error
     if not isinstance(header, dict):
         raise _broken(path, "its header is not an object")
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", None)
+    texts = metadata.items() if isinstance(metadata, dict) else ()
     tensors = {name: _tensor(path, source, 8 + length, name, row) for name, row in header.items()}
     _check_overlaps(path, tensors)
-    return tensors
+    return tensors, {key: value for key, value in texts if isinstance(value, str)}
 
 
 def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: object) -> FileTensor:
@@ -175,8 +190,8 @@ def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: obj
 
 
 def _stored(path: Path, name: str, dtype: object) -> TensorType:
-    if isinstance(dtype, str) and dtype in _DTYPES:
-        return _DTYPES[dtype]
+    if isinstance(dtype, str) and dtype in STORED_TYPES:
+        return STORED_TYPES[dtype]
     raise CheckpointError(
         f"The tensor {name!r} in {path.name} is stored as {str(dtype)[:32]}, which is not supported.",
         "Get the F32, F16 or BF16 version of this model.",

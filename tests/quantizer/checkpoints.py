@@ -131,9 +131,11 @@ def write_safetensors(path: Path, weights: dict[str, np.ndarray], dtype: str) ->
     write_tensors(path, {name: (dtype, array) for name, array in weights.items()})
 
 
-def write_tensors(path: Path, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
+def write_tensors(
+    path: Path, tensors: dict[str, tuple[str, np.ndarray]], metadata: dict[str, str] | None = None
+) -> None:
     """Write arrays as a safetensors file, each in its own dtype."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     blobs = []
     offset = 0
     for name, (dtype, array) in tensors.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,24 @@ from tests.quantizer.checkpoints import exact, write_tensors
 __all__ = [
     "FORMATS",
     "Packed",
+    "autoround",
     "awq",
     "compressed",
     "compressed_nvfp4",
     "e4m3",
     "fp8",
     "gptq",
+    "hqq",
     "int8_rows",
     "mxfp4",
+    "mxfp4_rows",
+    "mxfp8",
     "nf4",
     "nvfp4",
     "read",
+    "torchao_float8",
+    "torchao_int4",
+    "torchao_int8",
 ]
 
 NF4 = np.linspace(-1, 1, 16, dtype=np.float32)
@@ -37,19 +44,25 @@ FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 @dataclass(frozen=True)
 class Packed:
-    """The stored tensors of one weight (dtype, array), and the float32 weight that they stand for."""
+    """The stored tensors of one weight (dtype, array), the float32 weight that they stand for, and metadata."""
 
     tensors: dict[str, tuple[str, np.ndarray]]
     weight: np.ndarray
     config: dict[str, Any]
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
-def read(config: dict[str, Any], tensors: dict[str, tuple[str, np.ndarray]], n_rows: int = 5) -> dict[str, np.ndarray]:
+def read(
+    config: dict[str, Any],
+    tensors: dict[str, tuple[str, np.ndarray]],
+    n_rows: int = 5,
+    metadata: dict[str, str] | None = None,
+) -> dict[str, np.ndarray]:
     """What the quantizer makes of stored tensors, read a few rows at a time."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
-        write_tensors(folder / "model.safetensors", tensors)
+        write_tensors(folder / "model.safetensors", tensors, metadata)
         weights = unpack_checkpoint(read_checkpoint(folder)).tensors
         return {
             name: np.frombuffer(b"".join(tensor.slabs(n_rows)), {"F32": "<f4"}.get(tensor.stored.name, "u1")).reshape(
@@ -293,15 +306,150 @@ def nvfp4_values(codes: np.ndarray, levels: np.ndarray, scaled: Callable[[np.flo
     return weight
 
 
+def mxfp4_rows(rng: np.random.Generator, base: str, shape: tuple[int, ...]) -> Packed:
+    """compressed-tensors' MXFP4: rows of bytes, and an exponent for each 32 columns."""
+    blocks = mxfp4(rng, base, shape)
+    codes, exponents = blocks.tensors[f"{base}_blocks"][1], blocks.tensors[f"{base}_scales"][1]
+    tensors = {
+        f"{base}.weight_packed": ("U8", codes.reshape(*shape[:-1], -1)),
+        f"{base}.weight_scale": ("U8", exponents),
+    }
+    settings = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}
+    return Packed(tensors, blocks.weight, compressed_config("mxfp4-pack-quantized", settings))
+
+
+def mxfp8(rng: np.random.Generator, base: str, shape: tuple[int, int]) -> Packed:
+    """FP8 with a power of two for each 32 columns, stored as a byte."""
+    packed = fp8(rng, base, shape, (1, 32))
+    codes = packed.tensors[f"{base}.weight"][1]
+    exponents = rng.integers(110, 130, (shape[0], shape[1] // 32)).astype(np.uint8)
+    tensors = {f"{base}.weight": ("F8_E4M3", codes), f"{base}.weight_scale": ("U8", exponents)}
+    values = np.array([e4m3(code) for code in range(256)], np.float32)[codes]
+    weight = values * np.repeat(2.0 ** (exponents.astype(np.float64) - 127), 32, axis=-1)
+    settings = {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}
+    return Packed(tensors, weight.astype(np.float32), compressed_config("mxfp8-quantized", settings))
+
+
+def hqq(
+    rng: np.random.Generator,
+    base: str,
+    shape: tuple[int, int],
+    n_bits: int = 4,
+    group_size: int | None = 32,
+    axis: int = 1,
+    dtype: str = "F16",
+) -> Packed:
+    """W_q with its neighbours a part of the layout away, and a zero point that is no whole number."""
+    n, codes = shape[0] * shape[1], rng.integers(0, 1 << n_bits, shape)
+    size = group_size or shape[1]
+    rows = shape if group_size is None else ((n // size, size) if axis else (size, n // size))
+    laid = codes.reshape(rows)
+    grid = (rows[0], 1) if axis else (1, rows[1])
+    factors, zeros = scales(rng, grid, dtype), exact(rng.uniform(0, 1 << n_bits, grid), dtype)
+    per_word = {8: 1, 4: 2, 3: 10, 2: 4, 1: 8}[n_bits]
+    padded = np.pad(laid, ((0, -rows[0] % per_word), (0, 0))).reshape(per_word, -1, rows[1])
+    packed = np.zeros(padded.shape[1:], np.int64)
+    for part in padded:
+        packed = packed * 2**n_bits + part
+    name = "3bit_32" if n_bits == 3 else f"{n_bits}bit_u8"
+    tensors = {
+        f"{base}.W_q": ("I32", packed.astype("<i4")) if n_bits == 3 else ("U8", packed.astype(np.uint8)),
+        f"{base}.scale": (dtype, factors),
+        f"{base}.zero": (dtype, zeros),
+        f"{base}.shape": ("I64", np.array(shape)),
+        f"{base}.packing": ("U8", np.frombuffer(name.encode(), np.uint8)),
+        f"{base}.axis": ("I32", np.array(axis, "<i4")),
+        f"{base}.nbits": ("I32", np.array(n_bits, "<i4")),
+        f"{base}.view_as_float": ("U8", np.zeros((), np.uint8)),
+    }
+    if group_size is not None:
+        tensors[f"{base}.group_size"] = ("I32", np.array(group_size, "<i4"))
+    weight = ((laid.astype(np.float32) - zeros) * factors).reshape(shape)
+    return Packed(tensors, weight, {"quant_method": "hqq", "quant_config": {}, "skip_modules": ["lm_head"]})
+
+
+def autoround(rng: np.random.Generator, base: str, shape: tuple[int, int]) -> Packed:
+    """AutoRound's own layout: GPTQ's with zero points as they are."""
+    packed = gptq(rng, base, shape, version="gptq_v2", is_in_order=True)
+    tensors = {name: tensor for name, tensor in packed.tensors.items() if not name.endswith(".g_idx")}
+    config = {"quant_method": "auto-round", "packing_format": "auto_round", "bits": 4, "group_size": 32, "sym": False}
+    return Packed(tensors, packed.weight, config)
+
+
+def torchao_int8(
+    rng: np.random.Generator, base: str, shape: tuple[int, int], block: tuple[int, int] | None = None
+) -> Packed:
+    """Int8Tensor: a byte for each value, a scale and a zero point for each block."""
+    block = block or (1, shape[1])
+    counts = (shape[0] // block[0], shape[1] // block[1])
+    values, points = rng.integers(-128, 128, shape), rng.integers(-128, 128, counts)
+    factors = scales(rng, counts, "F32")
+    parts = {
+        "qdata": ("I8", values.astype(np.int8)),
+        "scale": ("F32", factors),
+        "zero_point": ("I8", points.astype(np.int8)),
+    }
+    weight = (values - np.kron(points, np.ones(block, np.int64))).astype(np.float32) * over(factors, block)
+    return torchao_packed(base, "Int8Tensor", parts, weight, {"block_size": list(block), "act_quant_kwargs": None})
+
+
+def torchao_float8(rng: np.random.Generator, base: str, shape: tuple[int, int]) -> Packed:
+    """Float8Tensor with a scale for each row."""
+    packed = fp8(rng, base, shape, (1, shape[1]))
+    values, factors = (packed.tensors[f"{base}.{part}"] for part in ("weight", "weight_scale_inv"))
+    parts = {"qdata": values, "scale": factors}
+    return torchao_packed(base, "Float8Tensor", parts, packed.weight, {"block_size": [1, shape[1]]})
+
+
+def torchao_int4(rng: np.random.Generator, base: str, shape: tuple[int, ...], group_size: int = 32) -> Packed:
+    """Int4Tensor: signed pairs, the first in the lower half; scales and zero points with rows last."""
+    values = rng.integers(-8, 8, shape)
+    grid = (*shape[:-1], shape[-1] // group_size)
+    factors, points = scales(rng, grid, "BF16"), exact(rng.uniform(-1, 1, grid), "BF16")
+    pairs = (values[..., ::2] % 16 + values[..., 1::2] % 16 * 16).astype(np.uint8).view(np.int8)
+    parts = {
+        "qdata": ("I8", pairs),
+        "scale": ("BF16", np.swapaxes(factors, -1, -2).copy()),
+        "zero_point": ("BF16", np.swapaxes(points, -1, -2).copy()),
+    }
+    spread, shifts = (np.repeat(numbers, group_size, -1) for numbers in (factors, points))
+    weight = values.astype(np.float32) * spread + shifts
+    block = [*[1] * (len(shape) - 1), group_size]
+    return torchao_packed(base, "Int4Tensor", parts, weight, {"block_size": block, "shape": list(shape)})
+
+
+def over(numbers: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    """One number for each block, over all its elements."""
+    return np.repeat(np.repeat(numbers, block[0], 0), block[1], 1)
+
+
+def torchao_packed(
+    base: str, kind: str, parts: dict[str, tuple[str, np.ndarray]], weight: np.ndarray, attributes: dict[str, Any]
+) -> Packed:
+    """The parts under torchao's names, and their description in the metadata."""
+    name = f"{base}.weight"
+    described = {"_type": kind, "_data": attributes, "_tensor_data_names": list(parts)}
+    metadata = {name: json.dumps(described), "tensor_names": json.dumps([name])}
+    tensors = {f"{base}._weight_{part}": tensor for part, tensor in parts.items()}
+    return Packed(tensors, weight, {"quant_method": "torchao", "quant_type": {"default": {}}}, metadata)
+
+
 # every format that packs a matrix, with its usual settings
 FORMATS: dict[str, Callable[[np.random.Generator, str, tuple[int, int]], Packed]] = {
+    "auto-round": autoround,
     "awq": awq,
     "compressed-tensors int4": compressed,
     "compressed-tensors int8": int8_rows,
+    "compressed-tensors mxfp4": mxfp4_rows,
+    "compressed-tensors mxfp8": mxfp8,
     "compressed-tensors nvfp4": compressed_nvfp4,
     "fp8": fp8,
     "gptq": gptq,
+    "hqq": hqq,
     "int8": int8_magnitudes,
     "nf4": nf4,
     "nvfp4": nvfp4,
+    "torchao float8": torchao_float8,
+    "torchao int4": torchao_int4,
+    "torchao int8": torchao_int8,
 }

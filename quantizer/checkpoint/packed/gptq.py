@@ -1,13 +1,15 @@
 """GPTQ and AWQ: whole numbers packed into words, with a zero point and a scale for each group of inputs.
 
-weight[o, i] = (q[i, o] - zero[group of i, o]) * scale[group of i, o]. GPTQ packs 2, 3, 4 or 8 bits down the columns,
-its groups in any order; the first version of the format stores zero points less one. AWQ's GEMM layout packs four bits,
-eight outputs to a word, in the order that its kernel likes. Source: AutoGPTQ's and GPTQModel's linear layers, AutoAWQ's
-WQLinear_GEMM.
+weight[o, i] = (q[i, o] - zero[group of i, o]) * scale[group of i, o]. GPTQ packs two to eight bits down the columns,
+its groups in any order; the first version of the format stores zero points less one. Where settings name layers that
+differ from the rest, the shapes of each layer tell its bits and groups. AWQ's GEMM layout packs four bits, eight
+outputs to a word, in the order that its kernel likes. Source: AutoGPTQ's, GPTQModel's and AutoRound's linear layers,
+AutoAWQ's WQLinear_GEMM.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,7 +36,7 @@ from quantizer.convert.source_model import FileTensor
 
 __all__ = ["unpack_awq", "unpack_gptq"]
 
-_GPTQ_BITS = (2, 3, 4, 8)
+_GPTQ_BITS = (2, 3, 4, 5, 6, 7, 8)
 # checkpoint_format -> what is added to a stored zero point, which wraps round
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
 _AWQ_BITS = 4
@@ -106,16 +108,36 @@ def unpack_gptq(config: Config, parts: Parts) -> Iterator[FileTensor]:
 
     Raises CheckpointError naming a setting that is not supported or the part that does not fit.
     """
-    n_bits, version = config.integer("bits"), config.text("checkpoint_format") or "gptq"
-    if n_bits not in _GPTQ_BITS:
-        raise unsupported(f"GPTQ of {n_bits} bits")
+    version = config.text("checkpoint_format") or "gptq"
     if version not in _ZERO_OFFSETS:
         raise unsupported(f"GPTQ format {version[:64]!r}")
     for name in parts.bases(".qweight"):
-        yield _gptq_weight(name, config, n_bits, _ZERO_OFFSETS[version], parts)
+        yield _gptq_weight(name, _layer_settings(name, config, parts), _ZERO_OFFSETS[version], parts)
 
 
-def _gptq_weight(name: str, config: Config, n_bits: int, zero_offset: int, parts: Parts) -> FileTensor:
+def _layer_settings(name: str, config: Config, parts: Parts) -> Config:
+    """Return the settings of a layer, by its shapes where some layers differ; the parts are checked when taken."""
+    part_names = [f"{name}.{part}" for part in ("qweight", "qzeros", "scales")]
+    if not _differs(config) or any(part not in parts.left for part in part_names):
+        return config
+    words, zeros, scales = (parts.left[part] for part in part_names)
+    n_bits = zeros.shape[0] * WORD_BITS // scales.shape[0]
+    n_columns = math.prod(words.shape[1:]) * WORD_BITS // max(1, n_bits)
+    size, n_groups = config.values.get("group_size"), math.prod(scales.shape[1:])
+    if not isinstance(size, int) or size < 1 or -(-n_columns // size) != n_groups:
+        size = -(-n_columns // n_groups)
+    return Config({**config.values, "bits": n_bits, "group_size": size})
+
+
+def _differs(config: Config) -> bool:
+    """Return whether some layers have settings of their own: AutoRound's extra_config, GPTQModel's dynamic."""
+    return bool(config.section("extra_config").values or config.section("dynamic").values)
+
+
+def _gptq_weight(name: str, config: Config, zero_offset: int, parts: Parts) -> FileTensor:
+    n_bits = config.integer("bits")
+    if n_bits not in _GPTQ_BITS:
+        raise unsupported(f"GPTQ of {n_bits} bits")
     words, n_words, n_rows = parts.matrix(f"{name}.qweight", ("I32",))
     n_columns, rest = divmod(n_words * WORD_BITS, n_bits)
     scales, n_groups, _ = parts.matrix(f"{name}.scales", FLOATS)
@@ -144,6 +166,8 @@ def _awq_weight(name: str, config: Config, parts: Parts) -> FileTensor:
     n_rows = n_words * _PER_WORD
     is_whole = config.values.get("group_size", config.values.get("q_group_size")) == -1
     group_size = n_columns if is_whole else config.integer("group_size", "q_group_size")
+    if _differs(config) and f"{name}.scales" in parts.left:
+        group_size = n_columns // math.prod(parts.left[f"{name}.scales"].shape[1:])
     if not group_size or n_columns % group_size:
         raise malformed(f"The tensor {words.name!r} has {n_columns} inputs, no groups of {group_size}")
     n_groups = n_columns // group_size

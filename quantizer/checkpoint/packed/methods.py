@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed import bitsandbytes, gptq, mxfp4, scaled
+from quantizer.checkpoint.packed import autoround, bitsandbytes, gptq, hqq, mxfp4, scaled, torchao
 from quantizer.checkpoint.packed.parts import FLOATS, Parts, malformed, unsupported
 from quantizer.checkpoint.safetensors import Checkpoint, read_object
 from quantizer.convert.source_model import FileTensor
@@ -20,15 +20,20 @@ Method: TypeAlias = Callable[[Config, Parts], Iterator[FileTensor]]
 
 # quant_method of config.json -> what takes the parts and yields the weights
 METHODS: dict[str, Method] = {
+    "auto-round": autoround.unpack,
     "awq": gptq.unpack_awq,
     "bitsandbytes": bitsandbytes.unpack,
     "compressed-tensors": scaled.unpack_compressed_tensors,
     "fbgemm_fp8": scaled.unpack_fp8,
     "fp8": scaled.unpack_fp8,
     "gptq": gptq.unpack_gptq,
+    "hqq": hqq.unpack,
+    "intel/auto-round": autoround.unpack,
     "modelopt": scaled.unpack_modelopt,
     "modelopt_fp4": scaled.unpack_modelopt,
+    "mxfp8": scaled.unpack_fp8,
     "mxfp4": mxfp4.unpack,
+    "torchao": torchao.unpack,
 }
 # scales of activations and of the KV cache: they change no weight
 _INPUTS = ("activation_scale", ".input_scale", ".input_scale_ub", ".input_global_scale")
@@ -47,7 +52,7 @@ def unpack_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     name = section.text("quant_method") or "none"
     if name not in METHODS:
         raise unsupported(f"quantization {name[:64]!r}")
-    parts = Parts(checkpoint.tensors)
+    parts = Parts(checkpoint.tensors, checkpoint.metadata)
     parts.drop(_UNUSED)
     weights: dict[str, FileTensor] = {}
     for weight in METHODS[name](section, parts):

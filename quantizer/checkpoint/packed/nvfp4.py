@@ -24,6 +24,7 @@ from quantizer.checkpoint.packed.parts import (
     block_scales,
     computed_weight,
     dims,
+    four_bit_floats,
     malformed,
     stored_rows,
 )
@@ -33,8 +34,6 @@ __all__ = ["unpack_divisors", "unpack_factors"]
 
 _BLOCK = 16
 _FACTOR, _DIVISOR = "_scale_2", "_global_scale"
-_HALF = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-_VALUES = np.concatenate([_HALF, -_HALF])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,7 @@ class _Weight:
         return apply_scales(self._numbers, Grid(values, scales.row_blocks, scales.column_blocks))
 
     def _numbers(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        pairs = stored_rows(self.codes)(start, stop)
-        return _VALUES[np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(len(pairs), -1)]
+        return four_bit_floats(stored_rows(self.codes)(start, stop))
 
 
 def unpack_factors(parts: Parts) -> Iterator[FileTensor]:

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.checkpoint.safetensors import STORED_TYPES
 from quantizer.convert.source_model import FileTensor
 from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
@@ -36,6 +37,7 @@ __all__ = [
     "Parts",
     "RowFile",
     "Rows",
+    "ScaledWeight",
     "apply_scales",
     "array",
     "block_counts",
@@ -43,11 +45,13 @@ __all__ = [
     "column_groups",
     "computed_weight",
     "dims",
+    "four_bit_floats",
     "malformed",
     "spread_blocks",
     "stored_rows",
     "unpack_bits",
     "unsupported",
+    "viewed",
 ]
 
 _CODES = np.arange(256)
@@ -78,6 +82,15 @@ def _e8m0() -> npt.NDArray[np.float32]:
 FLOAT8 = {"F8_E4M3": _e4m3(), "F8_E5M2": _e5m2(), "F8_E8M0": _e8m0()}
 
 
+_HALF = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_FLOAT4 = np.concatenate([_HALF, -_HALF])
+
+
+def four_bit_floats(pairs: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return two floats (E2M1) for each byte, the first from its lower half."""
+    return _FLOAT4[np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(len(pairs), -1)]
+
+
 Dims = tuple[int, ...]
 
 FLOATS = ("F32", "F16", "BF16")
@@ -85,10 +98,14 @@ _INTEGERS = {"U8": "u1", "I8": "i1", "I32": "<u4", "I64": "<i8"}
 
 
 class Parts:
-    """Tensors by name, until a format takes them; what is left over are plain weights."""
+    """Tensors by name, until a format takes them; what is left over are plain weights.
 
-    def __init__(self, tensors: Mapping[str, FileTensor]) -> None:
+    `metadata` is what the headers of the files say beside them.
+    """
+
+    def __init__(self, tensors: Mapping[str, FileTensor], metadata: Mapping[str, str]) -> None:
         self.left = dict(tensors)
+        self.metadata = metadata
 
     def bases(self, ending: str) -> list[str]:
         """Return the names that end so, without the ending."""
@@ -145,6 +162,13 @@ def array(tensor: FileTensor, start: int = 0, stop: int | None = None) -> npt.ND
     if kind in FLOATS:
         return to_float32(data, tensor.stored, math.prod(shape)).reshape(shape)
     return np.frombuffer(data, _INTEGERS[kind]).reshape(shape)
+
+
+def viewed(tensor: FileTensor, kind: str) -> FileTensor:
+    """Return the same bytes as rows of `kind`, a type of safetensors."""
+    n_bytes = tensor.stored.row_bytes(tensor.shape[0])
+    stored = STORED_TYPES[kind]
+    return replace(tensor, shape=(n_bytes // stored.block_bytes, *tensor.shape[1:]), stored=stored)
 
 
 def malformed(cause: str) -> CheckpointError:
@@ -305,6 +329,19 @@ def block_scales(stored: FileTensor, shape: Dims, block: Dims) -> BlockScales:
     if len(shape) != len(block) or _trimmed(dims(stored)) != _trimmed(block_counts(shape, block)):
         raise malformed(f"The tensor {stored.name!r} is not one number for each block of its weight")
     return BlockScales(stored, shape, block)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledWeight:
+    """Stored values with the scales and zero points of their blocks."""
+
+    values: FileTensor
+    scales: BlockScales
+    zeros: BlockScales | None = None
+
+    def open(self) -> Rows:
+        zeros = self.zeros.open() if self.zeros else None
+        return apply_scales(stored_rows(self.values), self.scales.open(), zeros)
 
 
 def column_groups(stored: FileTensor, n_groups: int) -> npt.NDArray[np.intp]:

@@ -2,13 +2,13 @@
 
 weight = (value - zero point) * scale. FP8 of transformers, fbgemm and ModelOpt; compressed-tensors, which also packs
 whole numbers of less than eight bits along the rows of a matrix: packed values and zero points both count from
--2^(bits - 1). Source: transformers' finegrained_fp8 and fbgemm_fp8, ModelOpt's FP8, compressed-tensors' pack_quantized
-and naive_quantized compressors.
+-2^(bits - 1). Scales stored as bytes are powers of two (MXFP8). Where a checkpoint does not say what a scale is for, or
+its layers differ, the shapes decide. Source: transformers' finegrained_fp8 and fbgemm_fp8, ModelOpt's FP8,
+compressed-tensors' compressors.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed import nvfp4
+from quantizer.checkpoint.packed import mxfp4, nvfp4
 from quantizer.checkpoint.packed.parts import (
     FLOATS,
     WORD_BITS,
@@ -25,6 +25,7 @@ from quantizer.checkpoint.packed.parts import (
     Grid,
     Parts,
     Rows,
+    ScaledWeight,
     apply_scales,
     array,
     block_counts,
@@ -34,18 +35,26 @@ from quantizer.checkpoint.packed.parts import (
     dims,
     malformed,
     spread_blocks,
-    stored_rows,
     unpack_bits,
     unsupported,
+    viewed,
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack_compressed_tensors", "unpack_fp8", "unpack_modelopt"]
+__all__ = ["unpack_compressed_tensors", "unpack_fp8", "unpack_modelopt", "unpack_small_floats"]
 
-_SCALES = (*FLOATS, "F8_E8M0")
+_POWERS = ("F8_E8M0", "U8")
+_SCALES = (*FLOATS, *_POWERS)
 _SMALL_FLOATS = ("F8_E4M3", "F8_E5M2")
 _NVFP4 = "nvfp4-pack-quantized"
-_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", _NVFP4)
+_FORMATS = (
+    *("float-quantized", "int-quantized", "mixed-precision", "mxfp4-pack-quantized", "mxfp8-quantized"),
+    *("naive-quantized", "pack-quantized", _NVFP4),
+)
+_QUANT_ALGOS = (
+    *(None, "FP8", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION", "MXFP8", "NVFP4"),
+    *("NVFP4_AWQ", "W4A16_NVFP4"),
+)
 _DECISIVE = ("num_bits", "type", "strategy", "group_size", "block_structure", "symmetric")
 # strategy -> (shape of a weight, settings) -> what one scale is for
 _BLOCKS: dict[str, Callable[[Dims, Config], Dims]] = {
@@ -56,42 +65,53 @@ _BLOCKS: dict[str, Callable[[Dims, Config], Dims]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _ScaledWeight:
-    """Stored values with the scales and zero points of their blocks."""
-
-    values: FileTensor
-    scales: BlockScales
-    zeros: BlockScales | None = None
-
-    def open(self) -> Rows:
-        zeros = self.zeros.open() if self.zeros else None
-        return apply_scales(stored_rows(self.values), self.scales.open(), zeros)
-
-
 def unpack_fp8(config: Config, parts: Parts) -> Iterator[FileTensor]:
     """Yield every weight that has a scale. Raises CheckpointError naming the part that does not fit."""
     sizes = config.sizes("weight_block_size")
     for ending in ("_scale_inv", "_scale"):
         for name in parts.bases(ending):
-            if name not in parts.left:
-                continue
-            values, stored = parts.take(name, _SMALL_FLOATS), parts.take(name + ending, _SCALES)
-            scales = block_scales(stored, dims(values), _fp8_block(dims(values), dims(stored), sizes))
-            yield computed_weight(name, dims(values), _ScaledWeight(values, scales).open)
+            if name in parts.left:
+                yield _fp8(name, sizes, parts.take(name + ending, _SCALES), parts)
+
+
+def _fp8(name: str, sizes: Dims | None, stored: FileTensor, parts: Parts) -> FileTensor:
+    """Return a weight of small floats; bytes with powers of two are pairs of four bits, as in DeepSeek's experts."""
+    values = parts.take(name, (*_SMALL_FLOATS, *(("I8",) if stored.stored.name in _POWERS else ())))
+    if values.stored.name == "I8":
+        return mxfp4.weight_of_rows(name, values, stored)
+    stored = _scale_numbers(stored)
+    return computed_weight(name, dims(values), ScaledWeight(values, _fp8_scales(stored, dims(values), sizes)).open)
 
 
 def unpack_modelopt(config: Config, parts: Parts) -> Iterator[FileTensor]:
     """Yield every weight in NVFP4, then those in FP8: a checkpoint may mix them. Raises as `unpack_fp8` does."""
+    name = config.values.get("quant_algo")
+    if name not in _QUANT_ALGOS:
+        raise unsupported(f"quantization {str(name)[:64]!r} of ModelOpt")
     yield from nvfp4.unpack_factors(parts)
     yield from unpack_fp8(config, parts)
 
 
-def _fp8_block(shape: Dims, scales: Dims, sizes: Dims | None) -> Dims:
-    """Return the block of one scale: of the given sizes, else the whole weight or one row of it."""
+def _fp8_scales(stored: FileTensor, shape: Dims, sizes: Dims | None) -> BlockScales:
+    """Return the scales of blocks of the given sizes, else of what their number suggests."""
     if sizes is not None:
-        return (1,) * (len(shape) - len(sizes)) + sizes
-    return shape if math.prod(scales) == 1 else (1,) * (len(shape) - 1) + shape[-1:]
+        return block_scales(stored, shape, (1,) * (len(shape) - len(sizes)) + sizes)
+    if len(stored.shape) == 2 * len(shape) and set(dims(stored)[1::2]) == {1}:  # ModelOpt's, for blocks
+        stored = replace(stored, shape=stored.shape[1::2])
+    return block_scales(stored, shape, _evident_block(shape, dims(stored)))
+
+
+def _evident_block(shape: Dims, scales: Dims) -> Dims:
+    """Return the block of one scale where each dimension is cut evenly, else a block that fits no scales."""
+    counts = (*scales, *(1,) * (len(shape) - len(scales)))
+    if len(counts) != len(shape) or any(n % count for n, count in zip(shape, counts, strict=True)):
+        return ()
+    return tuple(n // count for n, count in zip(shape, counts, strict=True))
+
+
+def _scale_numbers(stored: FileTensor) -> FileTensor:
+    """Return scales that are stored as bytes as the powers of two that they are."""
+    return viewed(stored, "F8_E8M0") if stored.stored.name == "U8" else stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,28 +147,45 @@ def unpack_compressed_tensors(config: Config, parts: Parts) -> Iterator[FileTens
 
     Raises CheckpointError naming a setting that is not supported or the part that does not fit.
     """
-    settings = _weight_settings(config)
+    yield from _compressed(_weight_settings(config), parts)
+
+
+def unpack_small_floats(parts: Parts) -> Iterator[FileTensor]:
+    """Yield every weight in FP8, MXFP8, MXFP4 or NVFP4, by its shapes alone. Raises as `unpack_fp8` does."""
+    yield from _compressed(Config({}), parts)
+    yield from unpack_fp8(Config({}), parts)
+
+
+def _compressed(settings: Config, parts: Parts) -> Iterator[FileTensor]:
     yield from nvfp4.unpack_divisors(parts)
     for name in parts.bases("_packed"):
-        yield _packed(name, settings, parts)
+        if parts.left[f"{name}_packed"].stored.name == "U8":
+            codes = parts.take(f"{name}_packed", ("U8",))
+            yield mxfp4.weight_of_rows(name, codes, parts.take(f"{name}_scale", _POWERS))
+        else:
+            yield _packed(name, settings, parts)
     for name in parts.bases("_scale"):
         if name in parts.left:
             yield _unpacked(name, settings, parts)
 
 
 def _weight_settings(config: Config) -> Config:
-    """Return the settings of weights, which must be the same for all groups of layers."""
+    """Return the settings of weights, empty where groups of layers differ and the shapes decide."""
     groups = [Config(group) for group in config.section("config_groups").values.values() if isinstance(group, dict)]
     weights = [group.section("weights") for group in groups if group.section("weights").values]
     formats = {group.text("format") or config.text("format") or "none" for group in groups}
     for name in sorted(formats.difference(_FORMATS)):
         raise unsupported(f"format {name[:64]!r} of compressed-tensors")
-    if not weights or any(_decisive(other) != _decisive(weights[0]) for other in weights):
-        raise unsupported("layers quantized in several ways, or in none,")
-    if (weights[0].text("strategy") or "") not in (("tensor_group",) if formats == {_NVFP4} else _BLOCKS):
-        raise unsupported(f"strategy {str(weights[0].values.get('strategy'))[:64]!r} of compressed-tensors")
+    if not weights:
+        raise unsupported("compressed-tensors checkpoint without a group of weights")
     if (config.section("sparsity_config").text("format") or "dense") != "dense":
         raise unsupported("sparsity of compressed-tensors")
+    if config.section("transform_config").values.get("config_groups"):
+        raise unsupported("rotation of compressed-tensors")
+    if any(_decisive(other) != _decisive(weights[0]) for other in weights):
+        return Config({})
+    if (weights[0].text("strategy") or "") not in (("tensor_group",) if formats == {_NVFP4} else _BLOCKS):
+        raise unsupported(f"strategy {str(weights[0].values.get('strategy'))[:64]!r} of compressed-tensors")
     return weights[0]
 
 
@@ -156,32 +193,38 @@ def _decisive(settings: Config) -> list[object]:
     return [settings.values.get(name) for name in _DECISIVE]
 
 
-def _block(shape: Dims, settings: Config) -> Dims:
-    return _BLOCKS[settings.text("strategy") or ""](shape, settings)
+def _scales(name: str, shape: Dims, settings: Config, kinds: tuple[str, ...], parts: Parts) -> BlockScales:
+    stored = _scale_numbers(parts.take(f"{name}_scale", kinds))
+    strategy = _BLOCKS.get(settings.text("strategy") or "")
+    return block_scales(stored, shape, strategy(shape, settings) if strategy else _evident_block(shape, dims(stored)))
+
+
+def _has_zeros(name: str, settings: Config, parts: Parts) -> bool:
+    return settings.flag("symmetric") is False if settings.values else f"{name}_zero_point" in parts.left
 
 
 def _unpacked(name: str, settings: Config, parts: Parts) -> FileTensor:
     """Return a weight whose values take a byte each."""
     values = parts.take(name, ("F8_E4M3", "I8"))
     shape = dims(values)
-    block = _block(shape, settings)
-    scales = block_scales(parts.take(f"{name}_scale", FLOATS), shape, block)
-    is_symmetric = settings.flag("symmetric") is not False
-    zeros = None if is_symmetric else block_scales(parts.take(f"{name}_zero_point", ("I8",)), shape, block)
-    return computed_weight(name, shape, _ScaledWeight(values, scales, zeros).open)
+    scales = _scales(name, shape, settings, FLOATS if values.stored.name == "I8" else _SCALES, parts)
+    zeros = None
+    if _has_zeros(name, settings, parts):
+        zeros = block_scales(parts.take(f"{name}_zero_point", ("I8",)), shape, scales.block)
+    return computed_weight(name, shape, ScaledWeight(values, scales, zeros).open)
 
 
 def _packed(name: str, settings: Config, parts: Parts) -> FileTensor:
-    n_bits = settings.integer("num_bits")
-    if settings.text("type") not in (None, "int") or not 1 <= n_bits <= 8:
-        raise unsupported(f"weight of {n_bits} bits of type {settings.values.get('type')!r}"[:128])
     words, n_rows, n_words = parts.matrix(f"{name}_packed", ("I32",))
     shape = tuple(int(n) for n in array(parts.take(f"{name}_shape", ("I64", "I32"), (2,))))
+    n_bits = settings.integer("num_bits") if settings.values else n_words * WORD_BITS // max(1, shape[1])
+    if settings.text("type") not in (None, "int") or not 1 <= n_bits <= 8:
+        raise unsupported(f"weight of {n_bits} bits of type {settings.values.get('type')!r}"[:128])
     if shape[0] != n_rows or shape[1] < 1 or -(-shape[1] * n_bits // WORD_BITS) != n_words:
         raise malformed(f"The tensor {words.name!r} does not hold {shape[0]} × {shape[1]} numbers of {n_bits} bits")
-    scales = block_scales(parts.take(f"{name}_scale", FLOATS), shape, _block(shape, settings))
+    scales = _scales(name, shape, settings, FLOATS, parts)
     zeros = None
-    if settings.flag("symmetric") is False:
+    if _has_zeros(name, settings, parts):
         n_blocks = block_counts(shape, scales.block)
         packed_rows = -(-n_blocks[0] * n_bits // WORD_BITS)
         zeros = parts.take(f"{name}_zero_point", ("I32",), (packed_rows, n_blocks[1]))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from quantizer.checkpoint.packed.parts import FLOAT8
 from tests.quantizer.packers import (
     Packed,
+    autoround,
     awq,
     compressed,
     compressed_config,
@@ -17,11 +18,17 @@ from tests.quantizer.packers import (
     e4m3,
     fp8,
     gptq,
+    hqq,
     int8_magnitudes,
     int8_rows,
+    mxfp4_rows,
+    mxfp8,
     nf4,
     nvfp4,
     read,
+    torchao_float8,
+    torchao_int4,
+    torchao_int8,
 )
 
 seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
@@ -31,7 +38,7 @@ quick = settings(max_examples=25)
 
 def assert_exact(packed: Packed, n_rows_per_slab: int = 5) -> None:
     """The weights come out bit for bit, and no part is left over."""
-    (weight,) = read(packed.config, packed.tensors, n_rows_per_slab).values()
+    (weight,) = read(packed.config, packed.tensors, n_rows_per_slab, packed.metadata).values()
     assert weight.dtype == np.float32
     assert np.array_equal(weight.reshape(packed.weight.shape).view(np.uint32), packed.weight.view(np.uint32))
 
@@ -39,7 +46,7 @@ def assert_exact(packed: Packed, n_rows_per_slab: int = 5) -> None:
 @quick
 @given(
     rng=seeds,
-    n_bits=st.sampled_from([2, 3, 4, 8]),
+    n_bits=st.integers(2, 8),
     group_size=st.sampled_from([32, 64, -1]),
     version=st.sampled_from(["gptq", "gptq_v2"]),
     is_in_order=st.booleans(),
@@ -177,3 +184,136 @@ def test_nvfp4_and_fp8_may_lie_in_one_checkpoint_of_modelopt() -> None:
     found = read(four.config | {"quant_algo": "MIXED_PRECISION"}, four.tensors | eight.tensors)
     assert np.array_equal(found["a.weight"], four.weight)
     assert np.array_equal(found["b.weight"], eight.weight)
+
+
+@quick
+@given(
+    rng=seeds,
+    n_bits=st.sampled_from([1, 2, 3, 4, 8]),
+    group_size=st.sampled_from([None, 8, 64]),
+    axis=st.sampled_from([0, 1]),
+    n=st.tuples(sizes, sizes),
+    n_rows_per_slab=st.integers(1, 50),
+)
+def test_hqq_is_exact_along_rows_and_columns(
+    rng: np.random.Generator, n_bits: int, group_size: int | None, axis: int, n: tuple[int, int], n_rows_per_slab: int
+) -> None:
+    assert_exact(hqq(rng, "w", (8 * n[0], 64 * n[1]), n_bits, group_size, axis), n_rows_per_slab)
+
+
+def test_hqq_codes_may_be_stored_as_if_they_were_floats() -> None:
+    packed = hqq(np.random.default_rng(0), "w", (16, 64), 4, 32, dtype="F32")
+    codes = packed.tensors["w.W_q"][1]
+    codes &= 0x77  # so that no bytes are a float that is not a number
+    packed.tensors["w.W_q"] = ("F32", codes.view("<f4"))
+    expected = hqq(np.random.default_rng(0), "w", (16, 64), 4, 32, dtype="F32")
+    expected.tensors["w.W_q"] = ("U8", codes)
+    found, plain = (read(form.config, form.tensors)["w.weight"] for form in (packed, expected))
+    assert np.array_equal(found, plain)
+
+
+@quick
+@given(rng=seeds, n=st.tuples(sizes, sizes), blocks=st.sampled_from([(1, 32), (4, 64), (8, 32), None]))
+def test_torchao_of_eight_bits_is_exact(
+    rng: np.random.Generator, n: tuple[int, int], blocks: tuple[int, int] | None
+) -> None:
+    shape = (8 * n[0], 64 * n[1])
+    assert_exact(torchao_int8(rng, "up", shape, blocks))
+    assert_exact(torchao_float8(rng, "up", shape))
+
+
+@quick
+@given(rng=seeds, n=st.tuples(sizes, sizes), n_experts=st.integers(0, 3), n_rows_per_slab=st.integers(1, 9))
+def test_torchao_of_four_bits_is_exact_for_matrices_and_stacks_of_them(
+    rng: np.random.Generator, n: tuple[int, int], n_experts: int, n_rows_per_slab: int
+) -> None:
+    leading = (n_experts,) if n_experts else ()
+    assert_exact(torchao_int4(rng, "up", (*leading, 3 * n[0], 32 * n[1])), n_rows_per_slab)
+
+
+def changed(packed: Packed, **changes: Any) -> Packed:
+    return Packed(packed.tensors, packed.weight, packed.config | changes, packed.metadata)
+
+
+@pytest.mark.parametrize("method", ["auto-round", "intel/auto-round"])
+def test_autoround_is_gptq_or_awq_under_names_of_its_own(method: str) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("auto_round", "auto_round:exllamav2", "auto_round:gptqmodel"):
+        assert_exact(changed(autoround(rng, "w", (64, 96)), quant_method=method, packing_format=name))
+    for name in ("auto_round:auto_gptq", "auto_round:gptq:exllamav2"):
+        packed = gptq(rng, "w", (64, 96), is_in_order=True)
+        assert_exact(changed(packed, quant_method=method, packing_format=name, checkpoint_format=None))
+    awq_config = {"quant_method": method, "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": 32}
+    packed = awq(rng, "w", (64, 96))
+    assert_exact(Packed(packed.tensors, packed.weight, awq_config))
+
+
+def test_autoround_stores_small_floats_as_compressed_tensors_does() -> None:
+    rng = np.random.default_rng(0)
+    config = {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor", "bits": 4}
+    for form in (mxfp4_rows, mxfp8, compressed_nvfp4):
+        packed = form(rng, "w", (8, 64))
+        assert_exact(Packed(packed.tensors, packed.weight, config))
+    packed = fp8(rng, "w", (8, 64), (1, 64))
+    packed.tensors["w.weight_scale"] = packed.tensors.pop("w.weight_scale_inv")
+    assert_exact(Packed(packed.tensors, packed.weight, config | {"packing_format": "auto_round:fp8_static"}))
+
+
+@pytest.mark.parametrize("key", ["extra_config", "dynamic"])
+def test_layers_with_bits_and_groups_of_their_own_are_read_by_their_shapes(key: str) -> None:
+    rng = np.random.default_rng(0)
+    four, eight, three = gptq(rng, "a", (32, 64)), gptq(rng, "b", (64, 96), 8, 16), gptq(rng, "c", (32, 64), 3, -1)
+    config = four.config | {key: {"b": {"bits": 8, "group_size": 16}}}
+    found = read(config, four.tensors | eight.tensors | three.tensors)
+    for name, packed in {"a": four, "b": eight, "c": three}.items():
+        assert np.array_equal(found[f"{name}.weight"], packed.weight)
+
+
+@quick
+@given(rng=seeds, n=st.tuples(sizes, sizes), n_rows_per_slab=st.integers(1, 9))
+def test_powers_of_two_as_scales_are_exact(rng: np.random.Generator, n: tuple[int, int], n_rows_per_slab: int) -> None:
+    shape = (n[0], 32 * n[1])
+    assert_exact(mxfp4_rows(rng, "w", shape), n_rows_per_slab)
+    packed = mxfp8(rng, "w", shape)
+    assert_exact(packed, n_rows_per_slab)
+    for config in (
+        {"quant_method": "mxfp8"},
+        {"quant_method": "fp8", "weight_block_size": [1, 32], "scale_fmt": "ue8m0"},
+        {"quant_method": "modelopt", "quant_algo": "MXFP8"},
+    ):
+        assert_exact(Packed(packed.tensors, packed.weight, config), n_rows_per_slab)
+
+
+def test_blocks_may_have_powers_of_two_as_scales() -> None:
+    rng = np.random.default_rng(0)
+    packed = fp8(rng, "w", (40, 70), (16, 16))
+    exponents = rng.integers(110, 130, (3, 5)).astype(np.uint8)
+    factors = (2.0 ** (exponents.astype(np.float64) - 127)).astype(np.float32)
+    packed.tensors["w.weight_scale_inv"] = ("F32", factors)
+    expected = read(packed.config, packed.tensors)["w.weight"]
+    packed.tensors["w.weight_scale_inv"] = ("F8_E8M0", exponents)
+    assert np.array_equal(read(packed.config, packed.tensors)["w.weight"], expected)
+
+
+@pytest.mark.parametrize(
+    ("counts", "stored"),
+    [((1, 1), ()), ((8, 1), (8,)), ((8, 1), (8, 1)), ((4, 2), (4, 2)), ((4, 2), (4, 1, 2, 1))],
+    ids=["tensor", "channel", "column of channels", "blocks", "blocks with gaps"],
+)
+def test_fp8_without_a_block_size_has_as_many_blocks_as_scales(
+    counts: tuple[int, int], stored: tuple[int, ...]
+) -> None:
+    packed = fp8(np.random.default_rng(0), "w", (8, 64), (8 // counts[0], 64 // counts[1]))
+    scales = packed.tensors.pop("w.weight_scale_inv")[1]
+    packed.tensors["w.weight_scale"] = ("F32", scales.reshape(stored))
+    for config in ({"quant_method": "fbgemm_fp8"}, {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}):
+        assert_exact(Packed(packed.tensors, packed.weight, config))
+
+
+def test_fbgemm_experts_may_have_a_scale_for_each_column() -> None:
+    rng = np.random.default_rng(0)
+    packed = fp8(rng, "w", (6, 40), (6, 1))
+    codes, scales = (packed.tensors[f"w.weight{ending}"][1] for ending in ("", "_scale_inv"))
+    tensors = {"up": ("F8_E4M3", np.stack([codes, codes])), "up_scale": ("F32", np.stack([scales, scales]))}
+    found = read({"quant_method": "fbgemm_fp8"}, tensors)["up"]
+    assert np.array_equal(found, np.stack([packed.weight, packed.weight]))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ SAME_SIZE = {
     "I32": ["F32"],
     "F32": ["I32"],
     "I64": ["F64"],
+    "F8_E8M0": ["U8"],
 }
 HOSTILE = st.sampled_from(
     [None, 0, -1, 1, 3, 2**31, 2**70, 1e300, "x", True, [], [0], [1, 1], [2**40, 2], {}, {"a": 1}]
@@ -30,18 +32,23 @@ HOSTILE = st.sampled_from(
 @given(data=st.data())
 def test_whatever_is_changed_the_answer_is_a_weight_or_a_typed_error(form: str, data: st.DataObject) -> None:
     packed = FORMATS[form](np.random.default_rng(3), "w", (32, 64))
-    tensors, config = dict(packed.tensors), dict(packed.config)
-    kind = data.draw(st.sampled_from(["drop", "shape", "dtype", "bytes", "setting"]))
+    tensors, config, metadata = dict(packed.tensors), dict(packed.config), dict(packed.metadata)
+    kinds = ["drop", "shape", "dtype", "bytes", "setting", *(["metadata"] if metadata else [])]
+    kind = data.draw(st.sampled_from(kinds))
     name = data.draw(st.sampled_from(sorted(tensors)))
     if kind == "setting":
         change(config, data)
+    elif kind == "metadata":
+        described = json.loads(metadata["w.weight"])
+        change(described, data)
+        metadata["w.weight"] = data.draw(st.sampled_from([json.dumps(described), "[", "1", "{}"]))
     elif kind == "drop":
         del tensors[name]
     else:
         dtype, array = tensors[name]
         tensors[name] = damaged(kind, dtype, array, data)
     try:
-        weights = read(config, tensors)
+        weights = read(config, tensors, metadata=metadata)
     except CheckpointError:
         return
     assert all(np.isfinite(weight.view("<f4")).all() for weight in weights.values() if weight.dtype != np.uint8)
@@ -50,7 +57,7 @@ def test_whatever_is_changed_the_answer_is_a_weight_or_a_typed_error(form: str, 
 def change(config: dict[str, Any], data: st.DataObject) -> None:
     """Give one setting, at any depth, a value that it should not have."""
     key = data.draw(st.sampled_from(sorted(config)))
-    if isinstance(config[key], dict) and data.draw(st.booleans()):
+    if isinstance(config[key], dict) and config[key] and data.draw(st.booleans()):
         config[key] = dict(config[key])
         change(config[key], data)
     else:

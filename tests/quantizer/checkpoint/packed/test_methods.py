@@ -14,16 +14,32 @@ from quantizer.gguf.file_types import file_type_named
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import TinyLlama, write_tensors
-from tests.quantizer.packers import FORMATS, Packed, awq, compressed, fp8, gptq, int8_rows, nf4, nvfp4, read
+from tests.quantizer.packers import (
+    FORMATS,
+    Packed,
+    autoround,
+    awq,
+    compressed,
+    fp8,
+    gptq,
+    hqq,
+    int8_rows,
+    nf4,
+    nvfp4,
+    read,
+    torchao_int8,
+)
 
 Stored = dict[str, tuple[str, np.ndarray]]
 TINY = TinyLlama(n_layers=1, n_embd=64, n_ff=96, dtype="F32")
 
 
-def write_tiny(folder: Path, tensors: Stored, config: dict[str, Any] | None = None) -> Path:
+def write_tiny(
+    folder: Path, tensors: Stored, config: dict[str, Any] | None = None, metadata: dict[str, str] | None = None
+) -> Path:
     """A tiny Llama with these tensors in place of its weights."""
     TINY.write(folder)
-    write_tensors(folder / "model.safetensors", tensors)
+    write_tensors(folder / "model.safetensors", tensors, metadata)
     values = TINY.config() | ({"quantization_config": config} if config else {})
     (folder / "config.json").write_text(json.dumps(values))
     return folder
@@ -42,15 +58,17 @@ def test_a_packed_model_converts_as_the_plain_one_that_it_stands_for(tmp_path: P
     packed_tensors: Stored = {}
     plain_tensors: Stored = {}
     config: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
     for name, weight in TINY.weights().items():
         plain_tensors[name] = packed_tensors[name] = ("F32", weight)
         if name.endswith("_proj.weight"):
             packed = FORMATS[form](rng, name.removesuffix(".weight"), weight.shape)
             del packed_tensors[name]
             packed_tensors |= packed.tensors
+            metadata |= packed.metadata
             plain_tensors[name], config = ("F32", packed.weight), packed.config
     # the same folder name, as the name of the model comes from it
-    ours = converted(write_tiny(tmp_path / "packed" / "model", packed_tensors, config), file_type)
+    ours = converted(write_tiny(tmp_path / "packed" / "model", packed_tensors, config, metadata), file_type)
     assert ours == converted(write_tiny(tmp_path / "plain" / "model", plain_tensors), file_type)
 
 
@@ -118,14 +136,21 @@ def groups(**changes: Any) -> dict[str, Any]:
     return {"group_0": {"weights": settings}, "group_1": {"weights": settings | changes}}
 
 
+def described(kind: str, attributes: object) -> Packed:
+    """torchao's weight with another description."""
+    metadata = TORCHAO.metadata | {"w.weight": json.dumps({"_type": kind, "_data": attributes})}
+    return Packed(TORCHAO.tensors, TORCHAO.weight, TORCHAO.config, metadata)
+
+
 RNG = np.random.default_rng(7)
+AUTOROUND, HQQ, TORCHAO = autoround(RNG, "w", (32, 64)), hqq(RNG, "w", (32, 64)), torchao_int8(RNG, "w", (32, 64))
 GPTQ, AWQ, INT4 = gptq(RNG, "w", (32, 64)), awq(RNG, "w", (32, 64)), compressed(RNG, "w", (32, 64), is_symmetric=False)
 FP8, NF4, INT8 = fp8(RNG, "w", (32, 64), (16, 16)), nf4(RNG, "w", (32, 64)), int8_rows(RNG, "w", (32, 64))
 
 BROKEN: dict[str, Packed] = {
     "quantization 'quip' is not supported": changed(GPTQ, quant_method="quip"),
     "quantization 'none' is not supported": changed(GPTQ, quant_method=None),
-    "GPTQ of 5 bits": changed(GPTQ, bits=5),
+    "GPTQ of 1 bits": changed(GPTQ, bits=1),
     "does not have bits": changed(GPTQ, bits=None),
     "GPTQ format 'marlin'": changed(GPTQ, checkpoint_format="marlin"),
     "'w.scales' is missing": without(GPTQ, ".scales"),
@@ -145,8 +170,28 @@ BROKEN: dict[str, Packed] = {
     "no groups of 0": changed(AWQ, group_size=0),
     "'w.qzeros' is 2 × 4, not 4 × 4": changed(AWQ, group_size=16),
     "format 'marlin-24' of compressed-tensors": changed(INT4, format="marlin-24"),
-    "layers quantized in several ways": changed(INT4, config_groups=groups(num_bits=8)),
-    "in several ways, or in none": changed(INT4, config_groups={}),
+    "compressed-tensors checkpoint without a group of weights": changed(INT4, config_groups={}),
+    "rotation of compressed-tensors": changed(INT4, transform_config={"config_groups": {"R3": {}}}),
+    "format 'mxfp6-pack-quantized'": changed(INT4, format="mxfp6-pack-quantized"),
+    "quantization 'W4A16_AWQ' of ModelOpt": changed(FP8, quant_method="modelopt", quant_algo="W4A16_AWQ"),
+    "AutoRound layout 'auto_round:mlx'": changed(AUTOROUND, packing_format="auto_round:mlx"),
+    "rotation of AutoRound": changed(AUTOROUND, rotation_config={"hadamard_type": "hadamard"}),
+    "HQQ packing '4bit_i32' of axis 1": edited(HQQ, ".packing", lambda _: np.frombuffer(b"4bit_i32", np.uint8)),
+    "HQQ packing '4bit_u8' of axis 2": edited(HQQ, ".axis", filled(2)),
+    "'w.W_q' does not hold 33 × 64 numbers of 4 bits": edited(HQQ, ".shape", lambda _: np.array([33, 64])),
+    "layer 'w' is 32 × 64, no groups of 0": edited(HQQ, ".group_size", filled(0)),
+    "'w.scale' is 32 × 2, not 64 × 1": edited(HQQ, ".scale", lambda array: array.reshape(32, 2)),
+    "class 'Int4TilePackedTo4dTensor' of torchao": described("Int4TilePackedTo4dTensor", {}),
+    "do not describe their tensors": Packed(TORCHAO.tensors, TORCHAO.weight, TORCHAO.config),
+    "metadata of 'w.weight' have no attributes": described("Int4Tensor", None),
+    "is not made of the pairs that the metadata describe": described("Int4Tensor", {"block_size": [1, 32]}),
+    "'w._weight_scale' is not one number": described("Int8Tensor", {"block_size": [1, 32]}),
+    "scaling of torchao's activations": Packed(
+        TORCHAO.tensors | {"w._weight_act_pre_scale": ("F32", np.ones(64))},
+        TORCHAO.weight,
+        TORCHAO.config,
+        TORCHAO.metadata,
+    ),
     "strategy 'tensor_group'": changed(INT4, config_groups={"group_0": {"weights": {"strategy": "tensor_group"}}}),
     "sparsity of compressed-tensors": changed(INT4, sparsity_config={"format": "sparse-24-bitmask"}),
     "weight of 4 bits of type 'float'": changed(
@@ -179,7 +224,7 @@ BROKEN: dict[str, Packed] = {
 @pytest.mark.parametrize("cause", BROKEN)
 def test_what_does_not_fit_together_is_refused_with_its_cause(cause: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        read(BROKEN[cause].config, BROKEN[cause].tensors)
+        read(BROKEN[cause].config, BROKEN[cause].tensors, metadata=BROKEN[cause].metadata)
     assert cause in caught.value.cause
 
 
