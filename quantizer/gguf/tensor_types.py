@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["TENSOR_TYPES", "WEIGHT_TYPES", "TensorType", "tensor_type_named"]
+__all__ = ["INTERLEAVED_ROWS", "TENSOR_TYPES", "WEIGHT_TYPES", "TensorType", "tensor_type_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,9 @@ _ALL = (
     _plain(28, "F64", 8),
     _quantized(29, "IQ1_M", 256, 56),
     _plain(30, "BF16", 2),
+    _quantized(31, "Q4_0_4_4", 32, 18),
+    _quantized(32, "Q4_0_4_8", 32, 18),
+    _quantized(33, "Q4_0_8_8", 32, 18),
     _quantized(34, "TQ1_0", 256, 54),
     _quantized(35, "TQ2_0", 256, 66),
     _quantized(39, "MXFP4", 32, 17),
@@ -91,9 +94,13 @@ _ALL = (
 )
 
 TENSOR_TYPES: dict[int, TensorType] = {entry.type_id: entry for entry in _ALL}
+# Q4_0 as files of 2024 have it, which llama.cpp no longer reads -> rows that are interleaved, bytes of each in turn
+INTERLEAVED_ROWS = {"Q4_0_4_4": (4, 4), "Q4_0_4_8": (4, 8), "Q4_0_8_8": (8, 8)}
 _BY_NAME = {entry.name: entry for entry in _ALL}
 _NO_WEIGHTS = {"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"}  # for indices, or for activations only
-WEIGHT_TYPES = {name: entry for name, entry in _BY_NAME.items() if name not in _NO_WEIGHTS}
+WEIGHT_TYPES = {
+    name: entry for name, entry in _BY_NAME.items() if name not in _NO_WEIGHTS and name not in INTERLEAVED_ROWS
+}
 
 
 def tensor_type_named(name: str) -> TensorType:

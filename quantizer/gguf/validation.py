@@ -22,12 +22,14 @@ from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.hyperparameters import hyperparameter_faults
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.gguf.string_array import StringArray
-from quantizer.gguf.tensor_types import TENSOR_TYPES, WEIGHT_TYPES
+from quantizer.gguf.tensor_types import INTERLEAVED_ROWS, TENSOR_TYPES, WEIGHT_TYPES
 
-__all__ = ["check_answers", "shard_paths", "tensors_of", "validate_gguf", "validate_header"]
+__all__ = ["SEPARATE_EXPERT", "check_answers", "shard_paths", "tensors_of", "validate_gguf", "validate_header"]
 
 # Integer tensors that models have: an expert routing table, a draft model's map of tokens.
 _INTEGER_TENSORS = re.compile(r"(\.ffn_gate_tid2eid\.weight|^d2t(\.weight)?)$")
+# One expert of a layer, as files from before April 2024 have them.
+SEPARATE_EXPERT = re.compile(r"(?P<kind>blk\.\d{1,6}\.ffn_(gate|down|up))\.(?P<number>\d{1,6})\.weight")
 # Tensors that are added to or multiplied with activations; the CPU backend aborts unless they are F32.
 _ELEMENTWISE = re.compile(r"(_norm\.weight|\.bias)$")
 
@@ -88,7 +90,7 @@ def _identity_faults(header: Header) -> Iterator[str]:
 def _tensor_faults(header: Header) -> Iterator[str]:
     for tensor in header.tensors:
         stored = TENSOR_TYPES[tensor.type_id].name
-        if stored not in WEIGHT_TYPES and not _INTEGER_TENSORS.search(tensor.name):
+        if stored not in WEIGHT_TYPES and stored not in INTERLEAVED_ROWS and not _INTEGER_TENSORS.search(tensor.name):
             yield f"the tensor {tensor.name!r} has a type that no weight has"
         if stored != "F32" and _ELEMENTWISE.search(tensor.name):
             yield f"the tensor {tensor.name!r} is not in F32"
@@ -117,11 +119,26 @@ def check_answers(header: Header, *, needs_tokenizer: bool) -> None:
     kind = _ARCHITECTURES.get(header.architecture, header.text("general.type"))
     if kind in _NO_MODELS:
         _refuse(header, kind)
+    _check_current(header)
     if needs_tokenizer and header.text("tokenizer.ggml.model") in _NO_TOKENIZER:
         raise ModelFileError(
             f"{header.path.name} has no tokenizer, so it cannot process text.",
             "Convert it again from a checkpoint with its tokenizer's files, or download another.",
         )
+
+
+def _check_current(header: Header) -> None:
+    """Raise ModelFileError for a file of an older program that must be written anew."""
+    for tensor in header.tensors:
+        stored = TENSOR_TYPES[tensor.type_id].name
+        is_separate = SEPARATE_EXPERT.fullmatch(tensor.name)
+        if stored in INTERLEAVED_ROWS or is_separate:
+            what = "has its experts one by one" if is_separate else f"is in {stored}"
+            same = "the type that it has" if is_separate else "Q4_0, which loses nothing"
+            raise ModelFileError(
+                f"{header.path.name} {what}, which llama.cpp no longer reads.",
+                f"Write it anew with `localllm quantize` as {same}.",
+            )
 
 
 def _refuse(header: Header, kind: str) -> None:

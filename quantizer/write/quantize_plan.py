@@ -220,9 +220,10 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -
         )
     if source.suffix.lower() == ".safetensors":
         raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name its folder.")
+    from quantizer.convert.old_gguf import upgraded
     from quantizer.convert.source_model import open_gguf
 
-    return open_gguf(source)
+    return upgraded(open_gguf(source))
 
 
 def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix | None) -> PlannedTensor:

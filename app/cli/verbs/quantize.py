@@ -218,7 +218,7 @@ def _planned(request: JobRequest) -> dict[str, object]:
         _warn(text)
     if plan.missing_imatrix:
         _warn(f"{request.file_type} needs an importance matrix; without one it will be refused.")
-    return {**_figures(planned_event(plan)), "dry_run": True}
+    return {**_figures(planned_event(plan)), "dry_run": True, "warnings": list(plan.warnings)}
 
 
 def _written(request: JobRequest) -> dict[str, object]:
