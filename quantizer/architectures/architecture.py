@@ -83,5 +83,7 @@ class Architecture:
     unadapted: tuple[str, ...] = ()
     # the entry for some configs of a class that llama.cpp has several names for
     variant: Callable[[Config], Architecture | None] = lambda _config: None
+    # all that `variant` returns, to be found by llama.cpp's name
+    variants: tuple[Architecture, ...] = ()
     # differences between llama.cpp's computation and the original, as warnings
     approximations: Callable[[Config], tuple[str, ...]] = lambda _config: ()

@@ -216,12 +216,17 @@ def _open_base(path: Path) -> _BaseModel:
 def _entry(header: Header) -> Architecture:
     """Return the architecture of this name that has experts, or has none, as the model does."""
     has_experts = bool(header.integer(f"{header.architecture}.expert_count"))
-    entries = [entry for entry in ARCHITECTURES.values() if entry.gguf_name == header.architecture]
-    fitting = [entry for entry in entries if bool(entry.stacks) == has_experts] or entries
+    known = (entry for of_class in ARCHITECTURES.values() for entry in (of_class, *of_class.variants))
+    entries = [entry for entry in known if entry.gguf_name == header.architecture]
+    fitting = [entry for entry in entries if _has_experts(entry) == has_experts] or entries
     if not fitting:
         cause = f"Adapters for {header.architecture[:64]!r} models cannot be converted yet."
         raise CheckpointError(cause, "Look for a GGUF of this adapter.")
     return fitting[0]
+
+
+def _has_experts(entry: Architecture) -> bool:
+    return any(row.key == "expert_count" for row in entry.hyperparameters)
 
 
 def _config(header: Header) -> Config:

@@ -207,4 +207,4 @@ _WITH_EXPERTS = replace(
     ),
 )
 
-NEMOTRON = (_DENSE, _HYBRID)
+NEMOTRON = (_DENSE, replace(_HYBRID, variants=(_WITH_EXPERTS,)))

@@ -341,6 +341,13 @@ def test_a_config_decides_between_the_names_that_llama_cpp_has_for_a_class(name:
     assert architecture.gguf_name == expected
 
 
+@pytest.mark.parametrize("name", OUTLINES)
+def test_the_variants_of_a_class_can_be_found_by_llama_cpps_name(name: str) -> None:
+    architecture, _ = find_architecture(OUTLINES[name]["config"])
+    entry = ARCHITECTURES[OUTLINES[name]["config"]["architectures"][0]]
+    assert architecture.gguf_name in {known.gguf_name for known in (entry, *entry.variants)}
+
+
 @pytest.mark.parametrize("kinds", [["mamba", "attention"], ["linear_attention", "full_attention"]])
 def test_kinds_of_layers_are_known_by_their_older_and_newer_names(kinds: list[str]) -> None:
     architecture, config = find_architecture(changed("granitehybrid", layer_types=kinds))

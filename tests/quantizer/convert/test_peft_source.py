@@ -106,6 +106,33 @@ def test_heads_of_a_gguf_base_come_in_turns_as_those_of_its_folder(tmp_path: Pat
     assert np.array_equal(of_gguf["blk.0.ssm_alpha.weight.lora_b"], theirs[[0, 3, 1, 4, 2, 5]])
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nemotron-h-experts", "mixer"),
+        ("granitehybrid-dense", "shared_mlp"),
+        ("granitehybrid", "shared_mlp"),
+    ],
+)
+def test_a_gguf_base_whose_class_has_several_names_is_as_its_folder(tmp_path: Path, name: str, kind: str) -> None:
+    """llama.cpp calls Nemotron-H with experts otherwise; Granite's hybrids without experts have other tensors."""
+    outline = OUTLINES[name]
+    weights = {name: ("F32", np.ones(shape, np.float32)) for name, shape in outline["tensors"].items()}
+    base = write_checkpoint(tmp_path / "base", outline["config"], weights)
+    shapes = {
+        name.removesuffix(".weight"): shape
+        for name, shape in outline["tensors"].items()
+        if f".{kind}." in name and len(shape) == 2 and name.endswith(("_proj.weight", "_linear.weight"))
+    }
+    pairs = {
+        name: matrix for module, (n_out, n_in) in shapes.items() for name, matrix in pair(module, n_in, n_out).items()
+    }
+    of_folder = written(convert(write_peft(tmp_path / "adapter", pairs), "F32", base))
+    of_gguf = written(convert(write_peft(tmp_path / "again", pairs), "F32", convert(base, "F32", None)))
+    assert of_folder.keys() == of_gguf.keys()
+    assert all(np.array_equal(of_folder[name], of_gguf[name]) for name in of_folder)
+
+
 def deepseek_plan(folder: Path, module: str, n_in: int, n_out: int) -> QuantizePlan:
     base = folder / "base"
     base.mkdir()
