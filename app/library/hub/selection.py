@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 _MAX_LISTED = 24
+_DYNAMIC = "UD-"  # Unsloth's quants, whose types follow measured importance
 _SEPARATORS = re.compile(r"[-._]+")
 _SPELLINGS = {"F16": ("F16", "FP16"), "F32": ("F32", "FP32")}
 
@@ -69,7 +70,7 @@ def select(repository: Repository, reference: RepoReference | FileReference, cho
     if not models:
         raise _no_model(repository)
     if reference.quant:
-        return QuantChoice(_with_quant(models, reference), "It was named.")
+        return _with_quant(models, reference)
     return QuantChoice(models[0], "It is the only one.") if len(models) == 1 else choose(repository)
 
 
@@ -81,12 +82,17 @@ def _with_file(models: Sequence[RepoModel], reference: FileReference) -> RepoMod
     raise NotOnHubError(cause, f"It has {listed((model.name for model in models), _MAX_LISTED)}.")
 
 
-def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> RepoModel:
+def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> QuantChoice:
+    """Return the model of the quant or of the name; of a quant that is there as a dynamic one only, that."""
     wanted = reference.quant.upper()
     found = [model for model in models if model.quant == wanted]
     found = found or [model for model in models if wanted in (model.name.upper(), model.name[:-5].upper())]
+    reason = "It was named."
+    if not found:
+        found = [model for model in models if model.quant == _DYNAMIC + wanted]
+        reason = f"There is no plain {wanted}; this is {_DYNAMIC}{wanted}, with more bits where they matter."
     if len(found) == 1:
-        return found[0]
+        return QuantChoice(found[0], reason)
     if found:
         names = listed((model.name for model in found), _MAX_LISTED)
         raise NotOnHubError(f"{reference.repo} has {len(found)} models in {reference.quant}.", f"Name one of {names}.")

@@ -154,7 +154,10 @@ def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
         return []
     repo, endings = wanted.repo.lower(), (f"-{wanted.quant.lower()}", f".{wanted.quant.lower()}")
     fetched = [ref for ref in refs if ref.repo.lower() == repo]
-    return [ref for ref in fetched if not wanted.quant or _whole_stem(ref.path).endswith(endings)]
+    found = [ref for ref in fetched if not wanted.quant or _whole_stem(ref.path).endswith(endings)]
+    # a dynamic quant, which was fetched in place of the plain one, ends like it
+    plain = [ref for ref in found if not _whole_stem(ref.path).endswith(f"-ud-{wanted.quant.lower()}")]
+    return plain or found
 
 
 def _file_names(path: Path) -> tuple[str, str, str]:

@@ -126,10 +126,28 @@ def test_a_reference_means_one_model(reference: RepoReference | FileReference, n
 
 
 @pytest.mark.parametrize(
+    ("files", "quant", "name"),
+    [
+        (["m-UD-Q4_K_M.gguf", "m-UD-Q4_K_XL.gguf"], "Q4_K_M", "m-UD-Q4_K_M.gguf"),
+        (["m-UD-Q4_K_XL.gguf", "m-Q4_K_M.gguf"], "q4_k_xl", "m-UD-Q4_K_XL.gguf"),
+        (["m-UD-Q4_K_M.gguf", "m-Q4_K_M.gguf"], "Q4_K_M", "m-Q4_K_M.gguf"),
+        (["m-UD-Q4_K_M.gguf", "m-Q4_K_M.gguf"], "UD-Q4_K_M", "m-UD-Q4_K_M.gguf"),
+    ],
+)
+def test_a_dynamic_quant_stands_in_for_a_plain_one_that_is_missing(files: list[str], quant: str, name: str) -> None:
+    choice = select(repository(**dict.fromkeys(files, b"m")), RepoReference("org/repo", quant), _smallest)
+    assert choice.model.name == name
+    was_named = quant.upper() == choice.model.quant
+    plain = f"There is no plain {quant.upper()}; this is UD-{quant.upper()}, with more bits where they matter."
+    assert choice.reason == ("It was named." if was_named else plain)
+
+
+@pytest.mark.parametrize(
     ("reference", "files", "words"),
     [
         (RepoReference("org/repo", "Q5_K_M"), FILES, "It has Q4_K_M, Q8_0, BF16"),
         (FileReference("org/repo", "m-F32-00001-of-00002.gguf"), FILES, "not all parts"),
+        (RepoReference("org/repo", "Q4_K_M"), {"a-UD-Q4_K_M.gguf": b"a", "b-UD-Q4_K_M.gguf": b"b"}, "Name one of a-UD"),
         (RepoReference("org/repo", "Q4_0"), {"a-Q4_0.gguf": b"a", "b-Q4_0.gguf": b"b"}, "Name one of a-Q4_0"),
         (RepoReference("org/repo"), {"model.safetensors": b"a"}, "--quantize"),
         (RepoReference("org/repo"), {"README.md": b"a"}, "ends in GGUF"),

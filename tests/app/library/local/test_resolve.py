@@ -51,6 +51,15 @@ def test_a_model_is_found_by_the_words_that_fetched_it_and_as_clients_put_tags(s
     assert resolve(name, settings).id == "qwen:q8"
 
 
+def test_a_dynamic_quant_is_found_as_the_plain_one_that_it_stands_for_until_that_is_there(settings: Settings) -> None:
+    folder = settings.models_dir / "org" / "m-GGUF"
+    dynamic = _write(folder / "m-UD-Q4_K_M.gguf")
+    assert resolve("org/m-GGUF:Q4_K_M", settings).path == dynamic
+    plain = _write(folder / "m-Q4_K_M.gguf")
+    assert resolve("org/m-GGUF:Q4_K_M", settings).path == plain
+    assert resolve("org/m-GGUF:UD-Q4_K_M", settings).path == dynamic
+
+
 def test_a_model_of_the_catalogue_is_found_by_the_name_that_fetched_it(settings: Settings) -> None:
     fetched = settings.models_dir / "ggml-org" / "gpt-oss-20b-GGUF" / "mxfp4.gguf"
     fetched.parent.mkdir(parents=True)
