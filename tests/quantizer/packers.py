@@ -36,6 +36,7 @@ __all__ = [
     "torchao_float8",
     "torchao_int4",
     "torchao_int8",
+    "torchao_tiles",
 ]
 
 NF4 = np.linspace(-1, 1, 16, dtype=np.float32)
@@ -418,6 +419,30 @@ def torchao_int4(rng: np.random.Generator, base: str, shape: tuple[int, ...], gr
     return torchao_packed(base, "Int4Tensor", parts, weight, {"block_size": block, "shape": list(shape)})
 
 
+def torchao_tiles(rng: np.random.Generator, base: str, shape: tuple[int, ...], group_size: int = 32) -> Packed:
+    """Int4TilePackedTo4dTensor: what each thread of a warp reads, lane by lane and word by word; padded to 8 x 1024."""
+    *leading, n_rows, n_columns = shape
+    padded = (*leading, -(-n_rows // 8) * 8, -(-n_columns // 1024) * 1024)
+    codes = rng.integers(0, 16, padded)
+    grid = (*padded[:-1], padded[-1] // group_size)
+    factors, points = scales(rng, grid, "BF16"), exact(rng.uniform(-1, 1, grid), "BF16")
+    words = np.zeros((*leading, padded[-2] // 8, padded[-1] // 128, 32, 4), np.uint32)
+    for place in np.ndindex(words.shape):
+        *outer, row_tile, column_tile, lane, word = place
+        row, first = 8 * row_tile + lane // 4, 128 * column_tile + 32 * word + lane % 4 * 2
+        for place_in_word, step in enumerate((0, 8, 16, 24, 1, 9, 17, 25)):
+            words[place] |= np.uint32(codes[(*outer, row, first + step)] << 4 * place_in_word)
+    parts = {
+        "qdata": ("I32", words.view("<i4")),
+        "scale_and_zero": ("BF16", np.swapaxes(np.stack([factors, points], -1), -2, -3).copy()),
+    }
+    spread, shifts = (np.repeat(numbers, group_size, -1) for numbers in (factors, points))
+    weight = ((codes - 8).astype(np.float32) * spread + shifts)[..., :n_rows, :n_columns]
+    block = [*[1] * (len(shape) - 1), group_size]
+    described = {"block_size": block, "shape": list(shape)}
+    return torchao_packed(base, "Int4TilePackedTo4dTensor", parts, np.ascontiguousarray(weight), described)
+
+
 def over(numbers: np.ndarray, block: tuple[int, int]) -> np.ndarray:
     """One number for each block, over all its elements."""
     return np.repeat(np.repeat(numbers, block[0], 0), block[1], 1)
@@ -452,4 +477,5 @@ FORMATS: dict[str, Callable[[np.random.Generator, str, tuple[int, int]], Packed]
     "torchao float8": torchao_float8,
     "torchao int4": torchao_int4,
     "torchao int8": torchao_int8,
+    "torchao tiles": torchao_tiles,
 }

@@ -29,6 +29,7 @@ from tests.quantizer.packers import (
     torchao_float8,
     torchao_int4,
     torchao_int8,
+    torchao_tiles,
 )
 
 seeds = st.integers(0, 2**32 - 1).map(np.random.default_rng)
@@ -229,6 +230,19 @@ def test_torchao_of_four_bits_is_exact_for_matrices_and_stacks_of_them(
 ) -> None:
     leading = (n_experts,) if n_experts else ()
     assert_exact(torchao_int4(rng, "up", (*leading, 3 * n[0], 32 * n[1])), n_rows_per_slab)
+
+
+@settings(max_examples=8)
+@given(
+    rng=seeds,
+    shape=st.sampled_from([(8, 64), (13, 1056), (2, 5, 96), (3, 16, 64)]),
+    group_size=st.sampled_from([32, 128]),
+    n_rows_per_slab=st.integers(1, 20),
+)
+def test_torchaos_tiles_are_exact_where_they_are_cut_and_where_they_are_stacked(
+    rng: np.random.Generator, shape: tuple[int, ...], group_size: int, n_rows_per_slab: int
+) -> None:
+    assert_exact(torchao_tiles(rng, "up", shape, group_size), n_rows_per_slab)
 
 
 def changed(packed: Packed, **changes: Any) -> Packed:

@@ -28,6 +28,7 @@ from tests.quantizer.packers import (
     nvfp4,
     read,
     torchao_int8,
+    torchao_tiles,
 )
 
 Stored = dict[str, tuple[str, np.ndarray]]
@@ -142,7 +143,14 @@ def described(kind: str, attributes: object) -> Packed:
     return Packed(TORCHAO.tensors, TORCHAO.weight, TORCHAO.config, metadata)
 
 
+def tiled(attributes: object) -> Packed:
+    """torchao's tiles with another description."""
+    metadata = TILED.metadata | {"w.weight": json.dumps({"_type": "Int4TilePackedTo4dTensor", "_data": attributes})}
+    return Packed(TILED.tensors, TILED.weight, TILED.config, metadata)
+
+
 RNG = np.random.default_rng(7)
+TILED = torchao_tiles(RNG, "w", (32, 64))
 AUTOROUND, HQQ, TORCHAO = autoround(RNG, "w", (32, 64)), hqq(RNG, "w", (32, 64)), torchao_int8(RNG, "w", (32, 64))
 GPTQ, AWQ, INT4 = gptq(RNG, "w", (32, 64)), awq(RNG, "w", (32, 64)), compressed(RNG, "w", (32, 64), is_symmetric=False)
 FP8, NF4, INT8 = fp8(RNG, "w", (32, 64), (16, 16)), nf4(RNG, "w", (32, 64)), int8_rows(RNG, "w", (32, 64))
@@ -181,7 +189,13 @@ BROKEN: dict[str, Packed] = {
     "'w.W_q' does not hold 33 × 64 numbers of 4 bits": edited(HQQ, ".shape", lambda _: np.array([33, 64])),
     "layer 'w' is 32 × 64, no groups of 0": edited(HQQ, ".group_size", filled(0)),
     "'w.scale' is 32 × 2, not 64 × 1": edited(HQQ, ".scale", lambda array: array.reshape(32, 2)),
-    "class 'Int4TilePackedTo4dTensor' of torchao": described("Int4TilePackedTo4dTensor", {}),
+    "class 'Int4PreshuffledTensor' of torchao": described("Int4PreshuffledTensor", {}),
+    "'w._weight_qdata' is stored as I8, not as I32": described("Int4TilePackedTo4dTensor", {}),
+    "is not made of the tiles that": tiled({"shape": [32, 2048], "block_size": [1, 64]}),
+    "not made of the tiles that": tiled({"shape": [32, 64], "block_size": [1, 48]}),
+    "not made of the tiles": tiled({"shape": [1, 32, 64], "block_size": [1, 1, 64]}),
+    "has 4 tiles for 40 rows": tiled({"shape": [40, 64], "block_size": [1, 32]}),
+    "'w._weight_scale_and_zero' is 32 × 32 × 2, not 16 × 32 × 2": tiled({"shape": [32, 64], "block_size": [1, 64]}),
     "do not describe their tensors": Packed(TORCHAO.tensors, TORCHAO.weight, TORCHAO.config),
     "metadata of 'w.weight' have no attributes": described("Int4Tensor", None),
     "is not made of the pairs that the metadata describe": described("Int4Tensor", {"block_size": [1, 32]}),
