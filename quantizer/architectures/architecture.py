@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from quantizer.architectures.shapes import Dimensions, LayerTensors, Stack, decoder
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import Cut, RowFactors, RowOrder, ValueMap
+from quantizer.convert.derived_tensors import Cut, NumberMap, RowFactors, RowOrder, ValueMap
 from quantizer.convert.source_model import GeneratedTensor
 
 __all__ = ["Architecture", "Hyperparameter", "Value"]
@@ -29,7 +29,7 @@ class Hyperparameter:
 class Architecture:
     """Everything that converting some HF classes takes; `gguf_name` is llama.cpp's name for them.
 
-    The maps of transforms are keyed by gguf's MODEL_TENSOR names.
+    The maps of transforms are keyed by gguf's MODEL_TENSOR names, of `own_names` by llama.cpp's.
     """
 
     hf_classes: tuple[str, ...]
@@ -40,10 +40,18 @@ class Architecture:
     model_tensors: Callable[[Config], Dimensions] = decoder
     # what llama.cpp's names of the tensors of a layer begin with, before its number
     blocks: str = "blk"
+    # those that need not be there
+    optional_tensors: Callable[[Config], Dimensions] = lambda _config: {}
+    # the architecture whose tensor names gguf's map has, where it lacks this one
+    names_of: str = ""
+    # names that gguf's map lacks too, in its form: of the source -> of llama.cpp, {bid} being the number of the layer
+    own_names: Mapping[str, str] = field(default_factory=dict)
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     # the same for the numbers of each row
     column_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
+    # the same for tensors of whole numbers, which are none elsewhere
+    number_maps: Mapping[str, NumberMap] = field(default_factory=dict)
     # multipliers that transformers applies as it computes, and llama.cpp expects in the weights
     row_factors: Mapping[str, RowFactors] = field(default_factory=dict)
     # tensors that get the table's shape, with the same numbers in the same order
@@ -53,6 +61,8 @@ class Architecture:
     stacks: tuple[Stack, ...] = ()
     # row of metadata (with its whole key) -> ending of the tensor of each layer that holds one of its numbers
     layer_numbers: Mapping[str, str] = field(default_factory=dict)
+    # row of metadata (with its whole key) -> beginning of the tensors of which it tells whether they are there
+    tensor_flags: Mapping[str, str] = field(default_factory=dict)
     # None: none, and a rope scaling that needs some is refused
     generate: Callable[[Config], list[GeneratedTensor]] | None = None
     # tensors that llama.cpp reads although it does not use them -> those that are written where a checkpoint lacks them
@@ -71,6 +81,8 @@ class Architecture:
     skipped_modules: tuple[str, ...] = ()
     # whether layers beyond the last, which predict several tokens, are left out
     leaves_later_layers: bool = False
+    # whether it drafts for another model, whose vocabulary it has; the config's section "target" is about that model
+    is_draft_head: bool = False
     # objects in the config whose settings count as the config's own
     sections: tuple[str, ...] = ()
     # this class's names of settings -> the usual ones

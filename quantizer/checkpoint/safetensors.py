@@ -37,9 +37,9 @@ _SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is Au
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 _MAX_JSON_BYTES = 256 << 20
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-# the types of weights and, ggml's number -1, those that only parts of quantized weights are stored in
+# the types of weights and, ggml's number -1, those that only parts of quantized weights, or masks, are stored in
 STORED_TYPES = {name: tensor_type_named(name) for name in ("F32", "F16", "BF16", "I8", "I32", "I64")} | {
-    name: TensorType(-1, name, 1, 1, is_quantized=True) for name in ("U8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
+    name: TensorType(-1, name, 1, 1, is_quantized=True) for name in ("BOOL", "U8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 }
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}\.safetensors")
 

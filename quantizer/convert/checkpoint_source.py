@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +22,40 @@ from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import Checkpoint, as_object, read_checkpoint, read_json
+from quantizer.convert.derived_tensors import MappedNumbers
+from quantizer.convert.draft_target import files_of, read_target
 from quantizer.convert.layer_numbers import layer_number_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.errors import CheckpointError
+from quantizer.errors import CheckpointError, UsageError
 from quantizer.gguf.header import Header, planned_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.tensor_categories import allows_quantization
 from quantizer.mix.type_rules import ModelShape
-from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary, vocabulary_entries
+from quantizer.tokenizers import read_vocabulary, vocabulary_entries
 
 __all__ = ["config_header", "open_checkpoint", "read_pooling"]
 
 
-def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> SourceModel:
+def open_checkpoint(
+    folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING, base: Path | None = None
+) -> SourceModel:
     """Read the headers of a Hugging Face checkpoint and return llama.cpp's form of the model.
 
-    Files that are `pending` may still be missing. Raises CheckpointError with what cannot be converted.
+    Files that are `pending` may still be missing; `base` is the model that a draft head is for. Raises CheckpointError
+    with what cannot be converted, UsageError for a head without a `base` and for another model with one.
     """
     checkpoint = unpack_checkpoint(read_checkpoint(folder, pending))
     architecture, config = find_architecture(checkpoint.config)
-    vocabulary = read_vocabulary(folder, config)
+    if base and not architecture.is_draft_head:
+        raise UsageError(f"{folder.name} is no adapter and no draft head: --base is for those.", "Leave --base out.")
+    target = read_target(base) if architecture.is_draft_head else None
+    if target:
+        config, vocabulary = target.config_of(config), _Vocabulary(target.tokens, target.vocabulary_of(config))
+    else:
+        own = read_vocabulary(folder, config)
+        vocabulary = _Vocabulary([token.text for token in own.tokens], vocabulary_entries(own))
     tensors = map_tensors(checkpoint.tensors, config, architecture)
     name = folder.resolve().name
     return SourceModel(
@@ -50,6 +63,7 @@ def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDIN
         (
             *_entries(name, folder, config, architecture, vocabulary, tensors.values()),
             *layer_number_entries(checkpoint.tensors, config, architecture),
+            *_flag_entries(checkpoint.tensors, architecture),
         ),
         list(tensors.values()),
         _shape(config, architecture),
@@ -57,10 +71,9 @@ def open_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDIN
             tensor.name: tensor_type_named("F32")
             for tensor in tensors.values()
             if not allows_quantization(tensor.name, tensor.shape, architecture.gguf_name)
+            and not isinstance(tensor, MappedNumbers)
         },
-        tuple(
-            path for path in folder.iterdir() if path.is_file() and path.suffix != ".gguf" and path.name not in pending
-        ),
+        (*(file for file in files_of(folder) if file.name not in pending), *(target.inputs if target else ())),
         keeps_quantized=True,
         warnings=(*architecture.approximations(config), *_unknown_towers(checkpoint, architecture)),
         identities=tuple(f"{name} {file.identity}" for name, file in pending.items()),
@@ -86,22 +99,34 @@ def _shape(config: Config, architecture: Architecture) -> ModelShape:
     return ModelShape(architecture.gguf_name, config.integer("num_hidden_layers"), n_heads, n_kv_heads, n_experts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The texts of all tokens, and everything about them as metadata."""
+
+    tokens: Sequence[str]
+    entries: Iterable[Entry]
+
+
+def _flag_entries(tensors: Iterable[str], architecture: Architecture) -> Iterator[Entry]:
+    for key, beginning in architecture.tensor_flags.items():
+        yield encode_entry(key, any(name.startswith(beginning) for name in tensors), "bool")
+
+
 def _entries(
     name: str,
     folder: Path,
     config: Config,
     architecture: Architecture,
-    vocabulary: TokenizerVocabulary,
+    vocabulary: _Vocabulary,
     tensors: Collection[SourceTensor],
 ) -> Iterable[Entry]:
     from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import
 
-    words = {token.text for token in vocabulary.tokens}
     pooling = Hyperparameter("pooling_type", "u32", lambda _config: read_pooling(folder))
     rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}  # the table's own pooling has priority
-    yield from general_entries(name, folder, architecture.gguf_name, tensors, words)
+    yield from general_entries(name, folder, architecture.gguf_name, tensors, set(vocabulary.tokens))
     yield from _hyperparameter_entries(architecture, config, rows.values())
-    yield from vocabulary_entries(vocabulary)
+    yield from vocabulary.entries
 
 
 def config_header(settings: Mapping[str, Any], name: str) -> Header:

@@ -21,7 +21,9 @@ from quantizer.write.dtype_conversion import to_float32
 __all__ = [
     "Cut",
     "ExtendedTensor",
+    "MappedNumbers",
     "MappedTensor",
+    "NumberMap",
     "ReorderedColumns",
     "RowFactors",
     "RowOrder",
@@ -50,6 +52,9 @@ RowOrder: TypeAlias = Callable[[Config, int], npt.NDArray[np.intp]]
 RowFactors: TypeAlias = Callable[[Config, int], npt.NDArray[np.float32]]
 # Stored values -> those that llama.cpp expects, one for one.
 ValueMap: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+# All stored whole numbers of a tensor -> those that llama.cpp expects.
+NumberMap: TypeAlias = Callable[[npt.NDArray[np.int64], Config], npt.NDArray[np.int64]]
+_WHOLE_NUMBERS = {"I32": "<i4", "I64": "<i8"}
 
 
 def plus_one(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -224,6 +229,27 @@ class MappedTensor(RenamedTensor):
         for data in self.origin.slabs(rows_per_slab):
             rows = to_float32(data, self.origin.stored, self.shape[0])
             yield np.asarray(self.values(rows), "<f4").tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class MappedNumbers(RenamedTensor):
+    """A short row of 64-bit whole numbers computed from another."""
+
+    numbers: NumberMap
+    config: Config
+
+    def __post_init__(self) -> None:
+        if self.origin.stored.name not in _WHOLE_NUMBERS or len(self.shape) != 1:
+            raise CheckpointError(f"{self.name} is no row of whole numbers.", "Download the checkpoint again.")
+
+    @property
+    def stored(self) -> TensorType:
+        return tensor_type_named("I64")
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        for data in self.origin.slabs(rows_per_slab):
+            numbers = np.frombuffer(data, _WHOLE_NUMBERS[self.origin.stored.name]).astype(np.int64)
+            yield self.numbers(numbers, self.config).astype("<i8").tobytes()
 
 
 @dataclass(frozen=True, slots=True)

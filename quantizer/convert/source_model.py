@@ -31,6 +31,7 @@ __all__ = [
     "RenamedTensor",
     "SourceModel",
     "SourceTensor",
+    "entries_of",
     "model_shape",
     "open_gguf",
 ]
@@ -193,7 +194,7 @@ def open_gguf(path: Path) -> SourceModel:
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise ModelFileError(f"Two shards of {path.name} hold the same tensor.", "Download them again.")
     counts = tuple(map(len, by_shard))
-    return SourceModel(path.stem, _entries(header), tensors, model_shape(header), {}, tuple(shards), counts)
+    return SourceModel(path.stem, entries_of(header), tensors, model_shape(header), {}, tuple(shards), counts)
 
 
 def model_shape(header: Header) -> ModelShape:
@@ -209,7 +210,8 @@ def model_shape(header: Header) -> ModelShape:
     )
 
 
-def _entries(header: Header) -> tuple[Entry, ...]:
+def entries_of(header: Header) -> tuple[Entry, ...]:
+    """Return the metadata of a file, but for what is true of that file only."""
     kept = ((key, field) for key, field in header.fields.items() if key not in _DROPPED)
     return tuple(Entry(key, field.type_id, header.source.read(field.start, field.stop)) for key, field in kept)
 

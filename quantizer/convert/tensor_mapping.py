@@ -1,6 +1,7 @@
 """From a checkpoint's tensors to llama.cpp's: each is placed once, or ignored by name, in the required shape.
 
-Names come from gguf's own map, everything else from the architecture's entry. No weight is read.
+Names come from gguf's own map, and where a newer llama.cpp has more from the architecture's entry, as everything else
+does. No weight is read.
 """
 
 from __future__ import annotations
@@ -8,18 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from quantizer.architectures import Architecture, generated_tensors, needed_tensors
-from quantizer.architectures.shapes import Stack
+from quantizer.architectures.shapes import Stack, resolve_shapes
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
 from quantizer.convert.derived_tensors import (
     ExtendedTensor,
+    MappedNumbers,
     MappedTensor,
     ReorderedColumns,
     ScaledRows,
@@ -54,19 +56,16 @@ def map_tensors(
     names, needed = _name_map(architecture, config), needed_tensors(architecture, config)
     placed: dict[str, SourceTensor] = {}
     for name, tensor in named.items():
-        suffixes = (".weight", ".bias", *architecture.suffixes)
-        kind, new_name = names.get_type_and_name(name, try_suffixes=suffixes) or (None, "")
-        if kind is None:
-            raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
-        if kind.name in architecture.reshaped and new_name in needed:
+        kind, new_name = _find(name, names, (".weight", ".bias", *architecture.suffixes))
+        if kind in architecture.reshaped and new_name in needed:
             tensor = _reshaped(tensor, needed[new_name])
-        _put(placed, new_name, _placed(tensor, new_name, kind.name, config, architecture))
+        _put(placed, new_name, _placed(tensor, new_name, kind, config, architecture))
     for generated in generated_tensors(architecture, config):
         _put(placed, generated.name, generated)
     for new_name, lender in architecture.borrowed(config).items():
         if new_name not in placed and lender in placed:
             placed[new_name] = RenamedTensor(placed[lender], new_name)
-    _check_shapes(placed, needed)
+    _check_shapes(placed, needed, resolve_shapes(architecture.optional_tensors(config), config))
     return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
 
 
@@ -91,7 +90,8 @@ def _without_ignored(
         is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
         is_later = architecture.leaves_later_layers and _layer(name) >= config.integer("num_hidden_layers")
         if not (is_tower or is_computed or is_later or name.startswith(architecture.unused)):
-            check_stored(tensor)
+            if name not in architecture.number_maps:
+                check_stored(tensor)
             _put(kept, name, tensor)
     return kept
 
@@ -139,14 +139,30 @@ def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Archite
     return parts
 
 
-def _name_map(architecture: Architecture, config: Config) -> Any:
-    """Return gguf's map of tensor names. Its constructor changes a table of its class, so it gets a copy."""
+def _name_map(architecture: Architecture, config: Config) -> dict[str, tuple[str, str]]:
+    """Return source name -> kind and llama.cpp's name, both names without endings: gguf's map, then the entry's own."""
     import gguf  # slow to import, needed for conversion only
 
+    n_layers = config.integer("num_hidden_layers")
     table = dict(gguf.TensorNameMap.block_mappings_cfg)
+    # its constructor changes a table of its class, so it gets a copy
     private = type("PrivateNameMap", (gguf.TensorNameMap,), {"block_mappings_cfg": table})
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    return private(by_name[architecture.gguf_name], config.integer("num_hidden_layers"))
+    known = private(by_name[architecture.names_of or architecture.gguf_name], n_layers).mapping
+    names = {name: (kind.name, new_name) for name, (kind, new_name) in known.items()}
+    for name, new_name in architecture.own_names.items():
+        for layer in range(n_layers if "{bid}" in new_name else 1):
+            names[name.format(bid=layer)] = (new_name, new_name.format(bid=layer))
+    return names
+
+
+def _find(name: str, names: Mapping[str, tuple[str, str]], endings: Iterable[str]) -> tuple[str, str]:
+    """Return the kind of the source tensor `name` and llama.cpp's name for it."""
+    for ending in ("", *endings):
+        if name.endswith(ending) and name.removesuffix(ending) in names:
+            kind, new_name = names[name.removesuffix(ending)]
+            return kind, new_name + ending
+    raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
 
 
 def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
@@ -159,6 +175,8 @@ def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
     row_order = architecture.row_orders.get(kind)
     values = None if name.endswith(".bias") else architecture.value_maps.get(kind)
+    if kind in architecture.number_maps:
+        return MappedNumbers(tensor, name, architecture.number_maps[kind], config)
     if row_order is not None and isinstance(tensor, FileTensor):
         tensor = rearrange_rows(tensor, name, row_order, config)
     if kind in architecture.column_orders:
@@ -177,7 +195,9 @@ def _file_order(name: str) -> tuple[int, int, str]:
     return (2 if name.startswith("output") else 0, 0, name)
 
 
-def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tuple[int, ...]]) -> None:
+def _check_shapes(
+    tensors: Mapping[str, SourceTensor], needed: Mapping[str, tuple[int, ...]], optional: Mapping[str, tuple[int, ...]]
+) -> None:
     """Raise CheckpointError unless every needed tensor is there in its shape, and none is larger than ggml allows."""
     missing = [name for name in needed if name not in tensors]
     if missing:
@@ -190,8 +210,8 @@ def _check_shapes(tensors: Mapping[str, SourceTensor], needed: Mapping[str, tupl
                 f"The tensor {name} has {len(tensor.shape)} dimensions, where llama.cpp has at most {_MAX_DIMENSIONS}."
             )
             raise CheckpointError(cause, "Download the checkpoint again.")
-    for name, shape in needed.items():
-        if tensors[name].shape != shape:
+    for name, shape in {**optional, **needed}.items():
+        if name in tensors and tensors[name].shape != shape:
             raise CheckpointError(
                 f"The tensor {name} is {_times(tensors[name].shape)}, where config.json implies {_times(shape)}.",
                 "Download the checkpoint again.",

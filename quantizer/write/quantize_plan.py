@@ -50,10 +50,10 @@ _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
 class PlanOptions:
     """Options beside the type; files of at most `max_shard_bytes`, 0 for one file.
 
-    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter is for. `pending`
-    are files of a checkpoint, by name, that may still be missing. `removed_layers` are left out; `overrides` then match
-    the new numbers of the others. `projector` is one of PROJECTOR_TYPES, NO_PROJECTOR, or empty: the usual type where
-    the source has one.
+    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter or a draft head is
+    for. `pending` are files of a checkpoint, by name, that may still be missing. `removed_layers` are left out;
+    `overrides` then match the new numbers of the others. `projector` is one of PROJECTOR_TYPES, NO_PROJECTOR, or empty:
+    the usual type where the source has one.
     """
 
     overrides: Overrides = field(default_factory=Overrides)
@@ -128,9 +128,7 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
         if options.removed_layers:
             raise UsageError(f"{source.name} is an adapter: it has no layers of its own.", "Leave --prune-layers out.")
         return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
-    if options.base:
-        raise UsageError(f"{source.name} is not an adapter: --base is for adapters only.", "Leave --base out.")
-    planned = plan_model(open_source(source, options.pending), file_type, output, options)
+    planned = plan_model(open_source(source, options.pending, options.base), file_type, output, options)
     beside = plan_projector(source, output, options)
     return planned if beside is None else _joined(planned, beside)
 
@@ -205,14 +203,17 @@ def plan_model(
     )
 
 
-def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> SourceModel:
-    """Open a checkpoint folder, some of whose files may be `pending`, or a GGUF file as a model. Raises UserError."""
+def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING, base: Path | None = None) -> SourceModel:
+    """Open a checkpoint folder, some of whose files may be `pending`, or a GGUF file as a model.
+
+    `base` is the model that a draft head is for. Raises UserError.
+    """
     if is_adapter(source):
         raise UsageError(f"{source.name} is an adapter, not a model.", "Name the model it is for.")
     if source.is_dir():
         from quantizer.convert.checkpoint_source import open_checkpoint  # tokenizers, architectures: slow to import
 
-        return open_checkpoint(source, pending)
+        return open_checkpoint(source, pending, base)
     if source.suffix.lower() in PICKLES:
         raise CheckpointError(
             f"{source.name} is a PyTorch pickle; loading one runs whatever code it contains.",
@@ -220,6 +221,8 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -
         )
     if source.suffix.lower() == ".safetensors":
         raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name its folder.")
+    if base:
+        raise UsageError(f"{source.name} is a GGUF: --base is for adapters and draft heads.", "Leave --base out.")
     from quantizer.convert.old_gguf import upgraded
     from quantizer.convert.source_model import open_gguf
 
@@ -300,9 +303,9 @@ def _fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
         )
 
 
-def size_table(source: Path) -> Iterator[QuantizePlan]:
-    """Yield the plan of `source` for every file type; headers are read once. Raises UserError as `plan` does."""
-    model = open_source(source)
+def size_table(source: Path, base: Path | None = None) -> Iterator[QuantizePlan]:
+    """Yield the plan of `source` for every file type; headers are read once. Raises UserError as `open_source` does."""
+    model = open_source(source, base=base)
     for file_type in FILE_TYPES.values():
         yield plan_model(model, file_type, Path(f"{file_type.name}.gguf"))
 

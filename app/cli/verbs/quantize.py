@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _NEEDS_MATRIX = "* "
 
 
-def _list_types(source: Path, projector: str, n_threads: int, *, wants_json: bool) -> None:
-    """Print the table of all types for the model at `source`, and its `projector`. Raises UserError."""
+def _list_types(source: Path, projector: str, base: str, n_threads: int, *, wants_json: bool) -> None:
+    """Print the table of all types for the model at `source`, and its projector. Raises UserError as planning does."""
     from rich.table import Table
 
     from app.library.machine_fit.type_table import type_rows
@@ -41,7 +41,7 @@ def _list_types(source: Path, projector: str, n_threads: int, *, wants_json: boo
 
     beside = plan_projector(source, source / "model.gguf", PlanOptions(projector=projector))
     bandwidth = measure_read_bandwidth(n_threads)
-    rows = list(type_rows(source, bandwidth.bytes_per_s))
+    rows = list(type_rows(source, bandwidth.bytes_per_s, Path(base) if base else None))
     if wants_json:
         measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
         seen = {"projector": beside and {"type": beside.file_type.name, "bytes": beside.n_bytes}}
@@ -75,7 +75,7 @@ _IMATRIX_HELP = "Importance matrix of `localllm imatrix`; auto computes it first
 _SIZE_HELP = "Find the mix of types with the least loss in this size, such as 4.2GB; a projector comes on top."
 _KLD_HELP = "Find the smallest mix of types within this KL divergence (nats a token), such as 0.02."
 _PRUNE_HELP = "Leave out the N layers that change their input least; `localllm eval` shows the loss."
-_BASE_HELP = "Base model of an adapter, its folder or GGUF.  [default: the one it names]"
+_BASE_HELP = "Model that an adapter or a draft head is for, its folder or GGUF.  [default: the one an adapter names]"
 _KEPT_IN_NAMES = "-_.+"
 
 
@@ -119,8 +119,8 @@ def quantize(
     type that serves the target best; an importance matrix is computed first. --prune-layers leaves out the layers whose
     output is most like their input on the calibration text, measured once per model. A killed run resumes when it is
     called again; Ctrl-C removes its output. A model that sees gets its projector beside it, as mmproj-<name>-F16.gguf;
-    --projector none leaves it out. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or
-    F32.
+    --projector none leaves it out. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or F32, that
+    of a draft head (EAGLE-3, DFlash, DSpark) a file for --draft, with the vocabulary of --base.
     """
     from quantizer.write.job import JobRequest
 
@@ -132,7 +132,7 @@ def quantize(
             "--prune-layers goes with a TYPE only.", "Prune to F16 first, and list or search the result's types then."
         )
     if wants_list:
-        _list_types(path, options["projector"], n_threads, wants_json=wants_json)
+        _list_types(path, options["projector"], options["base"], n_threads, wants_json=wants_json)
         return
     chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
     ending = target.label if target else f"pruned{n_removed}-{chosen.name}" if n_removed else chosen.name

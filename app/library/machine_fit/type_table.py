@@ -35,12 +35,12 @@ class TypeRow:
     description: str
 
 
-def type_rows(source: Path, bytes_per_s: float) -> Iterator[TypeRow]:
+def type_rows(source: Path, bytes_per_s: float, base: Path | None = None) -> Iterator[TypeRow]:
     """Yield a row for each type for the model at `source`, with a memory bandwidth of `bytes_per_s`.
 
-    Raises UserError as planning does.
+    `base` is the model that a draft head is for. Raises UserError as planning does.
     """
-    for row, _ in _rows(source, bytes_per_s):
+    for row, _ in _rows(source, bytes_per_s, base):
         yield row
 
 
@@ -64,8 +64,8 @@ def quantize_source(ref: ModelRef) -> Path:
     return ref.path.parent if ref.id == GUIDE else ref.path
 
 
-def _rows(source: Path, bytes_per_s: float) -> Iterator[tuple[TypeRow, PlannedModel]]:
-    for plan in size_table(source):
+def _rows(source: Path, bytes_per_s: float, base: Path | None = None) -> Iterator[tuple[TypeRow, PlannedModel]]:
+    for plan in size_table(source, base):
         header = header_of_plan(plan)
         row = TypeRow(
             plan.file_type.name,

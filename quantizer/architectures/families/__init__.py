@@ -7,6 +7,7 @@ from quantizer.architectures.families.bert import BERT, EUROBERT, MODERN_BERT, N
 from quantizer.architectures.families.classic import CLASSIC
 from quantizer.architectures.families.deepseek import DEEPSEEK
 from quantizer.architectures.families.dense import DENSE
+from quantizer.architectures.families.draft_heads import DRAFT_HEADS
 from quantizer.architectures.families.ernie import ERNIE
 from quantizer.architectures.families.exaone import EXAONE
 from quantizer.architectures.families.experts import SINGLE_EXPERTS
@@ -57,4 +58,5 @@ FAMILIES: tuple[Architecture, ...] = (
     EUROBERT,
     KIMI,
     *T5,
+    *DRAFT_HEADS,
 )

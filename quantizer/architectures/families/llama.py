@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
+from quantizer.architectures.families.draft_heads import eagle3_variant
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -40,7 +41,7 @@ _LLAMA = Architecture(
 )
 
 LLAMA_LIKE = (
-    _LLAMA,
+    replace(_LLAMA, variant=eagle3_variant),
     replace(
         _LLAMA,
         hf_classes=("MixtralForCausalLM",),

@@ -43,7 +43,9 @@ def changed(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def test_every_class_of_the_table_has_an_outline() -> None:
-    assert {outline["config"]["architectures"][0] for outline in OUTLINES.values()} == set(ARCHITECTURES)
+    """But for draft heads, which are no models of transformers: `convert/test_draft_heads.py` is about those."""
+    models = {name for name, entry in ARCHITECTURES.items() if not entry.is_draft_head}
+    assert {outline["config"]["architectures"][0] for outline in OUTLINES.values()} == models
 
 
 @pytest.mark.parametrize("name", OUTLINES)

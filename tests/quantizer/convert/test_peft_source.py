@@ -233,7 +233,7 @@ def test_adapters_and_models_are_distinguished(tmp_path: Path, base: Path) -> No
         ("not quantized to Q4_K_M", folder, "Q4_K_M", base),
         ("for some/model, which is no local folder", folder, "F16", None),
         ("no model", folder, "F16", tmp_path / "nowhere"),
-        ("not an adapter", base, "F16", base),
+        ("no adapter and no draft head", base, "F16", base),
     ]
     for named, source, file_type, of in wrong:
         with pytest.raises(UserError, match=named):

@@ -1,0 +1,302 @@
+"""Draft heads: layers of their own that draft for a model, whose vocabulary they have and whose states they read.
+
+EAGLE-3: one layer of Llama's, whose attention reads a token and the fused states of three layers side by side; it may
+draft from a smaller vocabulary, `d2t` being the way from that to the model's. DFlash: some layers of Qwen 3's, which
+draft a block of tokens in one pass. DSpark: DFlash with a Markov head, which knows which token follows which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    RMS_NORM,
+    ROTATED,
+    VOCABULARY,
+    llama3_factors,
+    number,
+    rope_of,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    GATED_FEED_FORWARD,
+    HEAD_NORMS,
+    PRE_NORMS,
+    Dimensions,
+    head_size,
+)
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries, whole_tensor
+from quantizer.errors import CheckpointError
+
+__all__ = ["DRAFT_HEADS", "eagle3_variant"]
+
+_MASKS = ("t2d", ".rotary_emb.inv_freq")  # t2d tells which tokens are drafted, which d2t does too
+
+
+def _layers(config: Config, *names: str) -> list[int]:
+    """Return the layers of the model that a head reads, none where no setting has one of these names."""
+    found: object = next((config.values[name] for name in names if config.values.get(name)), [])
+    if not isinstance(found, list) or not all(type(layer) is int and layer >= 0 for layer in found):
+        raise CheckpointError(f"config.json has {names[0]} = {str(found)[:64]}.", "It should be a list of layers.")
+    return found
+
+
+def _n_drafted(config: Config) -> int:
+    """Return the tokens that a head can draft."""
+    return config.optional_integer("draft_vocab_size") or config.integer("vocab_size")
+
+
+def _is_small(config: Config) -> bool:
+    return _n_drafted(config) != config.integer("vocab_size")
+
+
+def _drafted_tokens(steps: npt.NDArray[np.int64], config: Config) -> npt.NDArray[np.int64]:
+    """Return the model's numbers of the tokens that a head drafts, stored as how far each is from its own number."""
+    tokens = steps + np.arange(len(steps))
+    if tokens.min() < 0 or tokens.max() >= config.integer("vocab_size") or len(np.unique(tokens)) != len(tokens):
+        raise CheckpointError("d2t leads out of the vocabulary, or twice to one token.", "Download the head again.")
+    return tokens
+
+
+def _vocabulary_tensors(config: Config) -> Dimensions:
+    """Return what a head may have of its own, and shares with its model otherwise."""
+    n_embd, n_drafted = config.integer("hidden_size"), _n_drafted(config)
+    return {
+        "token_embd.weight": (n_embd, config.integer("vocab_size")),
+        "output.weight": (n_embd, n_drafted),
+        "d2t": (n_drafted,),
+    }
+
+
+def _needed_vocabulary_tensors(config: Config) -> Dimensions:
+    tensors = _vocabulary_tensors(config)
+    return {name: tensors[name] for name in ("output.weight", "d2t")} if _is_small(config) else {}
+
+
+def _eagle3_layers(config: Config) -> list[int]:
+    """Return the three layers that are read: a low one, a middle one and a high one where the config names none."""
+    name = "eagle_aux_hidden_state_layer_ids"
+    named = _layers(config, name) or _layers(config.section("eagle_config"), name)
+    if named:
+        return named
+    n_layers = config.section("target").integer("num_hidden_layers")
+    return [2, n_layers // 2, n_layers - 3]
+
+
+def _n_read(config: Config) -> int:
+    """Return the width of a state that is read."""
+    return config.optional_integer("target_hidden_size") or config.section("target").integer("hidden_size")
+
+
+def _eagle3_tensors(config: Config) -> Dimensions:
+    n_fused = len(_eagle3_layers(config)) * _n_read(config)
+    norm: Dimensions = {"enc.output_norm.weight": (n_fused,)} if config.flag("norm_before_fc") else {}
+    return {
+        "fc.weight": (n_fused, "n_embd"),
+        "output_norm.weight": ("n_embd",),
+        **norm,
+        **_needed_vocabulary_tensors(config),
+    }
+
+
+def _eagle3_layer(config: Config, _layer: int) -> Dimensions:
+    n_read = 2 * config.integer("hidden_size")
+    return {
+        **PRE_NORMS,
+        "attn_norm_2.weight": ("n_embd",),
+        **ATTENTION,
+        "attn_q.weight": (n_read, "n_query"),
+        "attn_k.weight": (n_read, "n_kv"),
+        "attn_v.weight": (n_read, "n_kv"),
+        **GATED_FEED_FORWARD,
+    }
+
+
+def _flag(name: str) -> Hyperparameter:
+    return Hyperparameter(name, "bool", lambda config: config.flag(name) or False)
+
+
+_EAGLE3 = Architecture(
+    hf_classes=("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel"),
+    gguf_name="eagle3",
+    hyperparameters=(
+        *(DECODER + RMS_NORM + VOCABULARY + ROTATED),
+        Hyperparameter("target_layers", "i32[]", _eagle3_layers),
+        Hyperparameter("target_hidden_size", "u32", _n_read),
+        _flag("norm_before_residual"),
+        _flag("norm_before_fc"),
+    ),
+    layer_tensors=_eagle3_layer,
+    model_tensors=_eagle3_tensors,
+    optional_tensors=_vocabulary_tensors,
+    names_of="llama",
+    own_names={
+        "fc": "fc",
+        "input_norm": "enc.output_norm",
+        "layers.{bid}.hidden_norm": "blk.{bid}.attn_norm_2",
+        "d2t": "d2t",
+    },
+    row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
+    number_maps={"d2t": _drafted_tokens},
+    generate=llama3_factors,
+    ignored=_MASKS,
+    renames={r"^(model\.)?(midlayer\.|layers\.0\.)": "layers.0."},
+    is_draft_head=True,
+    sections=("transformer_layer_config",),
+    assumed={
+        "num_hidden_layers": lambda _config: 1,
+        "hidden_act": lambda _config: "silu",
+        "attention_bias": lambda _config: False,
+        "mlp_bias": lambda _config: False,
+    },
+)
+
+
+def eagle3_variant(config: Config) -> Architecture | None:
+    """Return EAGLE-3's entry for a head that calls itself a model of one layer, as the first ones do."""
+    is_head = "draft_vocab_size" in config.values and config.integer("num_hidden_layers") == 1
+    return _EAGLE3 if is_head else None
+
+
+def _dflash_layers(config: Config) -> list[int]:
+    """Return the layers whose inputs are read; most configs name those whose outputs that are."""
+    named = _layers(config, "aux_hidden_state_layer_ids")
+    layers = named or [layer + 1 for layer in _layers(config, "target_layer_ids")]
+    if not layers:
+        raise CheckpointError("config.json names no layers that the head reads.", "Download the whole checkpoint.")
+    return layers
+
+
+def _window(config: Config) -> Value:
+    if not (config.flag("use_sliding_window") or config.flag("use_swa")):
+        return None
+    return config.optional_integer("swa_window_size", "sliding_window") or None
+
+
+def _windows(config: Config) -> Value:
+    n_layers, kinds = config.integer("num_hidden_layers"), config.values.get("layer_types")
+    if _window(config) is None:
+        return None
+    if config.flag("use_swa"):
+        return [True] * n_layers
+    return [kind == "sliding_attention" for kind in kinds] if isinstance(kinds, list) else [False] * n_layers
+
+
+def _n_rotated(config: Config) -> Value:
+    share = rope_of(config).optional_number("partial_rotary_factor")
+    return None if share is None else int(head_size(config) * share)
+
+
+def _sections(config: Config) -> Value:
+    """Return the positions of a head whose model sees: those of text only."""
+    return [head_size(config) // 2, 0, 0, 0] if config.section("target").flag("has_rotation_sections") else None
+
+
+def _dflash_tensors(config: Config) -> Dimensions:
+    return {
+        "fc.weight": (len(_dflash_layers(config)) * config.integer("hidden_size"), "n_embd"),
+        "enc.output_norm.weight": ("n_embd",),
+        "output_norm.weight": ("n_embd",),
+    }
+
+
+_DFLASH = Architecture(
+    hf_classes=("DFlashDraftModel",),
+    gguf_name="dflash",
+    hyperparameters=(
+        *(DECODER + RMS_NORM),
+        Hyperparameter("rope.dimension_count", "u32", _n_rotated),
+        Hyperparameter("rope.dimension_sections", "i32[]", _sections),
+        Hyperparameter("attention.value_scale", "f32", number("attention_value_scale")),
+        Hyperparameter("attention.sliding_window", "u32", _window),
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _windows),
+        Hyperparameter(
+            "attention.causal",
+            "bool",
+            lambda config: config.flag("causal") if config.flag("is_causal") is None else config.flag("is_causal"),
+        ),
+        Hyperparameter("embedding_scale", "f32", number("input_embedding_scale")),
+        Hyperparameter("logit_scale", "f32", number("output_multiplier")),
+        Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping")),
+        Hyperparameter("target_layers", "i32[]", _dflash_layers),
+        Hyperparameter("block_size", "u32", lambda config: config.optional_integer("block_size") or 16),
+    ),
+    layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
+    model_tensors=_dflash_tensors,
+    optional_tensors=_vocabulary_tensors,
+    names_of="qwen3",
+    own_names={
+        "fc": "fc",
+        "hidden_norm": "enc.output_norm",
+        "layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks",
+    },
+    splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}},
+    ignored=_MASKS,
+    prefix="model.",
+    is_draft_head=True,
+    sections=("dflash_config",),
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "attention_bias": lambda _config: False,
+        "rope_is_neox_style": lambda _config: True,
+        # heads with it have their mask token's embedding in a pickle
+        "has_embed_tokens": lambda _config: True,
+        # DFlash 2, which has convolutions and a selector
+        "conv_kernel_size": lambda _config: None,
+    },
+)
+
+
+def _samples_from_anchor(config: Config) -> Value:
+    is_of_dflash = not {"transformer_layer_config", "aux_hidden_state_layer_ids"} & config.values.keys()
+    stated = config.flag("sample_from_anchor")
+    return is_of_dflash if stated is None else stated
+
+
+def _dspark_tensors(config: Config) -> Dimensions:
+    rank = config.optional_integer("markov_rank")
+    markov: Dimensions = (
+        {
+            "markov_w1.weight": (rank, "n_vocab"),
+            "markov_w2.weight": (rank, _n_drafted(config)),
+        }
+        if rank
+        else {}
+    )
+    return {**_dflash_tensors(config), **markov, **_needed_vocabulary_tensors(config)}
+
+
+_SMALL_DSPARK = replace(
+    _DFLASH,
+    hf_classes=("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel"),
+    hyperparameters=(
+        *_DFLASH.hyperparameters,
+        Hyperparameter("sample_from_anchor", "bool", _samples_from_anchor),
+    ),
+    model_tensors=_dspark_tensors,
+    own_names={
+        **_DFLASH.own_names,
+        "markov_head.markov_w1": "markov_w1",
+        "markov_head.markov_w2": "markov_w2",
+        "confidence_head.proj": "conf_proj",
+        "d2t": "d2t",
+    },
+    number_maps={"d2t": _drafted_tokens},
+    tensor_flags={"dflash.has_confidence_head": "confidence_head.proj"},
+    sections=("transformer_layer_config", "dflash_config"),
+    assumed={**_DFLASH.assumed, "markov_head_type": lambda _config: "vanilla"},
+)
+# with the model's whole vocabulary the output is the model's own
+_DSPARK = replace(
+    _SMALL_DSPARK,
+    unused=("lm_head.",),
+    variant=lambda config: _SMALL_DSPARK if _is_small(config) else None,
+)
+
+DRAFT_HEADS = (_EAGLE3, _DFLASH, _DSPARK)

@@ -1,0 +1,207 @@
+"""Draft heads from their checkpoints, against GGUFs of the same weights that were written without the converter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from app.engine.load.head_file import validate_head
+from quantizer.errors import CheckpointError, UsageError
+from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.header import ArrayRef, Header, read_header
+from quantizer.write.quantize import execute
+from quantizer.write.quantize_plan import PlanOptions, plan
+from tests.quantizer.checkpoints import TinyLlama, write_checkpoint
+from tests.quantizer.gguf_draft_heads import HEADS, TARGET, DraftHead, draft_head, published_config
+
+OWN = "tokenizer.ggml.mask_token_id"
+SMALL = "eagle3-small-vocabulary"
+DTYPES = {"float32": "F32", "int64": "I64", "bool": "BOOL"}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("target") / "model", TARGET)
+
+
+@pytest.fixture(scope="module")
+def target_gguf(target: Path) -> Path:
+    return converted(target, None)
+
+
+def written(folder: Path, head: DraftHead, **changed: Any) -> Path:
+    """A checkpoint of `head`; `changed` settings that are None are left out."""
+    weights = head.weights()
+    if "d2t" in weights:
+        weights |= {"t2d": np.ones(272, bool)}
+    config = {key: value for key, value in (published_config(head) | changed).items() if value is not None}
+    return write_checkpoint(
+        folder, config, {name: (DTYPES[array.dtype.name], array) for name, array in weights.items()}
+    )
+
+
+def converted(source: Path, base: Path | None, file_type: str = "F32") -> Path:
+    output = source.with_name(f"{source.name}-{file_type}.gguf")
+    execute(plan(source, file_type_named(file_type), output, PlanOptions(base=base)), 2, True, lambda _done: None)
+    return output
+
+
+def tensors(path: Path) -> dict[str, tuple[int, bytes]]:
+    return {tensor.name: (int(tensor.tensor_type), tensor.data.tobytes()) for tensor in gguf.GGUFReader(path).tensors}
+
+
+def settings(header: Header, prefix: str) -> dict[str, object]:
+    keys = (key for key in header.fields if key.startswith(prefix))
+    values = {key: header.metadata[key] for key in keys}
+    return {key: header.array(key) if isinstance(value, ArrayRef) else value for key, value in values.items()}
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_has_the_tensors_and_settings_of_one_written_by_hand(
+    tmp_path: Path, target: Path, target_gguf: Path, kind: str, is_folder: bool
+) -> None:
+    ours = converted(written(tmp_path / kind, HEADS[kind]), target if is_folder else target_gguf)
+    theirs = draft_head(tmp_path / "theirs.gguf", kind)
+    assert tensors(ours) == tensors(theirs)
+    architecture = HEADS[kind].architecture
+    mine, other = (settings(read_header(path), f"{architecture}.") for path in (ours, theirs))
+    optional = {f"{architecture}.{key}" for key in ("rope.dimension_count", "vocab_size")}
+    assert {key: mine.get(key) for key in other if key not in optional or key in mine} == {
+        key: value for key, value in other.items() if key not in optional or key in mine
+    }
+    assert mine.keys() <= other.keys()
+
+
+@pytest.mark.parametrize("file_type", ["F16", "Q8_0", "Q4_K_M"])
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_of_any_type_belongs_to_its_model(tmp_path: Path, target_gguf: Path, kind: str, file_type: str) -> None:
+    head = converted(written(tmp_path / kind, HEADS[kind]), target_gguf, file_type)
+    assert validate_head(head, read_header(target_gguf)).target_layers == (1, 2, 3)
+
+
+def test_a_head_has_the_vocabulary_of_its_model_and_a_mask_of_its_own(tmp_path: Path, target_gguf: Path) -> None:
+    head = read_header(converted(written(tmp_path / "h", HEADS["dflash"]), target_gguf))
+    assert settings(head, "tokenizer.") == settings(read_header(target_gguf), "tokenizer.") | {OWN: 264}
+
+
+def test_a_head_needs_its_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="takes its vocabulary from the model"):
+        converted(written(tmp_path / "h", HEADS["eagle3"]), None)
+    with pytest.raises(UsageError, match="There is no model"):
+        converted(tmp_path / "h", tmp_path / "nothing.gguf")
+
+
+def test_a_model_of_its_own_takes_no_other(tmp_path: Path, target: Path, target_gguf: Path) -> None:
+    with pytest.raises(UsageError, match="no adapter and no draft head"):
+        converted(target, target)
+    with pytest.raises(UsageError, match="--base is for adapters and draft heads"):
+        plan(target_gguf, file_type_named("F16"), tmp_path / "x.gguf", PlanOptions(base=target))
+    with pytest.raises(UsageError, match="is a draft head too"):
+        converted(written(tmp_path / "h", HEADS["eagle3"]), tmp_path / "h")
+
+
+def test_a_head_of_another_vocabulary_is_refused(tmp_path: Path, target: Path) -> None:
+    with pytest.raises(CheckpointError, match="The head has 300 tokens, and the model of --base 272"):
+        converted(written(tmp_path / "h", HEADS["eagle3"], vocab_size=300), target)
+
+
+@pytest.mark.parametrize(
+    ("changed", "layers"),
+    [
+        ({}, [1, 2, 3]),
+        ({"eagle_aux_hidden_state_layer_ids": None}, [2, 2, 1]),
+        (
+            {
+                "eagle_aux_hidden_state_layer_ids": None,
+                "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+            },
+            [0, 1, 2],
+        ),
+        ({"architectures": ["LlamaForCausalLM"]}, [1, 2, 3]),
+    ],
+)
+def test_an_eagle3_head_names_the_layers_that_it_reads_or_takes_the_usual_ones(
+    tmp_path: Path, target: Path, changed: dict[str, Any], layers: list[int]
+) -> None:
+    head = read_header(converted(written(tmp_path / "h", HEADS["eagle3"], **changed), target))
+    assert head.array("eagle3.target_layers") == layers
+
+
+def test_a_head_of_speculators_keeps_its_layer_in_an_object(tmp_path: Path, target: Path) -> None:
+    config = published_config(HEADS[SMALL])
+    outside = ("architectures", "draft_vocab_size", "norm_before_residual", "norm_before_fc", "target_hidden_size")
+    layer = {key: value for key, value in config.items() if key not in outside}
+    moved = dict.fromkeys(layer) | {"architectures": ["Eagle3Speculator"], "transformer_layer_config": layer}
+    nested = converted(written(tmp_path / "h", HEADS[SMALL], **moved), target)
+    assert tensors(nested) == tensors(converted(written(tmp_path / "plain", HEADS[SMALL]), target))
+
+
+@pytest.mark.parametrize("step", [-1, 272])
+def test_a_map_of_tokens_that_leads_out_of_the_vocabulary_is_refused(tmp_path: Path, target: Path, step: int) -> None:
+    steps = np.zeros(192, np.int64)
+    steps[0] = step
+    head = replace(HEADS[SMALL], weights=lambda: HEADS[SMALL].weights() | {"d2t": steps})
+    with pytest.raises(CheckpointError, match="d2t leads out of the vocabulary"):
+        converted(written(tmp_path / "h", head), target)
+
+
+def test_a_head_without_its_map_of_tokens_or_with_an_odd_one_is_refused(tmp_path: Path, target: Path) -> None:
+    weights = HEADS[SMALL].weights()
+    without = replace(HEADS[SMALL], weights=lambda: {name: weights[name] for name in weights if name != "d2t"})
+    with pytest.raises(CheckpointError, match="lacks 1 tensors, d2t"):
+        converted(written(tmp_path / "h", without), target)
+    floats = replace(HEADS[SMALL], weights=lambda: weights | {"d2t": np.zeros(192, np.float32)})
+    with pytest.raises(CheckpointError, match="d2t is no row of whole numbers"):
+        converted(written(tmp_path / "floats", floats), target)
+
+
+def test_tensors_that_a_head_may_have_must_have_their_shape(tmp_path: Path, target: Path) -> None:
+    weights = HEADS[SMALL].weights()
+    odd = replace(HEADS[SMALL], weights=lambda: weights | {"embed_tokens.weight": np.zeros((100, 64), np.float32)})
+    with pytest.raises(CheckpointError, match=r"token_embd\.weight is 100 × 64"):
+        converted(written(tmp_path / "h", odd), target)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("eagle3", {"attention_bias": True}),
+        ("dflash", {"dflash_config": {"conv_kernel_size": 3, "target_layer_ids": [0]}}),
+        ("dspark", {"markov_head_type": "gated"}),
+    ],
+)
+def test_heads_that_llama_cpp_computes_otherwise_are_refused(
+    tmp_path: Path, target: Path, kind: str, changed: dict[str, Any]
+) -> None:
+    with pytest.raises(CheckpointError, match="does not support for this architecture"):
+        converted(written(tmp_path / "h", HEADS[kind], **changed), target)
+
+
+def test_a_block_head_must_name_its_layers(tmp_path: Path, target: Path) -> None:
+    with pytest.raises(CheckpointError, match="names no layers"):
+        converted(written(tmp_path / "h", HEADS["dflash"], dflash_config={"mask_token_id": 264}), target)
+
+
+def test_a_whole_output_of_a_dspark_head_is_the_models(tmp_path: Path, target: Path) -> None:
+    whole = replace(
+        HEADS["dspark"], weights=lambda: HEADS["dspark"].weights() | {"lm_head.weight": np.zeros((272, 64), np.float32)}
+    )
+    assert "output.weight" not in tensors(converted(written(tmp_path / "h", whole), target))
+
+
+def test_windows_of_a_block_head_are_written_layer_by_layer(tmp_path: Path, target: Path) -> None:
+    windowed = {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["sliding_attention"]}
+    head = read_header(converted(written(tmp_path / "h", HEADS["dflash"], **windowed), target))
+    assert head.integer("dflash.attention.sliding_window") == 32
+    assert head.array("dflash.attention.sliding_window_pattern") == [True]
+
+
+def test_a_model_is_no_head_because_its_vocabulary_is_named_twice(tmp_path: Path) -> None:
+    folder = TinyLlama(extra_config={"draft_vocab_size": 100}).write(tmp_path / "m")
+    assert read_header(converted(folder, None)).architecture == "llama"
