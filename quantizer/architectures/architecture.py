@@ -91,6 +91,8 @@ class Architecture:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     # values that llama.cpp assumes: a checkpoint with others would run and generate nonsense
     assumed: Mapping[str, Callable[[Config], Any]] = field(default_factory=dict)
+    # llama.cpp's names of the linear modules of sentence-transformers behind the pooling, in their order
+    dense_modules: tuple[str, ...] = ()
     # weights (without their layer) that llama.cpp multiplies without adapters
     unadapted: tuple[str, ...] = ()
     # the entry for some configs of a class that llama.cpp has several names for

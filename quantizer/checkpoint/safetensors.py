@@ -74,11 +74,14 @@ def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDIN
     return Checkpoint(folder, config, tensors, metadata)
 
 
-def read_weights(folder: Path, name: str) -> dict[str, FileTensor]:
-    """Return the tensors of one file of safetensors in `folder`; no weights yet. Raises CheckpointError."""
+def read_weights(folder: Path, name: str, checkpoint: Path | None = None) -> dict[str, FileTensor]:
+    """Return the tensors of one file of safetensors in `folder`, which may be one of a `checkpoint`; no weights yet.
+
+    Raises CheckpointError.
+    """
     if not (folder / name).exists():
         raise _no_safetensors(folder)
-    return _read_shard(_inside(folder, name), None)[0]
+    return _read_shard(_inside(folder, name, checkpoint), None)[0]
 
 
 def read_json(path: Path) -> Any:
@@ -118,7 +121,7 @@ def _shards(folder: Path, pending: Mapping[str, PendingFile]) -> list[Path]:
 
 
 def _no_safetensors(folder: Path) -> CheckpointError:
-    if any(path.suffix in PICKLES for path in folder.iterdir()):
+    if folder.is_dir() and any(path.suffix in PICKLES for path in folder.iterdir()):
         return CheckpointError(
             f"{folder.name} holds PyTorch pickles; loading one runs whatever code it contains.",
             "Get the safetensors version of this model.",
@@ -134,7 +137,7 @@ def _indexed_names(folder: Path) -> list[str]:
     return sorted(set(weight_map.values()))
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _inside(folder: Path, name: str, checkpoint: Path | None = None) -> Path:
     """Return the path of a shard that an index names; the name is untrusted, so it must be a plain one.
 
     A link may point anywhere the hub's cache keeps its files, which lies beside the folder; the target must be a file.
@@ -144,14 +147,14 @@ def _inside(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
         raise CheckpointError(f"The shard {name} is missing.", "Download the whole checkpoint.")
-    if path.is_symlink() and not _is_cache_link(path):
+    if path.is_symlink() and not _is_cache_link(path, checkpoint or folder):
         raise CheckpointError(f"The shard {name} is a link out of its folder.", "Copy the file into the folder.")
     return path
 
 
-def _is_cache_link(path: Path) -> bool:
+def _is_cache_link(path: Path, checkpoint: Path) -> bool:
     """Return whether a link stays in its folder, or leads from snapshots/<revision> to blobs as in the hub's cache."""
-    target, folder = path.resolve(), path.parent.resolve()
+    target, folder = path.resolve(), checkpoint.resolve()
     return target.is_relative_to(folder) or target.parent == folder.parent.parent / "blobs"
 
 

@@ -1,14 +1,12 @@
 """A checkpoint folder as the source of a GGUF: everything but the weights is known from headers.
 
-Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table; the pooling that a
-sentence-transformers folder names, and the refusal of its later modules, which llama.cpp would leave out; and the
-header that config.json alone gives: shapes and hyperparameters, without vocabulary or names. Nothing is written and no
-weight is read, but for single numbers of layers: `quantizer.write.quantize` does both.
+Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table; and the header that
+config.json alone gives: shapes and hyperparameters, without vocabulary or names. Nothing is written and no weight is
+read, but for single numbers of layers: `quantizer.write.quantize` does both.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +19,10 @@ from quantizer.architectures.projectors import projector_for
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
-from quantizer.checkpoint.safetensors import Checkpoint, as_object, read_checkpoint, read_json
+from quantizer.checkpoint.safetensors import Checkpoint, read_checkpoint
 from quantizer.convert.derived_tensors import MappedNumbers
 from quantizer.convert.draft_target import files_of, read_target
+from quantizer.convert.embedding_modules import EmbeddingModules, read_embedding_modules
 from quantizer.convert.layer_numbers import layer_number_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
@@ -35,7 +34,7 @@ from quantizer.mix.tensor_categories import allows_quantization
 from quantizer.mix.type_rules import ModelShape
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
 
-__all__ = ["config_header", "open_checkpoint", "read_pooling"]
+__all__ = ["config_header", "open_checkpoint"]
 
 
 def open_checkpoint(
@@ -56,12 +55,13 @@ def open_checkpoint(
     else:
         own = read_vocabulary(folder, config)
         vocabulary = _Vocabulary([token.text for token in own.tokens], vocabulary_entries(own))
-    tensors = map_tensors(checkpoint.tensors, config, architecture)
+    modules = read_embedding_modules(folder, config, architecture.dense_modules)
+    tensors = map_tensors({**checkpoint.tensors, **modules.tensors}, config, architecture)
     name = folder.resolve().name
     return SourceModel(
         name,
         (
-            *_entries(name, folder, config, architecture, vocabulary, tensors.values()),
+            *_entries(name, folder, config, architecture, vocabulary, modules, tensors.values()),
             *layer_number_entries(checkpoint.tensors, config, architecture),
             *_flag_entries(checkpoint.tensors, architecture),
         ),
@@ -118,15 +118,20 @@ def _entries(
     config: Config,
     architecture: Architecture,
     vocabulary: _Vocabulary,
+    modules: EmbeddingModules,
     tensors: Collection[SourceTensor],
 ) -> Iterable[Entry]:
     from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import
 
-    pooling = Hyperparameter("pooling_type", "u32", lambda _config: read_pooling(folder))
-    rows = {row.key: row for row in (pooling, *architecture.hyperparameters)}  # the table's own pooling has priority
+    of_modules = (_constant(key, number) for key, number in modules.numbers.items())
+    rows = {row.key: row for row in (*of_modules, *architecture.hyperparameters)}  # the table's own have priority
     yield from general_entries(name, folder, architecture.gguf_name, tensors, set(vocabulary.tokens))
     yield from _hyperparameter_entries(architecture, config, rows.values())
     yield from vocabulary.entries
+
+
+def _constant(key: str, number: int) -> Hyperparameter:
+    return Hyperparameter(key, "u32", lambda _config: number)
 
 
 def config_header(settings: Mapping[str, Any], name: str) -> Header:
@@ -162,56 +167,3 @@ def _hyperparameter_entries(
 def _tensor(name: str, shape: tuple[int, ...], architecture: str) -> OutputTensor:
     kind = "F16" if allows_quantization(name, shape, architecture) else "F32"
     return OutputTensor(name, shape, tensor_type_named(kind))
-
-
-_MODULES = "modules.json"
-# llama.cpp's numbers, by the names of sentence-transformers 5.1 and later and by the flags of earlier ones
-_TYPES = {"mean": 1, "cls": 2, "lasttoken": 3}
-_FLAGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "lasttoken"}
-_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-
-
-def read_pooling(folder: Path) -> int | None:
-    """Return llama.cpp's number for the pooling of the checkpoint in `folder`, None where it has none.
-
-    Raises CheckpointError for another pooling, for several at once, and for layers behind it.
-    """
-    if not (folder / _MODULES).exists():
-        return None
-    modules = list(_modules(folder))
-    odd = next((kind for kind, _ in modules if kind not in ("Transformer", "Pooling", "Normalize")), None)
-    if odd is not None:
-        raise CheckpointError(
-            f"The model passes its vectors through a {odd[:64]} module, which llama.cpp leaves out.",
-            "Choose another embedding model.",
-        )
-    path = next((path for kind, path in modules if kind == "Pooling"), None)
-    return None if path is None else _TYPES[_mode(_settings(folder, path))]
-
-
-def _modules(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield (kind, folder) of each module; the kind is the last part of a class's name."""
-    modules = read_json(folder / _MODULES)
-    for module in modules if isinstance(modules, list) else [None]:
-        kind, path = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
-        if not isinstance(kind, str) or not isinstance(path, str):
-            raise CheckpointError(f"{_MODULES} is not a list of modules.", "Download the checkpoint again.")
-        yield kind.rpartition(".")[2], path
-
-
-def _settings(folder: Path, name: str) -> dict[str, Any]:
-    if not _FOLDER.fullmatch(name):
-        raise CheckpointError(f"{_MODULES} names the folder {name[:64]!r}, which is no plain name.", "Do not use it.")
-    return as_object(read_json(folder / name / "config.json"), f"{name}/config.json")
-
-
-def _mode(settings: dict[str, Any]) -> str:
-    named = settings.get("pooling_mode")
-    flags = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
-    modes = [str(named)] if named is not None else [_FLAGS.get(flag, flag) for flag in flags]
-    if len(modes) != 1 or modes[0] not in _TYPES:
-        raise CheckpointError(
-            f"The model pools by {' and '.join(modes)[:128] or 'nothing'}, llama.cpp by one of {', '.join(_TYPES)}.",
-            "Choose another embedding model.",
-        )
-    return modes[0]

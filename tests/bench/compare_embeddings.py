@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.convert.checkpoint_source import read_pooling
-
 LIMIT = 2e-3
 _LENGTHS = (1, 7, 40, 96)
 _FIRST_WORD_ID = 5  # those before are special in every tokenizer of the tiny checkpoints
@@ -35,14 +33,26 @@ _POOLINGS = {
 def reference_vectors(checkpoint: Path, ids: list[list[int]]) -> np.ndarray:
     """Vectors of length one, shape [n_texts, n_embd]."""
     import torch
+    from safetensors.torch import load_file
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    pool = _POOLINGS[read_pooling(checkpoint) or _MEAN]
+    pool = _POOLINGS[pooling_of(checkpoint)]
+    dense = [load_file(path)["linear.weight"].numpy() for path in sorted(checkpoint.glob("*_Dense/model.safetensors"))]
     model = model.encoder if hasattr(model, "decoder") else model
     with torch.no_grad():
-        vectors = [pool(model(torch.tensor([text])).last_hidden_state[0]).numpy() for text in ids]
+        vectors = np.stack([pool(model(torch.tensor([text])).last_hidden_state[0]).numpy() for text in ids])
+    for weights in dense:
+        vectors = vectors @ weights.T
     return np.stack([vector / np.linalg.norm(vector) for vector in vectors])
+
+
+def pooling_of(checkpoint: Path) -> int:
+    """llama.cpp's number for the pooling that modules.json names, by default the mean."""
+    settings = json.loads((checkpoint / "modules.json").read_text()) if (checkpoint / "modules.json").exists() else []
+    path = next((module["path"] for module in settings if module["type"].endswith("Pooling")), None)
+    mode = json.loads((checkpoint / path / "config.json").read_text())["pooling_mode"] if path else "mean"
+    return {"mean": _MEAN, "cls": _FIRST, "lasttoken": _LAST}[mode]
 
 
 def reference_scores(checkpoint: Path, documents: list[str]) -> np.ndarray:

@@ -33,8 +33,7 @@ def convert(checkpoint: Path, output: Path, change: str, *, is_projector: bool =
 
     TextModel.get_vocab_base_pre = lambda _self, _tokenizer: PRE_TOKENIZER
     sys.argv = ["convert", str(checkpoint), "--outtype", "f32", "--outfile", str(output)]
-    if is_projector:
-        sys.argv.append("--mmproj")
+    sys.argv.append("--mmproj" if is_projector else "--sentence-transformers-dense-modules")
     if change == _NO_PREDICTION:
         sys.argv.append("--no-nextn")
     if change == _PLAIN_VOCABULARY:

@@ -74,6 +74,12 @@ _EXPLAINED = (
     ),
     _Explained(r"general\.size_label", r"'321K' for '320K'|'191K' for '190K'", "follows from those rows", ("gemma3",)),
     _Explained(
+        r"token_embd\.weight|general\.size_label",
+        r"F32 64×272 for F32 64×264|'451K' for '450K'",
+        "theirs leaves out rows of the embedding that no word has",
+        ("gemma-embedding",),
+    ),
+    _Explained(
         r"general\.size_label",
         r"'4x\d+K' for '4x\d+K'",
         "the biases of experts belong to one each; theirs counts them with what all share",

@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,9 @@ _T5 = {"d_ff": 96, "intermediate_size": None, "d_kv": 32, "decoder_start_token_i
 }
 _UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 _MEAN_RANKER = {"num_labels": 2, "classifier_pooling": "mean"}
+_GEMMA_EMBEDDING = _GEMMA | {"use_bidirectional_attention": True, "num_hidden_layers": 10, "num_key_value_heads": 2}
+# the widths between the linear modules behind the pooling of these
+_DENSE_WIDTHS = {"gemma-embedding": (64, 96, 64)}
 # name -> transformers' class, what its config is told beyond `_PLAIN`, the tokenizer, how a text's vectors are pooled
 ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any], dict[str, Any]]], str]] = {
     "bert": ("BertModel", {"pad_token_id": 0}, word_pieces, "cls"),
@@ -404,6 +408,8 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "umt5-encoder": ("UMT5EncoderModel", _T5 | {"feed_forward_proj": "gated-gelu"}, unigram, "mean"),
     "eurobert": ("EuroBertModel", {"num_key_value_heads": 2}, roberta, "mean"),
     "eurobert-masked": ("EuroBertForMaskedLM", {}, roberta, "lasttoken"),
+    "gemma-embedding": ("Gemma3TextModel", _GEMMA_EMBEDDING, _byte_pairs, "mean"),
+    "gemma-embedding-plain": ("Gemma3TextModel", _GEMMA_EMBEDDING, _byte_pairs, "mean"),
     "qwen2-body": ("Qwen2Model", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
     "qwen3-body": ("Qwen3Model", {"num_key_value_heads": 2, "head_dim": 32}, _byte_pairs, "lasttoken"),
 }
@@ -473,6 +479,7 @@ _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "smolvlm": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
 }
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+_MODULES = {"": "Transformer", "1_Pooling": "Pooling", "4_Normalize": "Normalize"}
 
 
 def write(name: str, folder: Path) -> None:
@@ -533,8 +540,22 @@ def write_encoder(name: str, folder: Path) -> None:
     if pooling:
         (folder / "1_Pooling").mkdir(exist_ok=True)
         (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
-        modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in _MODULES.items()]
+        paths = {**_MODULES, **_write_dense_modules(folder, _DENSE_WIDTHS.get(name, ()))}
+        modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in paths.items()]
         (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def _write_dense_modules(folder: Path, widths: Sequence[int]) -> dict[str, str]:
+    """Write linear modules between `widths`, and return their kind by their folder."""
+    paths = [f"{2 + i}_Dense" for i in range(len(widths) - 1)]
+    for path, sizes in zip(paths, pairwise(widths), strict=True):
+        settings = dict(zip(("in_features", "out_features"), sizes, strict=True))
+        (folder / path).mkdir(exist_ok=True)
+        (folder / path / "config.json").write_text(
+            json.dumps(settings | {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"})
+        )
+        save_file({"linear.weight": torch.randn(*sizes[::-1]) * 0.2}, folder / path / "model.safetensors")
+    return dict.fromkeys(paths, "Dense")
 
 
 def _save(build: Callable[[], Any], folder: Path, spread: float = 0.08) -> None:

@@ -57,6 +57,7 @@ _BITS = re.compile(r"\d+")
 _NO_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # image projectors and importance matrices
 _CONFIG = "config.json"
 _WEIGHTS = re.compile(r"(gptq_)?model(-[\w.-]+)?\.safetensors")  # others, such as consolidated.*, are duplicates
+_DENSE_MODULE = re.compile(r"\d{1,2}_Dense/model\.safetensors")  # of sentence-transformers
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".md")
 _MAX_SETTINGS_BYTES = 256 << 20
 _MAX_DEPTH = 2
@@ -217,7 +218,8 @@ def _is_weights(file: RepoFile) -> bool:
 
 def _is_settings(file: RepoFile) -> bool:
     is_near = file.path.count("/") < _MAX_DEPTH
-    return is_near and file.path.endswith(_SETTINGS) and file.n_bytes <= _MAX_SETTINGS_BYTES
+    is_small = file.path.endswith(_SETTINGS) or _DENSE_MODULE.fullmatch(file.path) is not None
+    return is_near and is_small and file.n_bytes <= _MAX_SETTINGS_BYTES
 
 
 _MAX_BODY_BYTES = 32 << 20

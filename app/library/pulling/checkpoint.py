@@ -322,7 +322,8 @@ class CheckpointStore:
 
     @property
     def weights(self) -> list[RemoteFile]:
-        return [file for file in self.plan.files if file.name.endswith(_WEIGHTS)]
+        """The shards; modules in folders of their own are fetched whole before."""
+        return [file for file in self.plan.files if file.name.endswith(_WEIGHTS) and "/" not in file.name]
 
     async def exists(self, file: RemoteFile) -> bool:
         """Return whether the file exists and is right. Raises StorageError if another file has its name."""

@@ -1,8 +1,12 @@
-"""Gemma 1 to 3: their norms multiply by one more than the weight, and embeddings are the output."""
+"""Gemma 1 to 3: their norms multiply by one more than the weight, and embeddings are the output.
+
+EmbeddingGemma: Gemma 3 without a causal mask and without an output, with two linear modules behind the pooling.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
 from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, WINDOW, WINDOW_ROPE, number, windows_but_every
@@ -39,6 +43,56 @@ def _windows(every: int) -> dict[str, Callable[[Config], object]]:
     return {"sliding_window_pattern": lambda _config: every, "layer_types": windows_but_every(every)}
 
 
+_GEMMA_3 = Architecture(
+    hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    skipped_modules=("vision_tower.", "multi_modal_projector."),
+    gguf_name="gemma3",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        *WINDOW,
+        _SOFTCAP,
+        *WINDOW_ROPE,
+    ),
+    layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
+    value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one),
+    # the smaller vision models have only settings that differ from these
+    defaults={
+        "tie_word_embeddings": True,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+    },
+    assumed={
+        **_ACTIVATION,
+        **_query_scale(62),
+        **_windows(6),
+        "tie_word_embeddings": lambda _config: True,
+        "use_bidirectional_attention": lambda _config: False,
+    },
+)
+
+_EMBEDDING_GEMMA = replace(
+    _GEMMA_3,
+    hf_classes=("Gemma3TextModel",),
+    gguf_name="gemma-embedding",
+    skipped_modules=(),
+    renames={r"^(?!model\.|dense_)": "model."},
+    dense_modules=("dense_2", "dense_3"),
+    defaults={**_GEMMA_3.defaults, "use_bidirectional_attention": False},
+    assumed={
+        **_GEMMA_3.assumed,
+        "query_pre_attn_scalar": head_size,
+        "use_bidirectional_attention": lambda _config: True,
+    },
+)
+
+
 GEMMA = (
     Architecture(
         hf_classes=("GemmaForCausalLM",),
@@ -64,37 +118,6 @@ GEMMA = (
         defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         assumed={**_ACTIVATION, **_query_scale(46), **_windows(2), "tie_word_embeddings": lambda _config: True},
     ),
-    Architecture(
-        hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
-        skipped_modules=("vision_tower.", "multi_modal_projector."),
-        gguf_name="gemma3",
-        hyperparameters=(
-            *DECODER,
-            *RMS_NORM,
-            *WINDOW,
-            _SOFTCAP,
-            *WINDOW_ROPE,
-        ),
-        layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
-        value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one),
-        # the smaller vision models have only settings that differ from these
-        defaults={
-            "tie_word_embeddings": True,
-            "vocab_size": 262_208,
-            "max_position_embeddings": 131_072,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 1_000_000.0,
-            "rope_local_base_freq": 10_000.0,
-        },
-        assumed={
-            **_ACTIVATION,
-            **_query_scale(62),
-            **_windows(6),
-            "tie_word_embeddings": lambda _config: True,
-            "use_bidirectional_attention": lambda _config: False,
-        },
-    ),
+    _GEMMA_3,
+    _EMBEDDING_GEMMA,
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.library.download.remote_file import Digest
 from app.library.hub.access import HubAccess, HubError
 from app.library.hub.reference import FileReference, RepoReference
-from app.library.hub.repository import Repository, parse_repository, quant_of
+from app.library.hub.repository import Repository, checkpoint_files, parse_repository, quant_of
 from app.library.hub.selection import QuantChoice, select
 from tests.app.library.hub_repos import HubRepo
 
@@ -36,6 +36,14 @@ def test_files_are_parsed_with_their_hashes() -> None:
     files = {file.path: file for file in parse_repository(held.info(has_blobs=True)).files}
     assert files["m-Q8_0.gguf"].digest == Digest("sha256", held.files["m-Q8_0.gguf"].sha256)
     assert files["README.md"].digest == Digest("git", held.files["README.md"].blob_id)
+
+
+def test_a_checkpoint_that_embeds_comes_with_the_modules_behind_its_pooling() -> None:
+    wanted = ["config.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    others = ["2_Dense/pytorch_model.bin", "onnx/model.safetensors", "consolidated.safetensors"]
+    files = dict.fromkeys([*wanted, "model.safetensors", *others], b"{}")
+    paths = [file.path for file in checkpoint_files(parse_repository(HubRepo.of("a/b", files).info(has_blobs=True)))]
+    assert sorted(paths) == sorted([*wanted, "model.safetensors"])
 
 
 def test_models_are_whole_and_in_order_of_size() -> None:
