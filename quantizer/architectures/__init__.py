@@ -7,14 +7,15 @@ names come from gguf's map.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.entry_settings import check_settings, given, usually_named
 from quantizer.architectures.families import FAMILIES
 from quantizer.architectures.metadata_rows import no_factors
-from quantizer.architectures.shapes import resolve_shapes
+from quantizer.architectures.prediction_layers import N_PREDICTION_LAYERS, count_prediction_layers, n_all_layers
+from quantizer.architectures.shapes import PREDICTION, resolve_shapes
 from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import GeneratedTensor
@@ -25,9 +26,10 @@ __all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "generated_tens
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in FAMILIES for name in entry.hf_classes}
 
 
-def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
+def find_architecture(values: dict[str, Any], names: Collection[str] | None = None) -> tuple[Architecture, Config]:
     """Return the entry for a parsed config.json, and the config of its language model with the class's defaults.
 
+    The `names` of the checkpoint's tensors, where they are known, decide whether it has a layer that predicts further.
     Raises CheckpointError naming a class without an entry, or a setting that llama.cpp would not follow.
     """
     classes = values.get("architectures")
@@ -40,18 +42,21 @@ def find_architecture(values: dict[str, Any]) -> tuple[Architecture, Config]:
     named = [setting for part in parts for setting in usually_named(part, architecture.aliases).items()]
     config = Config({**_counted(own), **architecture.defaults, **dict(named)})
     architecture = architecture.variant(config) or architecture
+    n_predicting = count_prediction_layers(config, names) if architecture.keeps_prediction_layer else 0
+    config = Config({**config.values, N_PREDICTION_LAYERS: n_predicting})
     check_settings(architecture, config)
     return architecture, config
 
 
 def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:
     """Return every tensor that a model of this config must have -> its shape in ggml order."""
-    of_layers = architecture.layer_tensors
-    return resolve_shapes(architecture.model_tensors(config), config) | {
-        f"{architecture.blocks}.{i}.{name}": shape
-        for i in range(config.integer("num_hidden_layers"))
-        for name, shape in resolve_shapes(of_layers(config, i) if callable(of_layers) else of_layers, config).items()
-    }
+    of_layers, n_layers = architecture.layer_tensors, config.integer("num_hidden_layers")
+    tensors = resolve_shapes(architecture.model_tensors(config), config)
+    for i in range(n_all_layers(config)):
+        own = of_layers(config, i) if callable(of_layers) else of_layers
+        shapes = resolve_shapes({**own, **(PREDICTION if i >= n_layers else {})}, config)
+        tensors |= {f"{architecture.blocks}.{i}.{name}": shape for name, shape in shapes.items()}
+    return tensors
 
 
 def generated_tensors(architecture: Architecture, config: Config) -> list[GeneratedTensor]:

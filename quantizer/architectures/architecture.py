@@ -81,6 +81,8 @@ class Architecture:
     skipped_modules: tuple[str, ...] = ()
     # whether layers beyond the last, which predict several tokens, are left out
     leaves_later_layers: bool = False
+    # whether the first of them stays where it is the only one
+    keeps_prediction_layer: bool = False
     # whether it drafts for another model, whose vocabulary it has; the config's section "target" is about that model
     is_draft_head: bool = False
     # objects in the config whose settings count as the config's own

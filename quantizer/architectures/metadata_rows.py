@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection
 
 from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.prediction_layers import N_PREDICTION_LAYERS, n_all_layers
 from quantizer.architectures.shapes import head_size, n_feed_forward
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import GeneratedTensor
@@ -18,6 +19,7 @@ __all__ = [
     "EXPERTS",
     "LAYER_NORM",
     "LONG_ROPE",
+    "PREDICTION_ROW",
     "RMS_NORM",
     "ROPE",
     "ROTATED",
@@ -195,7 +197,7 @@ def number(*names: str) -> Callable[[Config], Value]:
 
 
 SIZES = (
-    Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
+    Hyperparameter("block_count", "u32", n_all_layers),
     Hyperparameter("context_length", "u32", integer("max_position_embeddings")),
     Hyperparameter("embedding_length", "u32", integer("hidden_size")),
     Hyperparameter("feed_forward_length", "u32", n_feed_forward),
@@ -212,6 +214,9 @@ LAYER_NORM = (
     Hyperparameter(
         "attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_eps", "norm_epsilon")
     ),
+)
+PREDICTION_ROW = (
+    Hyperparameter("nextn_predict_layers", "u32", lambda config: config.optional_integer(N_PREDICTION_LAYERS) or None),
 )
 VOCABULARY = (Hyperparameter("vocab_size", "u32", integer("vocab_size")),)
 ROTATED = (Hyperparameter("rope.dimension_count", "u32", head_size),)

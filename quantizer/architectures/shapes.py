@@ -27,6 +27,7 @@ __all__ = [
     "HEAD_NORMS",
     "NUMBERED_EXPERTS",
     "POST_NORMS",
+    "PREDICTION",
     "PRE_NORMS",
     "QKV_BIASES",
     "Dimensions",
@@ -169,6 +170,7 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_projected": lambda config: config.section("language").integer("hidden_size"),
     "n_patch": lambda config: config.integer("patch_size"),
     "n_patches": lambda config: n_patches_per_side(config) ** 2,
+    "2 n_embd": lambda config: 2 * config.integer("hidden_size"),
 }
 
 PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}
@@ -246,6 +248,12 @@ def _ups(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
     return StackedTensor(name, tuple(matrix.rows(matrix.shape[1] // 2, matrix.shape[1]) for matrix in matrices(tensor)))
 
 
+# what the layer that predicts one token further has beside those of another
+PREDICTION: Dimensions = {
+    "nextn.eh_proj.weight": ("2 n_embd", "n_embd"),
+    "nextn.enorm.weight": ("n_embd",),
+    "nextn.hnorm.weight": ("n_embd",),
+}
 NUMBERED_EXPERTS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
 FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
     ".experts.gate_up_proj": {".experts.gate_proj.weight": _gates, ".experts.up_proj.weight": _ups},

@@ -15,6 +15,7 @@ from typing import Any
 
 from quantizer.architectures import Architecture, find_architecture, needed_tensors
 from quantizer.architectures.architecture import Hyperparameter
+from quantizer.architectures.prediction_layers import n_all_layers
 from quantizer.architectures.projectors import projector_for
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
@@ -46,7 +47,7 @@ def open_checkpoint(
     with what cannot be converted, UsageError for a head without a `base` and for another model with one.
     """
     checkpoint = unpack_checkpoint(read_checkpoint(folder, pending))
-    architecture, config = find_architecture(checkpoint.config)
+    architecture, config = find_architecture(checkpoint.config, checkpoint.tensors)
     if base and not architecture.is_draft_head:
         raise UsageError(f"{folder.name} is no adapter and no draft head: --base is for those.", "Leave --base out.")
     target = read_target(base) if architecture.is_draft_head else None
@@ -96,7 +97,7 @@ def _shape(config: Config, architecture: Architecture) -> ModelShape:
     if n_heads and n_heads % n_kv_heads:
         raise CheckpointError(f"{n_heads} attention heads cannot share {n_kv_heads}.", "Check config.json.")
     n_experts = config.optional_integer("num_local_experts", "num_experts", "n_routed_experts") or 0
-    return ModelShape(architecture.gguf_name, config.integer("num_hidden_layers"), n_heads, n_kv_heads, n_experts)
+    return ModelShape(architecture.gguf_name, n_all_layers(config), n_heads, n_kv_heads, n_experts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from quantizer.architectures import Architecture, generated_tensors, needed_tensors
+from quantizer.architectures.prediction_layers import n_all_layers, usual_name
 from quantizer.architectures.shapes import Stack, resolve_shapes
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import check_stored
@@ -36,6 +37,7 @@ __all__ = ["map_tensors"]
 
 # what the language model of one that also sees has in its names
 _LANGUAGE_MODEL = "language_model."
+_PREDICTION_KINDS = "NEXTN_"  # beginning of gguf's names for what only the layer that predicts further has
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 
 _Origin: TypeAlias = FileTensor | ExtendedTensor | MappedTensor | RearrangedTensor | StackedTensor | TransposedTensor
@@ -86,9 +88,11 @@ def _without_ignored(
         name = name.removeprefix(architecture.prefix)
         for pattern, new in architecture.renames.items():
             name = re.sub(pattern, new, name)
+        if architecture.keeps_prediction_layer:
+            name = usual_name(name, config.integer("num_hidden_layers"))
         is_tower = name.removeprefix("model.").startswith(architecture.skipped_modules)
         is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
-        is_later = architecture.leaves_later_layers and _layer(name) >= config.integer("num_hidden_layers")
+        is_later = architecture.leaves_later_layers and _layer(name) >= n_all_layers(config)
         if not (is_tower or is_computed or is_later or name.startswith(architecture.unused)):
             if name not in architecture.number_maps:
                 check_stored(tensor)
@@ -148,10 +152,15 @@ def _name_map(architecture: Architecture, config: Config) -> dict[str, tuple[str
     # its constructor changes a table of its class, so it gets a copy
     private = type("PrivateNameMap", (gguf.TensorNameMap,), {"block_mappings_cfg": table})
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    known = private(by_name[architecture.names_of or architecture.gguf_name], n_layers).mapping
+    n_all = n_all_layers(config)
+    known = private(by_name[architecture.names_of or architecture.gguf_name], n_all).mapping
     names = {name: (kind.name, new_name) for name, (kind, new_name) in known.items()}
+    for kind, found in table.items():  # gguf lists those of prediction for some architectures only
+        if kind.name.startswith(_PREDICTION_KINDS):
+            new_names = {i: gguf.TENSOR_NAMES[kind].format(bid=i) for i in range(n_layers, n_all)}
+            names |= {name.format(bid=i): (kind.name, new) for i, new in new_names.items() for name in found}
     for name, new_name in architecture.own_names.items():
-        for layer in range(n_layers if "{bid}" in new_name else 1):
+        for layer in range(n_all if "{bid}" in new_name else 1):
             names[name.format(bid=layer)] = (new_name, new_name.format(bid=layer))
     return names
 

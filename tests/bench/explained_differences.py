@@ -73,6 +73,7 @@ _EXPLAINED = (
         ("gemma3",),
     ),
     _Explained(r"general\.size_label", r"'321K' for '320K'|'191K' for '190K'", "follows from those rows", ("gemma3",)),
+    _Explained("nextn_predict_layers", "nothing for 0", "written where there is such a layer", ("glm4moe",)),
     _Explained(
         r"token_embd\.weight|general\.size_label",
         r"F32 64×272 for F32 64×264|'451K' for '450K'",

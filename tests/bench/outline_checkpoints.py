@@ -30,12 +30,15 @@ _LAYER = re.compile(r"\b(?:layers?|h|blocks?)\.(\d+)\.")
 
 def outline(folder: Path) -> dict[str, Any]:
     """The outline of one checkpoint."""
-    config = _shortened(json.loads((folder / "config.json").read_text()))
-    architecture, settings = find_architecture(config)
+    whole = json.loads((folder / "config.json").read_text())
+    config = _shortened(whole)
+    counts = [find_architecture(settings)[1].integer("num_hidden_layers") for settings in (whole, config)]
+    tensors = _tensors(folder / "model.safetensors", *counts)
+    architecture, settings = find_architecture(config, tensors)
     rows = {row.key: row.read(settings) for row in architecture.hyperparameters}
     return {
         "config": config,
-        "tensors": _tensors(folder / "model.safetensors", settings.integer("num_hidden_layers")),
+        "tensors": tensors,
         "metadata": {key: value for key, value in rows.items() if value is not None},
     }
 
@@ -101,12 +104,20 @@ def _n_kinds(config: dict[str, Any]) -> int:
     return 1 + int(n_dense or config.get("attn_layer_offset", config.get("interleave_moe_layer_step", 1) - 1))
 
 
-def _tensors(path: Path, n_layers: int) -> dict[str, list[int]]:
+def _tensors(path: Path, n_layers: int, n_left: int) -> dict[str, list[int]]:
+    """The shapes of the first layers, and of those behind the last, which then follow the first."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     header.pop("__metadata__")
-    layers = {name: _LAYER.search(name) for name in header}
-    return {name: header[name]["shape"] for name, layer in layers.items() if not layer or int(layer[1]) < n_layers}
+    kept: dict[str, list[int]] = {}
+    for name, row in header.items():
+        layer = _LAYER.search(name)
+        number = int(layer[1]) if layer else 0
+        if layer and number >= n_layers:
+            name = f"{name[: layer.start(1)]}{number - n_layers + n_left}{name[layer.end(1) :]}"
+        if number < n_left or number >= n_layers:
+            kept[name] = row["shape"]
+    return kept
 
 
 def main() -> None:

@@ -205,6 +205,8 @@ _GEMMA_4_EXPERTS = (
         "moe_intermediate_size": 48,
     }
 )
+_SHARED = {"shared_expert_intermediate_size": 80}
+_FURTHER, _NO_FURTHER = {"mtp_num_hidden_layers": 1}, {"num_nextn_predict_layers": 0}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -231,6 +233,10 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35moe-fused": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "qwen3next": ("Qwen3NextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
     "qwen3next-fused": ("Qwen3NextConfig", _LINEAR | _EXPERTS | {"shared_expert_intermediate_size": 80}),
+    "qwen35-predicting": ("Qwen3_5TextConfig", _LINEAR | _FURTHER),
+    "qwen35moe-predicting": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | _SHARED | _FURTHER),
+    "qwen35moe-predicting-fused": ("Qwen3_5MoeTextConfig", _LINEAR | _EXPERTS | _SHARED | _FURTHER),
+    "qwen3next-predicting": ("Qwen3NextConfig", _LINEAR | _EXPERTS | _SHARED | _FURTHER),
     "qwen2vl": ("Qwen2VLTextConfig", _DIVIDED | {"rms_norm_eps": 1e-6}),
     "qwen25vl": ("Qwen2_5_VLTextConfig", _DIVIDED | {"rms_norm_eps": 1e-6, "tie_word_embeddings": True}),
     "qwen3vl": ("Qwen3VLTextConfig", _DIVIDED | {"head_dim": 16}),
@@ -313,8 +319,9 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-mamba": ("FalconMambaConfig", {"state_size": 8, "time_step_rank": 6, "intermediate_size": 128}),
     "glm": ("GlmConfig", {"head_dim": 16}),
     "glm-yarn": ("GlmConfig", {"head_dim": 16, "attention_bias": False, "rope_parameters": _YARN}),
-    "glm4moe": ("Glm4MoeConfig", _ROUTED | _GROUPS | {"attention_bias": True, "use_qk_norm": True}),
-    "glm4moe-fused": ("Glm4MoeConfig", _ROUTED | {"first_k_dense_replace": 2, "n_shared_experts": 2}),
+    "glm4moe": ("Glm4MoeConfig", _ROUTED | _GROUPS | {"attention_bias": True, "use_qk_norm": True} | _NO_FURTHER),
+    "glm4moe-fused": ("Glm4MoeConfig", _ROUTED | {"first_k_dense_replace": 2, "n_shared_experts": 2} | _NO_FURTHER),
+    "glm4moe-predicting": ("Glm4MoeConfig", _ROUTED | {"attention_bias": True, "use_qk_norm": True}),
     "solar-open": ("SolarOpenConfig", _ROUTED | {"rope_parameters": _YARN}),
     "glm4moe-lite": ("Glm4MoeLiteConfig", _FLASH | {"routed_scaling_factor": 1.8}),
     "glm4moe-lite-fused": ("Glm4MoeLiteConfig", _FLASH | _GROUPS),
@@ -357,6 +364,12 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
 _PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM"}
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
+# those with a layer that predicts one token further; what it has outside of a usual layer, by whether it is GLM's
+_PREDICTING = "-predicting"
+_PREDICTION_NAMES = {
+    False: ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
+    True: ("eh_proj", "enorm", "hnorm", "shared_head.norm"),
+}
 # those in which an activation that llama.cpp rounds would grow from layer to layer: what each layer adds is small
 _CALM = ("gemma3n", "gemma4")
 _CALMED = 0.2
@@ -500,6 +513,8 @@ def write(name: str, folder: Path) -> None:
     if name in _PUBLISHED_AS:
         saved = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
+    if _PREDICTING in name:
+        _add_prediction_layer(folder / "model.safetensors")
     if name == "qwen3vlmoe":
         _turn_experts(folder / "model.safetensors")
     processor, markers = _PICTURES.get(name, ({}, ()))
@@ -515,6 +530,22 @@ def _marked(tokens: dict[str, Any], markers: tuple[str, ...]) -> dict[str, Any]:
     first = 1 + added[-1]["id"]
     more = [added[-1] | {"id": first + i, "content": marker} for i, marker in enumerate(markers)]
     return tokens | {"added_tokens": [*added, *more]}
+
+
+def _add_prediction_layer(path: Path) -> None:
+    """Add a layer that predicts one token further, which transformers drops; its shapes are those of the last layer."""
+    tensors, random = load_file(path), torch.Generator().manual_seed(11)
+    n_layers, width = _PLAIN["num_hidden_layers"], _PLAIN["hidden_size"]
+    last, is_glm = f"model.layers.{n_layers - 1}.", path.parent.name.startswith("glm")
+    of_layer = f"model.layers.{n_layers}." if is_glm else "mtp.layers.0."
+    outside = f"model.layers.{n_layers}." if is_glm else "mtp."
+    names = _PREDICTION_NAMES[is_glm]
+    shapes = {name.replace(last, of_layer): values.shape for name, values in tensors.items() if last in name}
+    shapes |= {f"{outside}{name}.weight": (width, 2 * width) if name == names[0] else (width,) for name in names}
+    for name, shape in shapes.items():
+        spread, mean = (0.3, 1.0 if is_glm and "norm" in name else 0.0) if len(shape) == 1 else (0.1, 0.0)
+        tensors[name] = mean + spread * torch.randn(shape, generator=random)
+    save_file(tensors, path, {"format": "pt"})
 
 
 def _turn_experts(path: Path) -> None:

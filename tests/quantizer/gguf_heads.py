@@ -76,11 +76,20 @@ _LINEAR_ATTENTION: Shapes = {
     "ssm_norm.weight": (N_EMBD // N_HEADS,),
     "ssm_out.weight": (N_EMBD, N_EMBD),
 }
+_FUSED_LINEAR_ATTENTION: Shapes = {
+    **{name: shape for name, shape in _LINEAR_ATTENTION.items() if name not in ("ssm_alpha.weight", "ssm_beta.weight")},
+    "ssm_ba.weight": (2 * N_HEADS, N_EMBD),
+}
+_GATED_EXPERTS: Shapes = {**_PLAIN_EXPERTS, "ffn_gate_inp_shexp.weight": (N_EMBD,)}
 _LAYERS: dict[str, tuple[Shapes, ...]] = {
     "glm4moe": ({**_ATTENTION, **_EXPERTS, "post_attention_norm.weight": (N_EMBD,)},) * 2,
     "deepseek2": ({**_LATENT_ATTENTION, **_EXPERTS, "ffn_norm.weight": (N_EMBD,)},) * 2,
     "hy_v3": ({**_NORMED_ATTENTION, **_PLAIN_EXPERTS, "ffn_norm.weight": (N_EMBD,)},) * 2,
     "qwen35": ({**_LINEAR_ATTENTION, **_DENSE}, *({**_GATED_ATTENTION, **_DENSE},) * 2),
+    "qwen3next": (
+        {**_FUSED_LINEAR_ATTENTION, **_GATED_EXPERTS},
+        *({**_GATED_ATTENTION, **_GATED_EXPERTS},) * 2,
+    ),
 }
 _NOISE = 1.2
 _NOISY = ("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight", "ssm_out.weight")
@@ -166,7 +175,13 @@ def _add_linear_attention(writer: gguf.GGUFWriter) -> None:
     writer.add_ssm_state_size(N_EMBD // N_HEADS)
     writer.add_ssm_time_step_rank(N_HEADS)
     writer.add_ssm_group_count(N_HEADS)
-    writer.add_uint32("qwen35.full_attention_interval", 2)
+    writer.add_uint32(f"{writer.arch}.full_attention_interval", 2)
+
+
+def _add_linear_attention_and_experts(writer: gguf.GGUFWriter) -> None:
+    _add_linear_attention(writer)
+    _add_experts(writer)
+    writer.add_expert_shared_feed_forward_length(N_FF_EXPERT)
 
 
 _MORE: dict[str, Callable[[gguf.GGUFWriter], None]] = {
@@ -174,4 +189,5 @@ _MORE: dict[str, Callable[[gguf.GGUFWriter], None]] = {
     "deepseek2": _add_latent_attention,
     "hy_v3": _add_experts,
     "qwen35": _add_linear_attention,
+    "qwen3next": _add_linear_attention_and_experts,
 }

@@ -2,7 +2,7 @@
 
 GLM 4 of 2024: neighbours rotated in half of each head, gate and up in one matrix. GLM 4.5 and 4.6: experts chosen by
 sigmoids with a correction, one of them shared, after dense layers; halves rotated. Solar Open: the same with experts in
-every layer and whole heads rotated.
+every layer and whole heads rotated. GLM 4.5 and 4.6 have a layer that predicts one token further.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
 from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, partly_rotated
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, PREDICTION_ROW, RMS_NORM, partly_rotated
 from quantizer.architectures.shapes import (
     ATTENTION,
     CHOICE_CORRECTION,
@@ -72,11 +72,13 @@ _GLM_4_5 = Architecture(
         *EXPERTS,
         *EXPERT_CHOICE,
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
+        *PREDICTION_ROW,
     ),
     layer_tensors=_layer,
     splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
     stacks=NUMBERED_EXPERTS,
     leaves_later_layers=True,
+    keeps_prediction_layer=True,
     defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
     assumed={**_SILU, "scoring_func": lambda _config: "sigmoid"},
 )
@@ -95,6 +97,7 @@ GLM = (
             Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
         ),
         leaves_later_layers=False,
+        keeps_prediction_layer=False,
         defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 0, "norm_topk_prob": True, "rope_theta": 1e6},
         assumed={
             **_GLM_4_5.assumed,

@@ -1,5 +1,6 @@
 """Qwen 2 and 3, dense and with experts; Qwen 3-Next and 3.5, where three of four layers have a state instead of
-attention, in heads that share keys. Next stores its projections head by head of keys, 3.5 by what they are.
+attention, in heads that share keys. Next stores its projections head by head of keys, 3.5 by what they are. Both have
+a layer of attention that predicts one token further.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, partly_rotated, rotation_sections
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    PREDICTION_ROW,
+    RMS_NORM,
+    integer,
+    partly_rotated,
+    rotation_sections,
+)
+from quantizer.architectures.prediction_layers import n_all_layers
 from quantizer.architectures.shapes import (
     ATTENTION,
     DIMENSIONS,
@@ -119,9 +129,11 @@ _STATE: Dimensions = {
 
 
 def _has_state(config: Config, i: int) -> bool:
-    """Return whether layer `i` has a state; by default every fourth attends."""
+    """Return whether layer `i` has a state; by default every fourth attends, as one does that predicts further."""
     kinds = config.values.get("layer_types")
     n_layers = config.integer("num_hidden_layers")
+    if i >= n_layers:
+        return False
     if kinds is None:
         return (i + 1) % (config.optional_integer("full_attention_interval") or 4) != 0
     if not isinstance(kinds, list) or len(kinds) != n_layers or set(kinds) - {"linear_attention", "full_attention"}:
@@ -134,7 +146,7 @@ def _layer(feed_forward: Dimensions, state: Dimensions = _STATE) -> LayerTensors
 
 
 def _recurrent(config: Config) -> Value:
-    return [_has_state(config, i) for i in range(config.integer("num_hidden_layers"))]
+    return [_has_state(config, i) for i in range(n_all_layers(config))]
 
 
 def _parts_of_heads(first: int, last: int) -> RowOrder:
@@ -175,6 +187,10 @@ def _tiled(rows_per_head: Callable[[Config], int]) -> RowOrder:
     return order
 
 
+_NORM_KINDS = (
+    *("ATTN_NORM", "ATTN_POST_NORM", "ATTN_Q_NORM", "ATTN_K_NORM", "OUTPUT_NORM"),
+    *("NEXTN_ENORM", "NEXTN_HNORM", "NEXTN_SHARED_HEAD_NORM"),
+)
 _BY_HEAD = _tiled(lambda _config: 1)
 _BY_WIDTH = _tiled(lambda config: config.integer("linear_value_head_dim"))
 
@@ -195,6 +211,7 @@ _QWEN35 = Architecture(
         Hyperparameter("ssm.group_count", "u32", integer("linear_num_key_heads")),
         Hyperparameter("ssm.time_step_rank", "u32", integer("linear_num_value_heads")),
         Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_linear_values"]),
+        *PREDICTION_ROW,
     ),
     layer_tensors=_layer(GATED_FEED_FORWARD),
     row_orders={
@@ -203,13 +220,14 @@ _QWEN35 = Architecture(
     },
     column_orders={"SSM_OUT": _BY_WIDTH},
     value_maps={
-        **dict.fromkeys(("ATTN_NORM", "ATTN_POST_NORM", "ATTN_Q_NORM", "ATTN_K_NORM", "OUTPUT_NORM"), plus_one),
+        **dict.fromkeys(_NORM_KINDS, plus_one),
         "SSM_A": negative_exponential,
     },
     reshaped=("SSM_CONV1D",),
     splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
-    # layers that guess ahead stay behind as well
-    skipped_modules=("visual.", "mtp."),
+    skipped_modules=("visual.",),
+    leaves_later_layers=True,
+    keeps_prediction_layer=True,
     assumed={
         "hidden_act": lambda _config: "silu",
         "attention_bias": lambda _config: False,

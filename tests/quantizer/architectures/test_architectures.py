@@ -34,7 +34,7 @@ def headers(outline: dict[str, Any]) -> dict[str, FileTensor]:
 
 
 def converted(outline: dict[str, Any]) -> dict[str, SourceTensor]:
-    architecture, config = find_architecture(outline["config"])
+    architecture, config = find_architecture(outline["config"], outline["tensors"])
     return map_tensors(headers(outline), config, architecture)
 
 
@@ -50,21 +50,21 @@ def test_every_class_of_the_table_has_an_outline() -> None:
 
 @pytest.mark.parametrize("name", OUTLINES)
 def test_settings_become_the_metadata_that_was_proven(name: str) -> None:
-    architecture, config = find_architecture(OUTLINES[name]["config"])
+    architecture, config = find_architecture(OUTLINES[name]["config"], OUTLINES[name]["tensors"])
     rows = {row.key: row.read(config) for row in architecture.hyperparameters}
     assert {key: value for key, value in rows.items() if value is not None} == OUTLINES[name]["metadata"]
 
 
 @pytest.mark.parametrize("name", OUTLINES)
 def test_every_value_can_be_written_as_the_type_of_its_row(name: str) -> None:
-    architecture, config = find_architecture(OUTLINES[name]["config"])
+    architecture, config = find_architecture(OUTLINES[name]["config"], OUTLINES[name]["tensors"])
     values = [(row.type_name, row.read(config)) for row in architecture.hyperparameters]
     assert all(encode_entry("key", value, kind).payload for kind, value in values if value is not None)
 
 
 @pytest.mark.parametrize("name", OUTLINES)
 def test_every_tensor_finds_its_place_and_none_is_missing(name: str) -> None:
-    architecture, config = find_architecture(OUTLINES[name]["config"])
+    architecture, config = find_architecture(OUTLINES[name]["config"], OUTLINES[name]["tensors"])
     tensors = converted(OUTLINES[name])
     assert set(needed_tensors(architecture, config)) <= set(tensors)
     assert all(tensor.name == new_name for new_name, tensor in tensors.items())
@@ -126,12 +126,44 @@ def test_a_tensor_of_more_dimensions_than_a_gguf_has_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "later"), [("deepseek3", "model.layers.7.eh_proj.weight"), ("qwen35-seeing", "mtp.fc.weight")]
+    ("name", "later"),
+    [
+        ("deepseek3", ["model.layers.7.eh_proj.weight"]),
+        ("qwen35-seeing", ["mtp.fc.weight", "mtp.layers.0.mlp.up_proj.weight", "mtp.layers.1.mlp.up_proj.weight"]),
+        ("glm4moe", ["model.layers.2.eh_proj.weight", "model.layers.3.eh_proj.weight"]),
+    ],
 )
-def test_layers_that_guess_ahead_stay_behind(name: str, later: str) -> None:
+def test_layers_that_predict_further_stay_behind_where_llama_cpp_runs_none(name: str, later: list[str]) -> None:
     outline = OUTLINES[name]
-    tensors = outline["tensors"] | {later: [64, 128]}
+    tensors = outline["tensors"] | {key: [64, 128] for key in later}
     assert set(converted(outline | {"tensors": tensors})) == set(converted(outline))
+
+
+@pytest.mark.parametrize("name", [name for name in OUTLINES if "-predicting" in name])
+def test_one_layer_that_predicts_further_is_the_last_of_the_file(name: str) -> None:
+    outline = OUTLINES[name]
+    tensors = converted(outline)
+    n_layers = outline["metadata"]["block_count"]
+    assert {"nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", "attn_q", "attn_output"} <= {
+        key.removeprefix(f"blk.{n_layers - 1}.").removesuffix(".weight") for key in tensors
+    }
+    assert f"blk.{n_layers}.attn_norm.weight" not in tensors
+    assert outline["metadata"]["nextn_predict_layers"] == 1
+
+
+def test_a_layer_that_predicts_further_and_lacks_a_tensor_is_noticed() -> None:
+    outline = OUTLINES["qwen35-predicting"]
+    rest = {name: shape for name, shape in outline["tensors"].items() if name != "mtp.pre_fc_norm_hidden.weight"}
+    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, blk\.\d\.nextn\.hnorm\.weight"):
+        converted(outline | {"tensors": rest})
+
+
+def test_config_json_alone_says_whether_a_layer_predicts_further() -> None:
+    for name, suffix in (("qwen35", "nextn.enorm.weight"), ("glm4moe", "nextn.enorm.weight")):
+        with_layer = set(needed_tensors(*find_architecture(OUTLINES[f"{name}-predicting"]["config"])))
+        without = set(needed_tensors(*find_architecture(OUTLINES[name]["config"])))
+        assert any(tensor.endswith(suffix) for tensor in with_layer - without)
+        assert not any(tensor.endswith(suffix) for tensor in without)
 
 
 def test_a_fused_tensor_of_other_heads_is_refused() -> None:
@@ -339,7 +371,7 @@ def test_the_language_model_of_a_nested_config_counts() -> None:
     ],
 )
 def test_a_config_decides_between_the_names_that_llama_cpp_has_for_a_class(name: str, expected: str) -> None:
-    architecture, _ = find_architecture(OUTLINES[name]["config"])
+    architecture, _ = find_architecture(OUTLINES[name]["config"], OUTLINES[name]["tensors"])
     assert architecture.gguf_name == expected
 
 

@@ -20,7 +20,7 @@ SAME = 1e-3  # logits that differ by their last bits only
 WAYS = ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_begin", "saved_and_restored"]
 
 
-@pytest.fixture(scope="module", params=["glm4moe", "deepseek2", "hy_v3", "qwen35"])
+@pytest.fixture(scope="module", params=["glm4moe", "deepseek2", "hy_v3", "qwen35", "qwen3next"])
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = predicting_model(tmp_path_factory.mktemp("head") / "m.gguf", request.param)
     run = subprocess.run(

@@ -16,7 +16,9 @@ def found(path: Path) -> int | None:
     return mtp_layer_bytes(validate_gguf(path))
 
 
-@pytest.mark.parametrize(("architecture", "index"), [("glm4moe", 1), ("deepseek2", 1), ("hy_v3", 1), ("qwen35", 2)])
+@pytest.mark.parametrize(
+    ("architecture", "index"), [("glm4moe", 1), ("deepseek2", 1), ("hy_v3", 1), ("qwen35", 2), ("qwen3next", 2)]
+)
 def test_a_layer_costs_its_own_bytes_and_those_of_the_output_matrix(
     tmp_path: Path, architecture: str, index: int
 ) -> None:
