@@ -29,13 +29,13 @@ __all__ = ["check_removable", "layers_to_remove", "matrix_without_layers", "n_la
 # decides about experts, positions, inputs or the scale of the residual.
 # fmt: off
 _REMOVABLE = frozenset([
-    "apertus", "arcee", "bailingmoe", "bailingmoe2", "bitnet", "cohere2", "command-r", "deci", "deepseek",
-    "deepseek2", "dots1", "ernie4_5", "exaone", "exaone4", "falcon", "falcon-h1", "gemma", "gemma2", "gemma3",
-    "glm4", "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitehybrid", "granitemoe", "hunyuan-dense",
-    "hunyuan-moe", "internlm2", "jamba", "lfm2", "lfm2moe", "llama", "mamba", "mamba2", "mistral3", "nemotron",
-    "nemotron_h", "nemotron_h_moe", "olmo", "olmo2", "olmoe", "openelm", "orion", "phi2", "phi3", "phimoe", "plm",
-    "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "seed_oss", "stablelm",
-    "starcoder2", "xverse",
+    "apertus", "arcee", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "cohere2", "command-r", "dbrx", "deci",
+    "deepseek", "deepseek2", "dots1", "ernie4_5", "exaone", "exaone4", "falcon", "falcon-h1", "gemma", "gemma2",
+    "gemma3", "glm4", "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitehybrid", "granitemoe",
+    "hunyuan-dense", "hunyuan-moe", "internlm2", "jamba", "lfm2", "lfm2moe", "llama", "mamba", "mamba2", "mistral3",
+    "mpt", "nemotron", "nemotron_h", "nemotron_h_moe", "olmo", "olmo2", "olmoe", "openelm", "orion", "phi2", "phi3",
+    "phimoe", "plm", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
+    "seed_oss", "stablelm", "starcoder", "starcoder2", "xverse",
 ])
 # fmt: on
 # Depths by which llama.cpp takes a model for one that it computes in another way.
