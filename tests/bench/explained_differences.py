@@ -73,6 +73,10 @@ _EXPLAINED = (
         ("gemma3",),
     ),
     _Explained(r"general\.size_label", r"'321K' for '320K'|'191K' for '190K'", "follows from those rows", ("gemma3",)),
+    _Explained("attention.causal", "False for nothing", "theirs leaves it to a flag of the runtime", ("llama-embed",)),
+    _Explained(
+        "pooling_type", r"\d for nothing", "theirs reads modules.json for other classes only", ("llama", "llama-embed")
+    ),
     _Explained("nextn_predict_layers", "nothing for 0", "written where there is such a layer", ("glm4moe",)),
     _Explained(
         r"token_embd\.weight|general\.size_label",
@@ -96,6 +100,7 @@ _EXPLAINED = (
 )
 # pattern of llama.cpp's error -> why it refuses a checkpoint that is converted here
 _REFUSALS = {
+    r"Model MistralModel is not supported": "their table has the body of Llama only",
     r"Model \w+ForMaskedLM is not supported": "their table has no such head; what lies before it is converted",
     r"KeyError: '(rotary_pct|n_positions)'": "theirs wants a setting that transformers 5 does not write",
     r"ValueError: (Unprocessed experts: |Can not map tensor )'?\[?'?model\.layers.*experts.*": (

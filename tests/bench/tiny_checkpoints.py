@@ -260,6 +260,9 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("Phi3Config", {"sliding_window": None}),
     "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
     "phi-partial": ("Phi3Config", {"partial_rotary_factor": 0.75, "sliding_window": None, "tie_word_embeddings": True}),
+    "granite-plain": ("GraniteConfig", {}),
+    "olmo": ("OlmoConfig", {"clip_qkv": 0.5}),
+    "olmo-plain": ("OlmoConfig", {"clip_qkv": None, "tie_word_embeddings": True}),
     "olmo2": ("Olmo2Config", {}),
     "olmo3": ("Olmo3Config", {"sliding_window": 40}),
     "starcoder2": ("Starcoder2Config", {"sliding_window": None}),
@@ -361,7 +364,7 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dbrx": ("DbrxConfig", _UNSHARED | _DBRX),
 }
 # those that were published before transformers had their class, under another name
-_PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM"}
+_PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM", "llama-both-sides": "LlamaBidirectionalModel"}
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
 # those with a layer that predicts one token further; what it has outside of a usual layer, by whether it is GLM's
@@ -389,6 +392,8 @@ _T5 = {"d_ff": 96, "intermediate_size": None, "d_kv": 32, "decoder_start_token_i
 }
 _UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 _MEAN_RANKER = {"num_labels": 2, "classifier_pooling": "mean"}
+_MISTRAL_BODY = {"num_key_value_heads": 2, "head_dim": 32, "sliding_window": None}
+_BOTH_SIDES = {"num_key_value_heads": 2, "mask_token_id": 259, "bos_token_id": 258, "eos_token_id": 260}
 _GEMMA_EMBEDDING = _GEMMA | {"use_bidirectional_attention": True, "num_hidden_layers": 10, "num_key_value_heads": 2}
 # the widths between the linear modules behind the pooling of these
 _DENSE_WIDTHS = {"gemma-embedding": (64, 96, 64)}
@@ -423,6 +428,9 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "eurobert-masked": ("EuroBertForMaskedLM", {}, roberta, "lasttoken"),
     "gemma-embedding": ("Gemma3TextModel", _GEMMA_EMBEDDING, _byte_pairs, "mean"),
     "gemma-embedding-plain": ("Gemma3TextModel", _GEMMA_EMBEDDING, _byte_pairs, "mean"),
+    "llama-body": ("LlamaModel", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
+    "mistral-body": ("MistralModel", _MISTRAL_BODY, _byte_pairs, "lasttoken"),
+    "llama-both-sides": ("EuroBertModel", _BOTH_SIDES, _byte_pairs, "mean"),
     "qwen2-body": ("Qwen2Model", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
     "qwen3-body": ("Qwen3Model", {"num_key_value_heads": 2, "head_dim": 32}, _byte_pairs, "lasttoken"),
 }
@@ -510,9 +518,7 @@ def write(name: str, folder: Path) -> None:
         config = getattr(transformers, SEEING[name])(text_config=config, **named, **_WHOLE.get(name, {}))
         kind = transformers.AutoModelForImageTextToText
     _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
-    if name in _PUBLISHED_AS:
-        saved = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
+    _set_published_class(name, folder)
     if _PREDICTING in name:
         _add_prediction_layer(folder / "model.safetensors")
     if name == "qwen3vlmoe":
@@ -530,6 +536,12 @@ def _marked(tokens: dict[str, Any], markers: tuple[str, ...]) -> dict[str, Any]:
     first = 1 + added[-1]["id"]
     more = [added[-1] | {"id": first + i, "content": marker} for i, marker in enumerate(markers)]
     return tokens | {"added_tokens": [*added, *more]}
+
+
+def _set_published_class(name: str, folder: Path) -> None:
+    if name in _PUBLISHED_AS:
+        saved = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
 
 
 def _add_prediction_layer(path: Path) -> None:
@@ -567,6 +579,7 @@ def write_encoder(name: str, folder: Path) -> None:
     }
     # with sharper weights for those that rank, or all documents would score alike
     _save(lambda: kind(kind.config_class(**(own | changes))), folder, 0.08 if pooling else 0.25)
+    _set_published_class(name, folder)
     write_tokenizer(folder, *tokenizer_files())
     if pooling:
         (folder / "1_Pooling").mkdir(exist_ok=True)

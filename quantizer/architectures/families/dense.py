@@ -2,11 +2,12 @@
 
 Apertus: an activation with numbers of its own in each layer, which llama.cpp has in the metadata. Command R and R7B:
 attention and feed-forward side by side after one norm, the logits scaled. GLM 4: four norms per layer, gate and up in
-one matrix, half of each head rotated. InternLM 2: queries, keys and values in one matrix, group by group. Jais 2: layer
-norms and biases everywhere, a feed-forward without a gate. OLMo 2 and 3: norms after attention and feed-forward, and of
-whole queries and keys. Phi 3 and 4: matrices fused as they are stored, positions scaled by longrope. Seed-OSS: biases
-of queries, keys and values. StableLM 2: layer norms with biases, a quarter of each head rotated; the 12B normalises its
-heads one by one. StarCoder 2: layer norms and biases everywhere, a feed-forward without a gate.
+one matrix, half of each head rotated. InternLM 2: queries, keys and values in one matrix, group by group. Jais 2:
+layer norms and biases everywhere, a feed-forward without a gate. OLMo: norms without weights, queries, keys and values
+clipped. OLMo 2 and 3: norms after attention and feed-forward, and of whole queries and keys. Phi 3 and 4: matrices
+fused as they are stored, positions scaled by longrope. Seed-OSS: biases of queries, keys and values. StableLM 2: layer
+norms with biases, a quarter of each head rotated; the 12B normalises its heads one by one. StarCoder 2: layer norms
+and biases everywhere, a feed-forward without a gate.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from quantizer.architectures.metadata_rows import (
     kind_of,
     llama3_factors,
     long_factors,
+    number,
     partly_rotated,
     windows_but_every,
 )
@@ -43,10 +45,18 @@ from quantizer.architectures.shapes import (
     Stack,
     attention_biases,
     biases,
+    decoder,
     decoder_with_bias,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import grouped_keys, grouped_queries, grouped_values, rows_in
+from quantizer.convert.derived_tensors import (
+    grouped_keys,
+    grouped_queries,
+    grouped_values,
+    rows_in,
+    unpermute_keys,
+    unpermute_queries,
+)
 
 __all__ = ["DENSE"]
 
@@ -74,6 +84,21 @@ _INTERNLM = Architecture(
     assumed={"hidden_act": lambda _config: "silu", "bias": lambda _config: False},
 )
 
+
+_OLMO = Architecture(
+    hf_classes=("OlmoForCausalLM",),
+    gguf_name="olmo",
+    hyperparameters=(
+        *DECODER,
+        # of all its norms, which have no weights either
+        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda _config: 1e-5),
+        Hyperparameter("attention.clamp_kqv", "f32", number("clip_qkv")),
+    ),
+    model_tensors=lambda config: {name: size for name, size in decoder(config).items() if name != "output_norm.weight"},
+    layer_tensors={**ATTENTION, **GATED_FEED_FORWARD},
+    row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
+    assumed={"hidden_act": lambda _config: "silu", "attention_bias": lambda _config: False},
+)
 
 _OLMO_2 = Architecture(
     hf_classes=("Olmo2ForCausalLM",),
@@ -265,6 +290,7 @@ _APERTUS = Architecture(
 
 DENSE = (
     _PHI,
+    _OLMO,
     _OLMO_2,
     _OLMO_3,
     _STARCODER,

@@ -30,9 +30,7 @@ __all__ = ["GRANITE"]
 
 _PLAIN = next(entry for entry in LLAMA_LIKE if entry.gguf_name == "granite")
 _ASSUMED = {"hidden_act": lambda _config: "silu"}
-_DEFAULTS = dict.fromkeys(
-    ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0
-)
+_DEFAULTS = _PLAIN.defaults
 _FIRST_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2))
 _SECOND_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2, n_rows))
 

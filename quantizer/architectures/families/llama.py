@@ -1,4 +1,7 @@
-"""Llama and its relatives: rotated by neighbours in llama.cpp, by halves in transformers, so q and k are reordered."""
+"""Llama and its relatives: rotated by neighbours in llama.cpp, by halves in transformers, so q and k are reordered.
+
+Their bodies turn texts into vectors, one of them (Llama Embed Nemotron) without a causal mask.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from quantizer.architectures.shapes import (
     GATED_FEED_FORWARD,
     NUMBERED_EXPERTS,
     PRE_NORMS,
+    decoder,
 )
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 
@@ -40,8 +44,22 @@ _LLAMA = Architecture(
     assumed={"hidden_act": lambda _config: "silu"},
 )
 
+_LLAMA_BODY = replace(
+    _LLAMA,
+    hf_classes=("LlamaModel", "MistralModel"),
+    model_tensors=lambda config: {name: size for name, size in decoder(config).items() if name != "output.weight"},
+    renames={r"^(?!model\.)": "model."},
+)
+
 LLAMA_LIKE = (
     replace(_LLAMA, variant=eagle3_variant),
+    _LLAMA_BODY,
+    replace(
+        _LLAMA_BODY,
+        hf_classes=("LlamaBidirectionalModel",),
+        gguf_name="llama-embed",
+        hyperparameters=(*_LLAMA.hyperparameters, Hyperparameter("attention.causal", "bool", lambda _config: False)),
+    ),
     replace(
         _LLAMA,
         hf_classes=("MixtralForCausalLM",),
@@ -60,6 +78,10 @@ LLAMA_LIKE = (
             Hyperparameter("embedding_scale", "f32", number("embedding_multiplier")),
             Hyperparameter("residual_scale", "f32", number("residual_multiplier")),
             Hyperparameter("logit_scale", "f32", number("logits_scaling")),
+        ),
+        # without them llama.cpp would scale by the size of heads
+        defaults=dict.fromkeys(
+            ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0
         ),
     ),
     replace(
