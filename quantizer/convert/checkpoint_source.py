@@ -27,6 +27,7 @@ from quantizer.convert.embedding_modules import EmbeddingModules, read_embedding
 from quantizer.convert.layer_numbers import layer_number_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
+from quantizer.convert.yes_no_ranker import is_named_ranker, is_yes_no_ranker, ranking_entry, yes_no_ranker
 from quantizer.errors import CheckpointError, UsageError
 from quantizer.gguf.header import Header, planned_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
@@ -51,13 +52,19 @@ def open_checkpoint(
     if base and not architecture.is_draft_head:
         raise UsageError(f"{folder.name} is no adapter and no draft head: --base is for those.", "Leave --base out.")
     target = read_target(base) if architecture.is_draft_head else None
+    modules = EmbeddingModules()
+    more: Mapping[str, SourceTensor] = {}
     if target:
         config, vocabulary = target.config_of(config), _Vocabulary(target.tokens, target.vocabulary_of(config))
     else:
         own = read_vocabulary(folder, config)
+        if is_yes_no_ranker(folder, config):
+            ranker = yes_no_ranker(architecture, config, own, checkpoint.tensors)
+            architecture, own, more = ranker.architecture, ranker.vocabulary, ranker.tensors
+        else:
+            modules = read_embedding_modules(folder, config, architecture.dense_modules)
         vocabulary = _Vocabulary([token.text for token in own.tokens], vocabulary_entries(own))
-    modules = read_embedding_modules(folder, config, architecture.dense_modules)
-    tensors = map_tensors({**checkpoint.tensors, **modules.tensors}, config, architecture)
+    tensors = {**map_tensors({**checkpoint.tensors, **modules.tensors}, config, architecture), **more}
     name = folder.resolve().name
     return SourceModel(
         name,
@@ -141,6 +148,8 @@ def config_header(settings: Mapping[str, Any], name: str) -> Header:
     Raises CheckpointError for an architecture that cannot be converted and for settings that make no sense.
     """
     architecture, config = find_architecture(dict(settings))
+    if is_named_ranker(name, config):
+        architecture = ranking_entry(architecture)
     tensors = [
         _tensor(tensor_name, shape, architecture.gguf_name)
         for tensor_name, shape in needed_tensors(architecture, config).items()

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from quantizer.convert.yes_no_ranker import PROMPT
+
 LIMIT = 2e-3
 _LENGTHS = (1, 7, 40, 96)
 _FIRST_WORD_ID = 5  # those before are special in every tokenizer of the tiny checkpoints
@@ -55,6 +57,21 @@ def pooling_of(checkpoint: Path) -> int:
     return {"mean": _MEAN, "cls": _FIRST, "lasttoken": _LAST}[mode]
 
 
+def answer_scores(checkpoint: Path, documents: list[str]) -> np.ndarray:
+    """The share of yes in the answers yes and no for each document, shape [n_documents]."""
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    answers = [tokenizer.token_to_id(word) for word in ("yes", "no")]
+    with torch.no_grad():
+        prompts = [PROMPT.replace("{query}", _QUERY).replace("{document}", document) for document in documents]
+        ids = [torch.tensor([tokenizer.encode(prompt, add_special_tokens=False).ids]) for prompt in prompts]
+        return np.array([float(model(prompt).logits[0, -1, answers].softmax(0)[0]) for prompt in ids])
+
+
 def reference_scores(checkpoint: Path, documents: list[str]) -> np.ndarray:
     """The first output for each document, shape [n_documents]."""
     import torch
@@ -83,7 +100,8 @@ def largest_difference(checkpoint: Path, gguf: Path) -> float:
     config = json.loads((checkpoint / "config.json").read_text())
     case = case_for(config)
     if "documents" in case:
-        reference, answer = reference_scores(checkpoint, case["documents"]), through_engine(gguf, case)["scores"]
+        scores = answer_scores if _is_decoder(config) else reference_scores
+        reference, answer = scores(checkpoint, case["documents"]), through_engine(gguf, case)["scores"]
     else:
         reference, answer = reference_vectors(checkpoint, case["inputs"]), through_engine(gguf, case)["vectors"]
     return float(np.abs(reference - np.array(answer)).max() / (reference.max() - reference.min()))
@@ -92,9 +110,13 @@ def largest_difference(checkpoint: Path, gguf: Path) -> float:
 def case_for(config: dict[str, Any]) -> dict[str, Any]:
     """What a model of this config.json is given: documents to rank, or texts of random ids."""
     random = np.random.default_rng(5)
-    if config["architectures"][0].endswith("ForSequenceClassification"):
+    if config["architectures"][0].endswith("ForSequenceClassification") or _is_decoder(config):
         return {"query": _QUERY, "documents": [" ".join(random.choice(_WORDS, 2 + i)) for i in range(_N_DOCUMENTS)]}
     return {"inputs": [random.integers(_FIRST_WORD_ID, config["vocab_size"], n).tolist() for n in _LENGTHS]}
+
+
+def _is_decoder(config: dict[str, Any]) -> bool:
+    return bool(config["architectures"][0].endswith("ForCausalLM"))
 
 
 def main() -> int:

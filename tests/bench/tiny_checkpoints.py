@@ -383,6 +383,15 @@ def _byte_pairs() -> tuple[dict[str, Any], dict[str, Any]]:
     return tokenizer(), tokenizer_config()
 
 
+def _answers() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tokens of bytes, and those of the words that a ranker answers."""
+    kept = tokenizer()
+    first = max(token["id"] for token in kept["added_tokens"]) + 1
+    word = {"special": False, "normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
+    kept["added_tokens"] += [word | {"id": first + i, "content": text} for i, text in enumerate(("no", "yes"))]
+    return kept, tokenizer_config()
+
+
 _ROBERTA = {"max_position_embeddings": 258, "type_vocab_size": 1, "pad_token_id": 1}
 _MODERN = {"local_attention": 16, "pad_token_id": 1, "sep_token_id": 2, "cls_token_id": 0}
 # a head of another width than the embedding divided by their number
@@ -392,6 +401,9 @@ _T5 = {"d_ff": 96, "intermediate_size": None, "d_kv": 32, "decoder_start_token_i
 }
 _UNTIED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 _MEAN_RANKER = {"num_labels": 2, "classifier_pooling": "mean"}
+_RANKS_BY_ANSWER = {"num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024} | {
+    "tie_word_embeddings": True,
+}
 _MISTRAL_BODY = {"num_key_value_heads": 2, "head_dim": 32, "sliding_window": None}
 _BOTH_SIDES = {"num_key_value_heads": 2, "mask_token_id": 259, "bos_token_id": 258, "eos_token_id": 260}
 _GEMMA_EMBEDDING = _GEMMA | {"use_bidirectional_attention": True, "num_hidden_layers": 10, "num_key_value_heads": 2}
@@ -431,6 +443,8 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "llama-body": ("LlamaModel", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
     "mistral-body": ("MistralModel", _MISTRAL_BODY, _byte_pairs, "lasttoken"),
     "llama-both-sides": ("EuroBertModel", _BOTH_SIDES, _byte_pairs, "mean"),
+    "qwen3-reranker": ("Qwen3ForCausalLM", _RANKS_BY_ANSWER, _answers, ""),
+    "qwen3-reranker-untied": ("Qwen3ForCausalLM", _RANKS_BY_ANSWER | {"tie_word_embeddings": False}, _answers, ""),
     "qwen2-body": ("Qwen2Model", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
     "qwen3-body": ("Qwen3Model", {"num_key_value_heads": 2, "head_dim": 32}, _byte_pairs, "lasttoken"),
 }
@@ -577,8 +591,9 @@ def write_encoder(name: str, folder: Path) -> None:
         for key, value in _PLAIN.items()
         if key not in ("num_key_value_heads", "bos_token_id", "eos_token_id")
     }
-    # with sharper weights for those that rank, or all documents would score alike
-    _save(lambda: kind(kind.config_class(**(own | changes))), folder, 0.08 if pooling else 0.25)
+    # with sharper weights for those that rank by a head, or all documents would score alike
+    is_soft = bool(pooling) or class_name.endswith("ForCausalLM")
+    _save(lambda: kind(kind.config_class(**(own | changes))), folder, 0.08 if is_soft else 0.25)
     _set_published_class(name, folder)
     write_tokenizer(folder, *tokenizer_files())
     if pooling:
