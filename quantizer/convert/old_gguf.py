@@ -2,13 +2,15 @@
 
 Experts of Mixtral and Grok that are tensors of their own become one tensor for each layer. Q4_0 whose rows were laid
 out for a certain processor becomes Q4_0. A vocabulary that does not name its pre-tokenizer gets the name that its
-merges identify: fine-tunes add tokens, but no merges. Every change is a warning. Sources: ggml's repack.cpp, which
+merges identify: fine-tunes add tokens, but no merges. DeepSeek's keys and values, which were one matrix, become two, so
+that the cache holds what both are computed of. Every change is a warning. Sources: ggml's repack.cpp, which
 interleaves rows as such files did; the vocabularies that llama.cpp keeps for its tests.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +19,13 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from quantizer.convert.derived_tensors import StackedTensor
-from quantizer.convert.source_model import RenamedTensor, SourceModel, SourceTensor
+from quantizer.convert.source_model import RearrangedTensor, RenamedTensor, SourceModel, SourceTensor
 from quantizer.errors import ModelFileError
 from quantizer.gguf.gguf_reader import ARRAY
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.gguf.tensor_types import INTERLEAVED_ROWS, TensorType, tensor_type_named
 from quantizer.gguf.validation import SEPARATE_EXPERT
+from quantizer.write.dtype_conversion import to_float32
 
 __all__ = ["upgraded"]
 
@@ -32,7 +35,9 @@ def upgraded(model: SourceModel) -> SourceModel:
 
     Raises ModelFileError for experts that are incomplete or of several types, and for rows that cannot be interleaved.
     """
-    return _with_plain_rows(_with_joined_experts(_with_pretokenizer(model)))
+    for step in (_with_pretokenizer, _with_joined_experts, _with_plain_rows, _with_cached_latents):
+        model = step(model)
+    return model
 
 
 _MODEL, _PRE, _MERGES = "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.merges"
@@ -194,3 +199,77 @@ def _plain_rows(data: bytes, n_rows: int, n_run: int, row_bytes: int) -> bytes:
     runs = groups[..., n_rows * _SCALE_BYTES :].reshape(-1, n_blocks, _CODE_BYTES // n_run, n_rows, n_run)
     codes = runs.swapaxes(2, 3).reshape(*scales.shape[:-1], _CODE_BYTES) ^ _SIGNS
     return np.concatenate([scales, codes], axis=-1).swapaxes(1, 2).tobytes()
+
+
+_FUSED = re.compile(r"(blk\.\d{1,6}\.attn_)kv_b\.weight")
+_HEADS = ("attention.head_count", "attention.key_length", "attention.value_length", "rope.dimension_count")
+
+
+def _with_cached_latents(model: SourceModel) -> SourceModel:
+    """Return a DeepSeek model of before April 2025 with two matrices for what is computed of its cache."""
+    fused = [tensor for tensor in model.tensors if _FUSED.fullmatch(tensor.name)]
+    entries = {entry.key.removeprefix("deepseek2."): entry for entry in model.entries}
+    if model.shape.architecture != "deepseek2" or not fused or "attention.key_length_mla" in entries:
+        return model
+    n_heads, key, value, rope = (_number(entries.get(name)) for name in _HEADS)
+    latent, n_rows = fused[0].shape[0], n_heads * (key - rope + value)
+    if not 0 < rope < key or not value or any(tensor.shape != (latent, n_rows) for tensor in fused):
+        raise ModelFileError(f"The shape of {fused[0].name} is not as the file says.", "Download it again.")
+    lengths = {
+        "attention.head_count_kv": 1,
+        "attention.key_length": latent + rope,
+        "attention.value_length": latent,
+        "attention.key_length_mla": key,
+        "attention.value_length_mla": value,
+    }
+    rows = np.arange(n_rows).reshape(n_heads, -1)
+    tensors: list[SourceTensor] = []
+    for tensor in model.tensors:
+        match = _FUSED.fullmatch(tensor.name)
+        if match:
+            keys, values = (f"{match[1]}{letter}_b.weight" for letter in "kv")
+            tensors += [
+                TurnedHeads(tensor, keys, n_heads, key - rope),
+                RearrangedTensor(tensor, values, (latent, value, n_heads), rows[:, key - rope :].reshape(-1)),
+            ]
+        else:
+            tensors.append(tensor)
+    written = [encode_entry(f"deepseek2.{name}", number, "u32") for name, number in lengths.items()]
+    changed = {entry.key for entry in written}
+    return _noted(
+        replace(
+            model,
+            entries=(*(entry for entry in model.entries if entry.key not in changed), *written),
+            tensors=tensors,
+            shard_counts=(),  # files of other lengths: one, unless a size is asked for
+        ),
+        f"The keys and values of {len(fused)} layers, one matrix each, become two: the cache takes a fraction.",
+    )
+
+
+def _number(entry: Entry | None) -> int:
+    """Return a whole number of 32 bits, 0 for anything else."""
+    return int.from_bytes(entry.payload, "little") if entry and len(entry.payload) == 4 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedHeads(RenamedTensor):
+    """The first `n_kept` rows of each of `n_heads` heads, with rows as columns, in float32; read whole."""
+
+    n_heads: int
+    n_kept: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n_kept, self.origin.shape[0], self.n_heads)
+
+    @property
+    def stored(self) -> TensorType:
+        return tensor_type_named("F32")
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        n_columns, n_rows = self.origin.shape
+        numbers = to_float32(b"".join(self.origin.slabs(n_rows)), self.origin.stored, n_columns)
+        heads = numbers.reshape(self.n_heads, -1, n_columns)[:, : self.n_kept].swapaxes(1, 2).reshape(-1, self.n_kept)
+        for start in range(0, len(heads), rows_per_slab):
+            yield heads[start : start + rows_per_slab].tobytes()

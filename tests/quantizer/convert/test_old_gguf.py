@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -22,6 +24,7 @@ from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.gguf.validation import check_answers, validate_gguf
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan
+from tests.quantizer.checkpoints import write_checkpoint
 from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama, tiny_weights
 
 N_EXPERTS = 3
@@ -280,3 +283,83 @@ def test_a_named_pre_tokenizer_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_file_that_is_current_is_left_as_it_is(tmp_path: Path) -> None:
     assert written(tiny_llama(tmp_path / "new.gguf"), "F16")[1] == ()
+
+
+OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
+
+
+def deepseek(folder: Path, *, is_old: bool, kind: str = "F32") -> Path:
+    """A random DeepSeek 2 as it is converted today, or with keys and values in one matrix, as before April 2025."""
+    outline, rng = OUTLINES["deepseek2"], np.random.default_rng(3)
+    weights = {
+        name: ("F32", rng.standard_normal(shape).astype(np.float32)) for name, shape in outline["tensors"].items()
+    }
+    source, _ = written(write_checkpoint(folder / "model", outline["config"], weights), "F32")
+    if not is_old:
+        return source
+    config, found = outline["config"], arrays(source)
+    for layer in range(config["num_hidden_layers"]):
+        keys, values = (found.pop(f"blk.{layer}.attn_{letter}_b.weight") for letter in "kv")
+        fused = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
+        found[f"blk.{layer}.attn_kv_b.weight"] = fused.reshape(-1, fused.shape[-1])
+    reader, path = gguf.GGUFReader(source), folder / "old.gguf"
+    writer = gguf.GGUFWriter(path, "deepseek2")
+    lengths = {
+        "attention.key_length": config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+        "attention.value_length": config["v_head_dim"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+    }
+    for key, field in reader.fields.items():
+        name = key.removeprefix("deepseek2.")
+        if key.startswith("GGUF.") or key == "general.architecture" or name.endswith("_mla"):
+            continue
+        element = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(key, lengths.get(name, field.contents()), field.types[0], sub_type=element)
+    for name, array in found.items():
+        packed = kind != "F32" and ".attn_kv_b." in name
+        as_type = gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(
+            name, gguf.quantize(array, as_type) if packed else array, raw_dtype=as_type if packed else None
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_an_old_deepseek_becomes_what_its_checkpoint_becomes_today(tmp_path: Path) -> None:
+    output, warnings = written(deepseek(tmp_path / "old", is_old=True), "F32")
+    n_layers = OUTLINES["deepseek2"]["config"]["num_hidden_layers"]
+    assert [warning for warning in warnings if "cache" in warning] == [
+        f"The keys and values of {n_layers} layers, one matrix each, become two: the cache takes a fraction."
+    ]
+    today = deepseek(tmp_path / "new", is_old=False)
+    found, expected = arrays(output), arrays(today)
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], array) for name, array in expected.items())
+    ours, theirs = (gguf.GGUFReader(path).fields for path in (output, today))
+    assert {key: field.contents() for key, field in ours.items() if key.startswith("deepseek2.")} == {
+        key: field.contents() for key, field in theirs.items() if key.startswith("deepseek2.")
+    }
+
+
+def test_keys_and_values_of_a_quantized_old_deepseek_are_the_same_numbers(tmp_path: Path) -> None:
+    source = deepseek(tmp_path / "old", is_old=True, kind="Q8_0")
+    config, output = OUTLINES["deepseek2"]["config"], written(source, "F32")[0]
+    fused = next(tensor for tensor in gguf.GGUFReader(source).tensors if tensor.name == "blk.0.attn_kv_b.weight")
+    numbers = gguf.dequantize(fused.data, fused.tensor_type)
+    heads = numbers.reshape(config["num_attention_heads"], -1, numbers.shape[-1])
+    found, n_keys = arrays(output), config["qk_nope_head_dim"]
+    assert np.array_equal(found["blk.0.attn_k_b.weight"], heads[:, :n_keys].swapaxes(1, 2))
+    assert np.array_equal(found["blk.0.attn_v_b.weight"], heads[:, n_keys:])
+
+
+def test_an_old_deepseek_whose_shapes_make_no_sense_is_refused(tmp_path: Path) -> None:
+    path = deepseek(tmp_path / "old", is_old=True)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"deepseek2.attention.value_length") + len(b"deepseek2.attention.value_length") + 4
+    struct.pack_into("<I", data, at, 3)
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match=r"attn_kv_b\.weight is not as the file says"):
+        written(path, "F32")
