@@ -33,13 +33,21 @@ __all__ = ["upgraded"]
 def upgraded(model: SourceModel) -> SourceModel:
     """Return a model read from a GGUF as llama.cpp reads models today; the same where nothing is outdated.
 
+    Written as the type that it has, it loses nothing.
+
     Raises ModelFileError for experts that are incomplete or of several types, and for rows that cannot be interleaved.
     """
+    current = model
     for step in (_with_pretokenizer, _with_joined_experts, _with_plain_rows, _with_cached_latents):
-        model = step(model)
-    return model
+        current = step(current)
+    if current is model:
+        return model
+    stored = next((_number(entry) for entry in model.entries if entry.key == "general.file_type"), None)
+    return replace(current, kept_file_type=_PLAIN_FILE_TYPES.get(stored, stored))
 
 
+# general.file_type of files in interleaved Q4_0 -> of Q4_0
+_PLAIN_FILE_TYPES: dict[int | None, int] = dict.fromkeys((33, 34, 35), 2)
 _MODEL, _PRE, _MERGES = "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.merges"
 _ARRAY_HEAD_BYTES = 12  # element type and count
 # SHA-256 of the merges -> architectures of files from before the name was stored, and llama.cpp's name

@@ -150,7 +150,7 @@ class SourceModel:
     `unquantized` has the types of tensors that are never quantized. `inputs` are the files that no output may replace,
     `identities` identify the content of those that have not arrived yet; `shard_counts` are the numbers of tensors per
     file of a split model. Where it `keeps_quantized`, tensors that are quantized already stay so unless fewer bits are
-    wanted. `warnings` are for the user.
+    wanted; for the file type `kept_file_type` they all do. `warnings` are for the user.
     """
 
     name: str
@@ -161,6 +161,7 @@ class SourceModel:
     inputs: tuple[Path, ...]
     shard_counts: tuple[int, ...] = ()
     keeps_quantized: bool = False
+    kept_file_type: int | None = None
     warnings: tuple[str, ...] = ()
     identities: tuple[str, ...] = ()
 

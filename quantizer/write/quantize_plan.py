@@ -186,6 +186,8 @@ def plan_model(
         matrix = matrix and matrix_without_layers(matrix, options.removed_layers)
     mix = [_in_the_mix(model, tensor) for tensor in model.tensors]
     verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
+    if model.kept_file_type == file_type.ftype_id:
+        verdicts |= _kept(model, options.overrides)
     tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
     entries = _entries(model, file_type, imatrix_entries(options.imatrix, matrix) if options.imatrix and matrix else [])
     shards = tuple(_shards(output, entries, tensors, _counts(model, entries, tensors, options)))
@@ -227,6 +229,16 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING, b
     from quantizer.convert.source_model import open_gguf
 
     return upgraded(open_gguf(source))
+
+
+def _kept(model: SourceModel, overrides: Overrides) -> dict[str, Assignment]:
+    """Return the present types of quantized tensors, but for those that are set by hand."""
+    is_tied = all(tensor.name != "output.weight" for tensor in model.tensors)
+    return {
+        tensor.name: Assignment(tensor.stored, tensor.stored)
+        for tensor in model.tensors
+        if tensor.stored.is_quantized and overrides.type_of(tensor.name, is_tied) is None
+    }
 
 
 def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix | None) -> PlannedTensor:

@@ -42,8 +42,8 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
     return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
 
 
-def mixtral(path: Path, changed: dict[str, np.ndarray | None] | None = None) -> tuple[Path, dict[str, np.ndarray]]:
-    """A Mixtral of before April 2024: each expert is a tensor; those of a layer are not side by side."""
+def experts_in_parts() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The weights of a Mixtral with each expert on its own, and the same experts joined."""
     tensors = tiny_weights()
     rng = np.random.default_rng(1)
     stacks: dict[str, np.ndarray] = {}
@@ -56,6 +56,12 @@ def mixtral(path: Path, changed: dict[str, np.ndarray | None] | None = None) -> 
         for name, stack in stacks.items():
             tensors[name.replace("_exps", f".{number}")] = stack[number]
     tensors |= {f"blk.{layer}.ffn_gate_inp.weight": np.zeros((N_EXPERTS, 64), np.float32) for layer in range(2)}
+    return tensors, stacks
+
+
+def mixtral(path: Path, changed: dict[str, np.ndarray | None] | None = None) -> tuple[Path, dict[str, np.ndarray]]:
+    """A Mixtral of before April 2024: each expert is a tensor; those of a layer are not side by side."""
+    tensors, stacks = experts_in_parts()
     tensors |= {name: array for name, array in (changed or {}).items() if array is not None}
     tensors = {name: array for name, array in tensors.items() if (changed or {}).get(name, array) is not None}
 
@@ -344,7 +350,7 @@ def test_an_old_deepseek_becomes_what_its_checkpoint_becomes_today(tmp_path: Pat
     }
 
 
-def test_keys_and_values_of_a_quantized_old_deepseek_are_the_same_numbers(tmp_path: Path) -> None:
+def test_values_of_a_quantized_old_deepseek_stay_as_they_are_and_keys_are_the_same_numbers(tmp_path: Path) -> None:
     source = deepseek(tmp_path / "old", is_old=True, kind="Q8_0")
     config, output = OUTLINES["deepseek2"]["config"], written(source, "F32")[0]
     fused = next(tensor for tensor in gguf.GGUFReader(source).tensors if tensor.name == "blk.0.attn_kv_b.weight")
@@ -352,7 +358,8 @@ def test_keys_and_values_of_a_quantized_old_deepseek_are_the_same_numbers(tmp_pa
     heads = numbers.reshape(config["num_attention_heads"], -1, numbers.shape[-1])
     found, n_keys = arrays(output), config["qk_nope_head_dim"]
     assert np.array_equal(found["blk.0.attn_k_b.weight"], heads[:, :n_keys].swapaxes(1, 2))
-    assert np.array_equal(found["blk.0.attn_v_b.weight"], heads[:, n_keys:])
+    kept = gguf.dequantize(found["blk.0.attn_v_b.weight"], gguf.GGMLQuantizationType.Q8_0)
+    assert np.array_equal(kept, heads[:, n_keys:])
 
 
 def test_an_old_deepseek_whose_shapes_make_no_sense_is_refused(tmp_path: Path) -> None:
@@ -363,3 +370,48 @@ def test_an_old_deepseek_whose_shapes_make_no_sense_is_refused(tmp_path: Path) -
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=r"attn_kv_b\.weight is not as the file says"):
         written(path, "F32")
+
+
+@pytest.mark.parametrize(("file_type", "is_kept"), [("Q5_0", True), ("Q4_0", False)])
+def test_an_old_file_written_as_the_type_that_it_has_loses_nothing(
+    tmp_path: Path, file_type: str, is_kept: bool
+) -> None:
+    """Some of its tensors are in other types than the rules of today would choose."""
+    tensors, _ = experts_in_parts()
+    types = {name: "Q8_0" if ".attn_v." in name else "Q5_0" for name in tensors if tensors[name].ndim == 2}
+    del types["blk.0.ffn_gate_inp.weight"], types["blk.1.ffn_gate_inp.weight"]
+    path = tmp_path / "mixtral.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in {
+        "block_count": 2,
+        "context_length": 128,
+        "embedding_length": 64,
+        "feed_forward_length": 96,
+    }.items():
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_expert_count(N_EXPERTS)
+    writer.add_expert_used_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_file_type(8)
+    stored = {
+        name: gguf.quantize(array.astype(np.float32), gguf.GGMLQuantizationType[types[name]])
+        if name in types
+        else array
+        for name, array in tensors.items()
+    }
+    for name, array in stored.items():
+        raw_dtype = gguf.GGMLQuantizationType[types[name]] if name in types else None
+        writer.add_tensor(name, array, raw_dtype=raw_dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    output, warnings = written(path, file_type)
+    assert any("quantized already" in warning for warning in warnings) is not is_kept
+    found = arrays(output)
+    values = [np.array_equal(found[f"blk.{i}.attn_v.weight"], stored[f"blk.{i}.attn_v.weight"]) for i in range(2)]
+    joined = np.stack([stored[f"blk.0.ffn_up.{number}.weight"] for number in range(N_EXPERTS)])
+    assert values == [is_kept] * 2
+    assert np.array_equal(found["blk.0.ffn_up_exps.weight"].reshape(-1), joined.reshape(-1)) is is_kept
