@@ -205,6 +205,11 @@ _GEMMA_4_EXPERTS = (
         "moe_intermediate_size": 48,
     }
 )
+# Granite with the scales that MiniCPM derives from the settings below
+_AS_MINICPM = {"embedding_multiplier": 12.0, "residual_multiplier": 0.7, "logits_scaling": 2.0} | {
+    "attention_multiplier": 0.25,
+    "tie_word_embeddings": False,
+}
 _SHARED = {"shared_expert_intermediate_size": 80}
 _FURTHER, _NO_FURTHER = {"mtp_num_hidden_layers": 1}, {"num_nextn_predict_layers": 0}
 
@@ -261,6 +266,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
     "phi-partial": ("Phi3Config", {"partial_rotary_factor": 0.75, "sliding_window": None, "tie_word_embeddings": True}),
     "granite-plain": ("GraniteConfig", {}),
+    "minicpm": ("GraniteConfig", _AS_MINICPM),
+    "minicpm-tied": ("GraniteConfig", _AS_MINICPM | {"tie_word_embeddings": True}),
     "olmo": ("OlmoConfig", {"clip_qkv": 0.5}),
     "olmo-plain": ("OlmoConfig", {"clip_qkv": None, "tie_word_embeddings": True}),
     "olmo2": ("Olmo2Config", {}),
@@ -364,7 +371,11 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dbrx": ("DbrxConfig", _UNSHARED | _DBRX),
 }
 # those that were published before transformers had their class, under another name
-_PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM", "llama-both-sides": "LlamaBidirectionalModel"}
+_PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM", "llama-both-sides": "LlamaBidirectionalModel"} | dict.fromkeys(
+    ("minicpm", "minicpm-tied"), "MiniCPMForCausalLM"
+)
+# what their config.json has beside the settings of transformers' class
+_PUBLISHED_SETTINGS = {"MiniCPMForCausalLM": {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 32}}
 # those whose experts are saved in one tensor for each layer
 _FUSED = "-fused"
 # those with a layer that predicts one token further; what it has outside of a usual layer, by whether it is GLM's
@@ -555,7 +566,8 @@ def _marked(tokens: dict[str, Any], markers: tuple[str, ...]) -> dict[str, Any]:
 def _set_published_class(name: str, folder: Path) -> None:
     if name in _PUBLISHED_AS:
         saved = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
+        own = {"architectures": [_PUBLISHED_AS[name]]} | _PUBLISHED_SETTINGS.get(_PUBLISHED_AS[name], {})
+        (folder / "config.json").write_text(json.dumps(saved | own))
 
 
 def _add_prediction_layer(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Granite with experts, and with Mamba-2 in most layers (Granite 4).
+"""Granite with experts, and with Mamba-2 in most layers (Granite 4); MiniCPM, whose scales follow from its sizes.
 
 Gate and up lie in one matrix, of the experts as well as of the feed-forward that all tokens share; where there are no
 experts, that one is the feed-forward. Hybrids may do without positions. Hybrids in which every layer attends are to
@@ -7,6 +7,7 @@ llama.cpp plain Granite.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.families.llama import LLAMA_LIKE
 from quantizer.architectures.families.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
-from quantizer.architectures.metadata_rows import EXPERTS, integer
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer
 from quantizer.architectures.shapes import (
     ATTENTION,
     EXPERT_FEED_FORWARD,
@@ -171,6 +172,14 @@ def _variant(config: Config) -> Architecture:
     return _HYBRID_WITH_EXPERTS if has_experts else _HYBRID
 
 
+def _scale_of_depth(config: Config) -> Value:
+    return config.number("scale_depth") / math.sqrt(config.integer("num_hidden_layers"))
+
+
+def _scale_of_width(config: Config) -> Value:
+    return config.integer("hidden_size") / max(1, config.integer("dim_model_base"))
+
+
 _HYBRID_WITH_EXPERTS = replace(
     _HYBRID,
     hf_classes=("GraniteMoeHybridForCausalLM",),
@@ -183,5 +192,24 @@ _HYBRID_WITH_EXPERTS = replace(
     variant=_variant,
 )
 
+_MINICPM = replace(
+    _PLAIN,
+    hf_classes=("MiniCPMForCausalLM",),
+    gguf_name="minicpm",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        Hyperparameter("embedding_scale", "f32", lambda config: config.number("scale_emb")),
+        Hyperparameter("residual_scale", "f32", _scale_of_depth),
+        Hyperparameter("logit_scale", "f32", _scale_of_width),
+    ),
+    defaults={"tie_word_embeddings": True, "scale_emb": 1.0, "scale_depth": 1.0, "dim_model_base": 1},
+    assumed={
+        **_ASSUMED,
+        "attention_bias": lambda _config: False,
+        "num_experts": lambda _config: 0,
+    },
+)
+
 _OTHERS = (_HYBRID, _ATTENTION_ONLY, _ATTENTION_WITH_EXPERTS)
-GRANITE = (_EXPERTS, replace(_HYBRID_WITH_EXPERTS, variants=_OTHERS))
+GRANITE = (_EXPERTS, replace(_HYBRID_WITH_EXPERTS, variants=_OTHERS), _MINICPM)

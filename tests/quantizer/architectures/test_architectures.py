@@ -224,6 +224,11 @@ def test_a_fused_tensor_of_other_heads_is_refused() -> None:
         ("modernbert", "norm_bias", True),
         ("modernbert", "hidden_activation", "relu"),
         ("modernbert-ranker", "classifier_activation", "tanh"),
+        ("gemma-embedding", "use_bidirectional_attention", False),
+        ("gemma-embedding", "query_pre_attn_scalar", 144),
+        ("olmo", "attention_bias", True),
+        ("minicpm", "attention_bias", True),
+        ("minicpm", "num_experts", 8),
         ("eurobert", "mlp_bias", True),
         ("eurobert", "head_dim", 32),
     ],
@@ -253,6 +258,19 @@ def test_groups_of_experts_that_llama_cpp_ranks_otherwise_are_warned_of() -> Non
     assert "in the 2 of 4 groups" in architecture.approximations(config)[0]
     architecture, config = find_architecture(changed("deepseek2-grouped", topk_group=4))
     assert architecture.approximations(config) == ()
+
+
+def test_a_plain_granite_without_multipliers_gets_those_of_its_class() -> None:
+    names = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling")
+    architecture, config = find_architecture(changed("granite", **dict.fromkeys(names)))
+    rows = {row.key: row.read(config) for row in architecture.hyperparameters if "scale" in row.key}
+    assert rows == dict.fromkeys(("attention.scale", "embedding_scale", "residual_scale", "logit_scale"), 1.0)
+
+
+def test_a_causal_gemma_without_an_output_is_refused() -> None:
+    """A config.json that says nothing means a causal mask."""
+    with pytest.raises(CheckpointError, match="use_bidirectional_attention = False"):
+        find_architecture(changed("gemma-embedding", use_bidirectional_attention=None))
 
 
 def test_a_vision_gemma_gets_the_defaults_of_its_class() -> None:
