@@ -173,6 +173,20 @@ def test_a_checkpoint_is_fetched_and_made_a_model(own: Mapping[str, str], hub: H
     assert "exists already" in again.stderr
 
 
+def test_the_modules_of_a_checkpoint_come_with_it_and_go_with_it(
+    own: Mapping[str, str], hub: HubServer, tmp_path: Path
+) -> None:
+    folder = TinyLlama().write(tmp_path / "checkpoint")
+    files: dict[str, bytes | Path] = {path.name: path for path in folder.iterdir()}
+    files |= {"2_Dense/config.json": b"{}", "2_Dense/model.safetensors": folder / "model.safetensors"}
+    hub.repos["org/check"] = HubRepo.of("org/check", files)
+    assert pull(own, "org/check", "--quantize", "Q8_0").returncode == 0
+    kept = tmp_path / "data" / "checkpoints" / "org" / "check"
+    assert (kept / "2_Dense" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert pull(own, "org/check", "--quantize", "F16", "--remove-checkpoint").returncode == 0
+    assert not list(kept.parent.glob("*"))
+
+
 def test_a_checkpoint_stays_unless_it_shall_go(own: Mapping[str, str], hub: HubServer, tmp_path: Path) -> None:
     folder = TinyLlama().write(tmp_path / "checkpoint")
     hub.repos["org/check"] = HubRepo.of("org/check", {path.name: path for path in folder.iterdir()})
