@@ -8,7 +8,7 @@ in llama-cpp-python 0.3.36; the tests compare it with llama_model_quantize itsel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from quantizer.gguf.file_types import FileType
@@ -16,7 +16,7 @@ from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.mix.overrides import Overrides
 from quantizer.mix.tensor_categories import Category, allows_quantization, category_of, in_loading_order
 
-__all__ = ["Assignment", "MixTensor", "ModelShape", "assign", "needs_imatrix"]
+__all__ = ["Assignment", "MixTensor", "ModelShape", "assign", "needs_imatrix", "with_unweighted"]
 
 _LARGE_GQA = 4
 _MIXTRAL_EXPERTS = 8
@@ -89,6 +89,8 @@ def _always(name: str) -> _Rule:
 
 
 # Kept at 8 bits or more by name, whatever the file type
+_PREDICTING = re.compile(r"(blk\.\d+\.)nextn\.eh_proj\.")
+_UNWEIGHTED = "Q4_K"  # the smallest of the usual types that does without an importance matrix everywhere
 _KEPT_IN_Q8 = {"glm5-next": ("attn_q_a", "attn_q_b", "nextn.eh_proj")}
 _LOW_BIT = {"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"}
 _BETTER_LOW_BIT = {"IQ2_S", "IQ2_M"}
@@ -192,6 +194,27 @@ def assign(
     rules = _TypeRules(file_type, shape, has_imatrix, overrides, [tensor.name for tensor in tensors])
     ordered = sorted(tensors, key=lambda tensor: in_loading_order(tensor.name))
     return {tensor.name: rules.assign(tensor) for tensor in ordered}
+
+
+def with_unweighted(
+    verdicts: Mapping[str, Assignment], tensors: Sequence[MixTensor], weighted: Collection[str], overrides: Overrides
+) -> dict[str, Assignment]:
+    """Return the types `verdicts`, with Q4_K where those of a layer that predicts further would be garbage.
+
+    Nothing runs that layer on a text, so that no importance matrix has it: `weighted` are the tensors that one has.
+    """
+    layers = {match[1] for tensor in tensors if (match := _PREDICTING.match(tensor.name))}
+    changed = dict(verdicts)
+    for tensor in tensors:
+        if (
+            tensor.name.startswith(tuple(layers))
+            and changed[tensor.name].needs_imatrix
+            and tensor.name not in weighted
+            and overrides.type_of(tensor.name, is_tied=False) is None
+        ):
+            wanted = tensor_type_named(_UNWEIGHTED)
+            changed[tensor.name] = Assignment(_fitting(wanted, tensor.shape[0]), wanted)
+    return changed
 
 
 class _TypeRules:

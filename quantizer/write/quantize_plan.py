@@ -27,7 +27,7 @@ from quantizer.gguf.sidecars import NO_PROJECTOR, PROJECTOR_TYPES, projector_nam
 from quantizer.gguf.tensor_types import TensorType
 from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.mix.overrides import Overrides
-from quantizer.mix.type_rules import Assignment, MixTensor, assign
+from quantizer.mix.type_rules import Assignment, MixTensor, assign, with_unweighted
 from quantizer.write.partial_output import OutputFile
 from quantizer.write.pipeline import PlannedTensor
 
@@ -186,6 +186,8 @@ def plan_model(
         matrix = matrix and matrix_without_layers(matrix, options.removed_layers)
     mix = [_in_the_mix(model, tensor) for tensor in model.tensors]
     verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
+    if matrix is not None:
+        verdicts = with_unweighted(verdicts, mix, matrix.entries.keys(), options.overrides)
     if model.kept_file_type == file_type.ftype_id:
         verdicts |= _kept(model, options.overrides)
     tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)

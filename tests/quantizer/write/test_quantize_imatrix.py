@@ -7,12 +7,13 @@ import gguf
 import numpy as np
 import pytest
 
+from quantizer.convert.source_model import RenamedTensor
 from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.mix.imatrix import ActivationStats, ImportanceMatrix, read_imatrix, save_imatrix
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan
+from quantizer.write.quantize_plan import PlanOptions, open_source, plan, plan_model
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import Skeleton
 
@@ -71,6 +72,26 @@ def test_types_that_need_a_matrix_are_written_with_one(
     output = written(checkpoint, name, tmp_path / "m.gguf", imatrix)
     original = TinyLlama().weights()["model.layers.1.mlp.gate_proj.weight"]
     assert np.corrcoef(read(output, "blk.1.ffn_gate.weight").ravel(), original.ravel())[0, 1] > 0.6
+
+
+@pytest.mark.parametrize("name", NEEDY)
+def test_a_layer_that_predicts_further_does_without_a_matrix(
+    tmp_path: Path, checkpoint: Path, imatrix: Path, name: str
+) -> None:
+    """Nothing runs it on a text, so that no matrix has it."""
+    matrix = read_imatrix(imatrix)
+    entries = {key: entry for key, entry in matrix.entries.items() if not key.startswith("blk.1.")}
+    save_imatrix(replace(matrix, entries=entries), tmp_path / "part.gguf")
+    model = open_source(checkpoint)
+    square = next(tensor for tensor in model.tensors if tensor.name == "blk.1.attn_q.weight")
+    predicting = replace(model, tensors=[*model.tensors, RenamedTensor(square, "blk.1.nextn.eh_proj.weight")])
+    for source, is_refused in ((model, True), (predicting, False)):
+        options = PlanOptions(imatrix=tmp_path / "part.gguf")
+        planned = plan_model(source, file_type_named(name), tmp_path / "m.gguf", options)
+        assert bool(planned.missing_imatrix) is is_refused
+    kinds = {tensor.output.name: tensor.output.kind.name for shard in planned.shards for tensor in shard.tensors}
+    assert kinds["blk.1.ffn_gate.weight"] == kinds["blk.1.nextn.eh_proj.weight"] == "Q4_K"
+    assert kinds["blk.0.ffn_gate.weight"] in ("IQ2_XXS", "Q2_K")
 
 
 def test_a_matrix_that_lacks_a_tensor_is_not_enough(tmp_path: Path, checkpoint: Path, imatrix: Path) -> None:
