@@ -235,7 +235,8 @@ DEEPSEEK = (
         hyperparameters=(
             *(row for row in _ROWS if row not in (*EXPERTS, *EXPERT_CHOICE)),
             Hyperparameter("leading_dense_block_count", "u32", integer("num_hidden_layers")),
-            Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
+            # required by llama.cpp, although no layer has experts
+            Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size", "intermediate_size")),
             Hyperparameter("expert_shared_count", "u32", lambda _config: 0),
         ),
         layer_tensors=lambda config, _i: {**_attention(config), **GATED_FEED_FORWARD},

@@ -26,8 +26,9 @@ _N_DEEPSTACK = 3
 
 
 def _unscaled(config: Config) -> Value:
+    """Return nothing to write. Raises CheckpointError when positions are scaled."""
     kind_of(config, ("default", "mrope"))
-    return "none"
+    return None
 
 
 def _n_deepstack(config: Config) -> Value:
