@@ -20,6 +20,7 @@ from tests.bench.class_rows import (
     types_cell,
 )
 from tests.bench.compare_files import Difference, Values, compare_keys, compare_tensors
+from tests.bench.convert_with_peer import as_published
 from tests.bench.explained_differences import reason_for
 
 
@@ -83,9 +84,35 @@ def test_a_row_of_the_peer_is_right_where_all_is_explained() -> None:
     assert not peer_cell("llama", "", [known, unknown]).is_ok
 
 
+def test_a_number_for_all_layers_is_the_list_of_it() -> None:
+    assert reason_for("gemma4", Difference("attention.head_count_kv", "[2, 2, 2, 2] for 2"))
+    assert reason_for("gemma3n", Difference("feed_forward_length", f"512 for {[512] * 25!r}"[:68]))
+    assert reason_for("gemma4", Difference("attention.head_count_kv", "[2, 1, 2, 2] for 2")) is None
+    assert reason_for("gemma4", Difference("attention.head_count_kv", "2 for [2, 2, 1]")) is None
+
+
 def test_a_refusal_of_the_peer_needs_a_reason_too() -> None:
-    assert refusal_cell("KeyError: 'rotary_pct'").is_ok
-    assert not refusal_cell("KeyError: 'vocab_size'").is_ok
+    assert refusal_cell("gptneox", "KeyError: 'rotary_pct'").is_ok
+    assert not refusal_cell("gptneox", "KeyError: 'vocab_size'").is_ok
+    assert refusal_cell("gpt2", "KeyError: 'n_ctx'").is_ok
+    assert not refusal_cell("llama", "KeyError: 'n_ctx'").is_ok
+
+
+def test_the_peer_gets_the_kinds_of_layers_as_they_were_published() -> None:
+    kinds = ["linear_attention", "full_attention"]
+    granite = {"architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": kinds, "num_local_experts": 0}
+    published = as_published(granite | {"num_experts_per_tok": 2})
+    assert published == granite | {"layer_types": ["mamba", "attention"]}
+    assert as_published(published) == published
+    nemotron = {"architectures": ["NemotronHForCausalLM"], "layers_block_type": kinds, "n_routed_experts": 8}
+    assert as_published(nemotron)["hybrid_override_pattern"] == "M*"
+    assert "n_routed_experts" not in as_published(nemotron)
+    assert as_published(nemotron | {"layers_block_type": ["moe"]})["n_routed_experts"] == 8
+
+
+def test_the_peer_gets_other_settings_as_they_are() -> None:
+    settings = {"architectures": ["LlamaForCausalLM"], "layer_types": ["full_attention"], "num_experts_per_tok": 2}
+    assert as_published(settings) == settings
 
 
 def test_other_types_must_have_been_told() -> None:

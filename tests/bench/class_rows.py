@@ -81,9 +81,9 @@ def peer_cell(architecture: str, change: str, differences: Sequence[Difference])
     return Cell(f"ok: {', '.join(parts)}" if parts else "ok", True, told)
 
 
-def refusal_cell(error: str) -> Cell:
-    """A checkpoint that the peer refuses with `error`."""
-    reason = reason_for_refusal(error)
+def refusal_cell(architecture: str, error: str) -> Cell:
+    """A checkpoint of an architecture of llama.cpp that the peer refuses with `error`."""
+    reason = reason_for_refusal(architecture, error)
     return Cell("ok: refused by theirs", True, (reason,)) if reason else Cell(f"theirs: {error}", False)
 
 

@@ -112,10 +112,11 @@ class Checkpoint:
         return difference_cell(compared.largest_difference(self.path, self.file("F32")), warnings)
 
     def _as_theirs(self, conversion: dict[str, str]) -> Cell:
-        if conversion["error"]:
-            return refusal_cell(conversion["error"])
         ours, theirs = self.file("F32"), self.folder / "theirs" / f"{self.name}.gguf"
-        return peer_cell(read_header(ours).architecture, conversion["change"], compare_files(ours, theirs))
+        architecture = read_header(ours).architecture
+        if conversion["error"]:
+            return refusal_cell(architecture, conversion["error"])
+        return peer_cell(architecture, conversion["change"], compare_files(ours, theirs))
 
     def _quantized(self, type_name: str) -> Cell:
         warnings = self._convert(type_name)
