@@ -134,12 +134,19 @@ def test_logits_that_are_no_numbers_are_wrong() -> None:
     assert difference_cell(2e-3).is_ok
     assert not difference_cell(2.1e-3).is_ok
     assert not difference_cell(math.nan).is_ok
-    assert not difference_cell(math.nan, ["it is near"]).is_ok
+    assert not difference_cell(math.nan, ["it is near"], ["it is near"]).is_ok
 
 
-def test_logits_may_be_off_where_conversion_warns_of_it() -> None:
-    assert difference_cell(0.05, ["it is near"]) == Cell("5.0e-02 as warned", True, ("it is near",))
-    assert difference_cell(1e-3, ["it is near"]) == Cell("1.0e-03")
+def test_logits_may_be_off_where_conversion_warns_of_an_approximation() -> None:
+    assert difference_cell(0.05, ["it is near"], ["it is near", "other"]) == Cell(
+        "5.0e-02 as warned", True, ("it is near",)
+    )
+    assert difference_cell(1e-3, ["it is near"], ["it is near"]) == Cell("1.0e-03")
+
+
+def test_other_warnings_excuse_no_logits() -> None:
+    assert difference_cell(0.05, [], ["25 of 40 tensors become Q5_0"]) == Cell("5.0e-02", False)
+    assert not difference_cell(0.05, ["it is near"], []).is_ok
 
 
 def test_an_error_is_a_cell() -> None:

@@ -62,12 +62,15 @@ class Row:
         return all(cell.is_ok for cell in self.cells.values())
 
 
-def difference_cell(difference: float, warnings: Sequence[str] = ()) -> Cell:
-    """The largest difference of outputs, as a share of their range; above the limit only where conversion warned."""
+def difference_cell(difference: float, approximations: Sequence[str] = (), warnings: Sequence[str] = ()) -> Cell:
+    """The largest difference of outputs, as a share of their range.
+
+    Above the limit only where llama.cpp computes by approximations, and every one was a warning of the conversion.
+    """
     if difference <= LIMIT:
         return Cell(f"{difference:.1e}")
-    is_told = bool(warnings) and math.isfinite(difference)
-    return Cell(f"{difference:.1e}{' as warned' if is_told else ''}", is_told, tuple(warnings))
+    is_told = bool(approximations) and set(approximations) <= set(warnings) and math.isfinite(difference)
+    return Cell(f"{difference:.1e}{' as warned' if is_told else ''}", is_told, tuple(approximations))
 
 
 def peer_cell(architecture: str, change: str, differences: Sequence[Difference]) -> Cell:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from app.engine.protocol import messages
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
+from quantizer.architectures import find_architecture
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.sidecars import PROJECTOR_TYPES
@@ -108,8 +109,11 @@ class Checkpoint:
 
     def _difference(self) -> Cell:
         warnings = self._convert("F32")
-        compared = compare_embeddings if self.name in ENCODERS else compare_logits
-        return difference_cell(compared.largest_difference(self.path, self.file("F32")), warnings)
+        if self.name in ENCODERS:  # what is said of these is what localllm leaves out
+            return difference_cell(compare_embeddings.largest_difference(self.path, self.file("F32")))
+        difference = compare_logits.largest_difference(self.path, self.file("F32"))
+        architecture, config = find_architecture(self.settings)
+        return difference_cell(difference, architecture.approximations(config), warnings)
 
     def _as_theirs(self, conversion: dict[str, str]) -> Cell:
         ours, theirs = self.file("F32"), self.folder / "theirs" / f"{self.name}.gguf"
