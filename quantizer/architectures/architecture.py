@@ -46,6 +46,8 @@ class Architecture:
     names_of: str = ""
     # names that gguf's map lacks too, in its form: of the source -> of llama.cpp, {bid} being the number of the layer
     own_names: Mapping[str, str] = field(default_factory=dict)
+    # numbers that names may have, where there are fewer layers
+    n_numbers: int = 0
     row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
     # the same for the numbers of each row
     column_orders: Mapping[str, RowOrder] = field(default_factory=dict)

@@ -7,6 +7,7 @@ read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,20 @@ from quantizer.architectures.projectors import Projector, find_projector, projec
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
-from quantizer.checkpoint.safetensors import as_object, read_checkpoint, read_object
-from quantizer.convert.source_model import SourceModel, SourceTensor
+from quantizer.checkpoint.safetensors import Checkpoint, as_object, read_checkpoint, read_object
+from quantizer.convert.source_model import FileTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.tensor_categories import allows_quantization
 from quantizer.mix.type_rules import ModelShape
+from quantizer.tokenizers import read_vocabulary
 
 __all__ = ["open_projector"]
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+_EMBEDDINGS = ".embed_tokens.weight"
 _NESTED = ("image_processor", "media_proc_cfg")
 
 
@@ -47,7 +50,7 @@ def open_projector(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING
     if not own:
         return None
     projector, config = find_projector(known, checkpoint.config, _read_processor(folder))
-    tensors = map_tensors(own, config, projector)
+    tensors = map_tensors({**own, **_token_rows(checkpoint, config, projector)}, config, projector)
     name = folder.resolve().name
     return SourceModel(
         name,
@@ -58,6 +61,22 @@ def open_projector(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING
         (),
         warnings=projector.approximations(config),
     )
+
+
+def _token_rows(checkpoint: Checkpoint, config: Config, projector: Projector) -> dict[str, FileTensor]:
+    """Return the rows of the language model's embeddings that are part of the projector, by llama.cpp's names."""
+    if not projector.token_rows:
+        return {}
+    table = next((tensor for name, tensor in checkpoint.tensors.items() if name.endswith(_EMBEDDINGS)), None)
+    ids = {
+        token.text: i for i, token in enumerate(read_vocabulary(checkpoint.folder, config.section("language")).tokens)
+    }
+    rows = {}
+    for name, text in projector.token_rows.items():
+        if table is None or len(table.shape) != 2 or not ids.get(text, table.shape[1]) < table.shape[1]:
+            raise CheckpointError(f"The checkpoint has no embedding of {text}.", "Download the whole checkpoint.")
+        rows[name] = replace(table.rows(ids[text], ids[text] + 1), name=name, shape=table.shape[:1])
+    return rows
 
 
 def _kept_types(projector: Projector, tensors: Collection[SourceTensor]) -> Iterator[tuple[str, str]]:

@@ -153,7 +153,9 @@ def _name_map(architecture: Architecture, config: Config) -> dict[str, tuple[str
     private = type("PrivateNameMap", (gguf.TensorNameMap,), {"block_mappings_cfg": table})
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     n_all = n_all_layers(config)
-    known = private(by_name[architecture.names_of or architecture.gguf_name], n_all).mapping
+    known = private(
+        by_name[architecture.names_of or architecture.gguf_name], max(n_all, architecture.n_numbers)
+    ).mapping
     names = {name: (kind.name, new_name) for name, (kind, new_name) in known.items()}
     for kind, found in table.items():  # gguf lists those of prediction for some architectures only
         if kind.name.startswith(_PREDICTION_KINDS):

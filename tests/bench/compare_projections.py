@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +59,52 @@ def frames(pixels: np.ndarray, header: Header) -> dict[str, Any]:
     return {"pixel_values": patches, "image_grid_thw": np.array([[1, rows, columns]])}
 
 
-# llama.cpp's name of a projector -> the size of a picture, and what transformers takes of its pixels [3, height, width]
-PICTURES: dict[
-    str, tuple[Callable[[Header], tuple[int, int]], Callable[[np.ndarray, Header], dict[str, np.ndarray]]]
-] = {
-    "gemma3": (square, whole),
-    "idefics3": (square, one_of_several),
-    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger"), (squares, frames)),
+def sized(pixels: np.ndarray, _header: Header) -> dict[str, Any]:
+    """A batch of one picture, and its size."""
+    return {"pixel_values": pixels[None], "image_sizes": np.array([pixels.shape[1:]])}
+
+
+def unchanged(vectors: np.ndarray, _model: Any, _checkpoint: Path, _header: Header) -> np.ndarray:
+    """The vectors as they are."""
+    return vectors
+
+
+def with_breaks(vectors: np.ndarray, model: Any, checkpoint: Path, header: Header) -> np.ndarray:
+    """The vectors with the embedding of [IMG_BREAK] between rows, which libmtmd puts there."""
+    added = json.loads((checkpoint / "tokenizer.json").read_text())["added_tokens"]
+    token = next(each["id"] for each in added if each["content"] == "[IMG_BREAK]")
+    height, _ = squares(header)
+    side = (header.integer("clip.vision.patch_size") or 0) * (header.integer("clip.vision.spatial_merge_size") or 0)
+    rows = vectors.reshape(height // side, -1, vectors.shape[-1])
+    end = model.get_input_embeddings().weight.detach().numpy()[token]
+    ended = np.concatenate([rows, np.broadcast_to(end, (len(rows), 1, len(end)))], axis=1)
+    joined: np.ndarray = ended.reshape(-1, vectors.shape[-1])[:-1]
+    return joined
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The picture for a projector: its height and width, what transformers takes of its pixels [3, height, width], and
+    what libmtmd adds to the vectors."""
+
+    size: Callable[[Header], tuple[int, int]]
+    inputs: Callable[[np.ndarray, Header], dict[str, Any]]
+    added: Callable[[np.ndarray, Any, Path, Header], np.ndarray] = unchanged
+
+
+# by llama.cpp's name of the projector
+PICTURES = {
+    "gemma3": Picture(square, whole),
+    "idefics3": Picture(square, one_of_several),
+    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger"), Picture(squares, frames)),
+    "pixtral": Picture(squares, sized, with_breaks),
 }
 
 
 def picture(header: Header) -> np.ndarray:
     """A random picture for this projector: bytes [height, width, 3]."""
-    size, _ = PICTURES[header.text("clip.projector_type")]
-    return np.random.default_rng(3).integers(0, 256, (*size(header), 3), np.uint8)
+    size = PICTURES[header.text("clip.projector_type")].size(header)
+    return np.random.default_rng(3).integers(0, 256, (*size, 3), np.uint8)
 
 
 def reference_projection(checkpoint: Path, header: Header) -> np.ndarray:
@@ -81,13 +115,12 @@ def reference_projection(checkpoint: Path, header: Header) -> np.ndarray:
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
     mean, std = (np.array(header.array(f"clip.vision.image_{name}")) for name in ("mean", "std"))
     pixels = ((picture(header) / 255 - mean) / std).transpose(2, 0, 1).astype(np.float32)
-    _, inputs = PICTURES[header.text("clip.projector_type")]
+    kind = PICTURES[header.text("clip.projector_type")]
     with torch.no_grad():
         found = model.get_image_features(
-            **{name: torch.from_numpy(value) for name, value in inputs(pixels, header).items()}
+            **{name: torch.from_numpy(value) for name, value in kind.inputs(pixels, header).items()}
         )
-    values: np.ndarray = _joined(found).numpy()
-    return values
+    return kind.added(_joined(found).numpy(), model, checkpoint, header)
 
 
 def _joined(found: Any) -> Any:

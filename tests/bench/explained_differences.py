@@ -293,6 +293,13 @@ _PROJECTORS = (
         "theirs takes the width of the language model; libmtmd reads neither",
         ("qwen2vl_merger",),
     ),
+    _Explained(
+        r"v\.token_embd\.img_break",
+        "only in ours",
+        "theirs misses the embedding under this name; libmtmd does not load a file without the row",
+        ("pixtral",),
+    ),
+    _Explained(r"general\.size_label", r"'53K' for '52K'", "follows from that row", ("pixtral",)),
 )
 _EXPLAINED = (*_TOKENIZER, *_TENSORS, *_SIZES, *_POSITIONS, *_EXPERTS, *_PROJECTORS)
 

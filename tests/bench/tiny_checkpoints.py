@@ -259,7 +259,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3n-seeing": ("Gemma3nTextConfig", _GEMMA_3N),
     "gemma4-seeing": ("Gemma4TextConfig", _GEMMA_4_SHARED),
     "gemma4-unified": ("Gemma4UnifiedTextConfig", _GEMMA_4_UNIFIED),
-    "mistral3-seeing": ("MistralConfig", {"head_dim": 32, "sliding_window": None}),
+    "mistral3-seeing": ("MistralConfig", {"head_dim": 32, "sliding_window": None, "rms_norm_eps": 1e-5}),
+    "mistral3-biased": ("MistralConfig", {"head_dim": 32, "sliding_window": None, "rms_norm_eps": 1e-5}),
     "idefics3": ("LlamaConfig", {"rope_parameters": _LLAMA_3}),
     "smolvlm": ("LlamaConfig", {"head_dim": 32, "tie_word_embeddings": True}),
     "phi": ("Phi3Config", {"sliding_window": None}),
@@ -461,6 +462,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
 }
 # those that are the language model of one that also sees
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} | {
+    "mistral3-biased": "Mistral3Config",
     "gemma3n-seeing": "Gemma3nConfig",
     "gemma4-seeing": "Gemma4Config",
     "gemma4-unified": "Gemma4UnifiedConfig",
@@ -496,6 +498,8 @@ _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
         {"hidden_size": 32, "architecture": "resnet18"},
         {"hidden_size": 32, "conf_num_hidden_layers": 1, "conf_num_attention_heads": 2},
     ),
+    "mistral3-seeing": (_VISION | {"model_type": "pixtral", "hidden_act": "silu", "num_hidden_layers": 3},),
+    "mistral3-biased": (_VISION | {"model_type": "pixtral", "num_hidden_layers": 3},),
     "gemma4-seeing": (
         _VISION | {"num_key_value_heads": 2},
         {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32}
@@ -507,7 +511,9 @@ _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 # name -> what the config of the whole is told beside its parts
-_WHOLE = {"gemma3-seeing": {"mm_tokens_per_image": 4}, "smolvlm": {"scale_factor": 4}}
+_WHOLE = {"gemma3-seeing": {"mm_tokens_per_image": 4}, "smolvlm": {"scale_factor": 4}} | {
+    "mistral3-biased": {"multimodal_projector_bias": True, "spatial_merge_size": 1},
+}
 _HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255} | {
     "do_rescale": True,
     "do_normalize": True,
@@ -520,6 +526,10 @@ _IDEFICS_MARKERS = ("\n\n", "<fake_token_around_image>", "<global-img>", "<row_1
 _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "gemma3-seeing": (_HALVES | {"size": {"height": 56, "width": 56}}, ("<start_of_image>", "<end_of_image>")),
     "idefics3": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
+    **dict.fromkeys(
+        ("mistral3-seeing", "mistral3-biased"),
+        (_COLOURS | {"do_rescale": True, "do_normalize": True}, ("[IMG]", "[IMG_BREAK]", "[IMG_END]")),
+    ),
     **dict.fromkeys(("qwen2vl", "qwen25vl", "qwen3vl", "qwen3vlmoe", "qwen3vlmoe-fused"), _QWEN_PICTURE),
     **dict.fromkeys(("qwen35-seeing", "qwen35moe-seeing"), _QWEN_PICTURE),
     "smolvlm": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from quantizer.architectures.projectors import projector_for
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.tensor_types import tensor_type_named
-from tests.quantizer.checkpoints import write_checkpoint
+from tests.quantizer.checkpoints import tokenizer, write_checkpoint
 
 __all__ = ["PROJECTOR_OUTLINES", "headers", "write_seeing"]
 
@@ -36,4 +37,15 @@ def write_seeing(folder: Path, name: str, *, has_tower: bool = True) -> Path:
     weights = {tensor: ("F32", rng.standard_normal(shape, np.float32)) for tensor, shape in shapes.items()}
     write_checkpoint(folder, seeing["config"], weights)
     (folder / "preprocessor_config.json").write_text(json.dumps(seeing["processor"]))
+    known = projector_for(seeing["config"])
+    assert known
+    (folder / "tokenizer.json").write_text(json.dumps(_with_tokens(list(known.token_rows.values()))))
     return folder
+
+
+def _with_tokens(texts: list[str]) -> dict[str, Any]:
+    """The tokenizer of all tests with more tokens."""
+    tokens = tokenizer()
+    *_, last = tokens["added_tokens"]
+    more = [last | {"id": last["id"] + 1 + i, "content": text} for i, text in enumerate(texts)]
+    return tokens | {"added_tokens": [*tokens["added_tokens"], *more]}

@@ -8,6 +8,7 @@ from typing import Any
 
 from quantizer.architectures import find_architecture
 from quantizer.architectures.entry_settings import check_settings, given, usually_named
+from quantizer.architectures.projectors.pixtral import PIXTRAL
 from quantizer.architectures.projectors.projector import Projector
 from quantizer.architectures.projectors.qwen_vl import QWEN_VL_PROJECTORS
 from quantizer.architectures.projectors.siglip import SIGLIP
@@ -16,7 +17,7 @@ from quantizer.errors import CheckpointError
 
 __all__ = ["PROJECTORS", "Projector", "find_projector", "projector_for"]
 
-_FAMILIES: tuple[Projector, ...] = (*SIGLIP, *QWEN_VL_PROJECTORS)
+_FAMILIES: tuple[Projector, ...] = (*SIGLIP, *QWEN_VL_PROJECTORS, *PIXTRAL)
 # HF class -> its entry
 PROJECTORS: dict[str, Projector] = {name: entry for entry in _FAMILIES for name in entry.hf_classes}
 

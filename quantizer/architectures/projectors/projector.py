@@ -42,6 +42,7 @@ class Projector(Architecture):
 
     gguf_name: str = "clip"
     blocks: str = "v.blk"
+    n_numbers: int = 8  # matrices after the tower are numbered too
     generate: Callable[[Config], list[GeneratedTensor]] | None = lambda _config: []
     kind: str
     # beginnings of the names of its tensors, without "model."
@@ -52,6 +53,8 @@ class Projector(Architecture):
     derived: Callable[[Config], Mapping[str, Any]] = lambda _config: {}
     # values of preprocessor_config.json that libmtmd assumes
     processor_assumed: Mapping[str, Any] = field(default_factory=dict)
+    # llama.cpp's name -> the token whose row of the language model's embeddings that is
+    token_rows: Mapping[str, str] = field(default_factory=dict)
     # tensors that libmtmd cannot use in blocks
     plain: tuple[str, ...] = ()
 

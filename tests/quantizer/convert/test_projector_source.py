@@ -172,3 +172,21 @@ def test_a_model_whose_tower_is_unknown_reads_text_only(seeing: Path, monkeypatc
     found = planned(seeing)
     assert found.projector is None
     assert [text for text in found.warnings if "will read text only" in text]
+
+
+def test_the_row_of_a_token_comes_from_the_language_model(tmp_path: Path) -> None:
+    folder = write_seeing(tmp_path / "seeing", "mistral3-seeing")
+    run(folder)
+    added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    token = next(each["id"] for each in added if each["content"] == "[IMG_BREAK]")
+    table = stored(folder, "language_model.model.embed_tokens.weight").reshape(-1, 64)
+    assert np.array_equal(values(read_header(tmp_path / "mmproj-m-F16.gguf"), "v.token_embd.img_break"), table[token])
+
+
+def test_a_token_that_is_missing_is_named(tmp_path: Path) -> None:
+    folder = write_seeing(tmp_path / "seeing", "mistral3-seeing")
+    tokens = json.loads((folder / "tokenizer.json").read_text())
+    tokens["added_tokens"].pop()
+    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(CheckpointError, match=r"no embedding of \[IMG_BREAK\]"):
+        planned(folder)

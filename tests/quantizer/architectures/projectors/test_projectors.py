@@ -27,7 +27,8 @@ def found(outline: dict[str, Any], **processor: Any) -> tuple[Projector, Config]
 
 def converted(outline: dict[str, Any]) -> dict[str, SourceTensor]:
     projector, config = found(outline)
-    return map_tensors(headers(outline["tensors"]), config, projector)
+    rows = {name: [config.section("language").integer("hidden_size")] for name in projector.token_rows}
+    return map_tensors(headers(outline["tensors"] | rows), config, projector)
 
 
 def changed(name: str, **vision: Any) -> dict[str, Any]:
@@ -94,6 +95,7 @@ def renamed(name: str, pattern: str, new: str) -> dict[str, Any]:
         ("qwen2vl", r"^visual\.", "model.visual."),
         ("qwen25vl", r"^visual\.", "model.visual."),
         ("qwen3vl", r"^model\.visual\.", "visual."),
+        ("mistral3-seeing", r"^", "model."),
     ],
 )
 def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new: str) -> None:
@@ -111,6 +113,9 @@ def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new
         ("qwen3vl", {"spatial_merge_size": 4}),
         ("qwen3vl", {"temporal_patch_size": 1}),
         ("qwen35-seeing", {"deepstack_visual_indexes": [1]}),
+        ("mistral3-seeing", {"hidden_act": "relu"}),
+        ("mistral3-seeing", {"rope_theta": 500.0}),
+        ("mistral3-seeing", {"head_dim": 32}),
     ],
 )
 def test_what_libmtmd_would_not_follow_is_refused(name: str, settings: dict[str, Any]) -> None:
@@ -223,3 +228,19 @@ def test_queries_that_are_no_third_are_noticed() -> None:
 def test_positions_that_are_no_square_are_refused() -> None:
     with pytest.raises(CheckpointError, match="17 positions, which are no square"):
         found(changed("qwen3vl", num_position_embeddings=17))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"vision_feature_layer": -2}, {"projector_hidden_act": "relu"}, {"vision_feature_layer": [-1, -2]}]
+)
+def test_what_follows_the_tower_of_mistral_is_as_libmtmd_has_it(settings: dict[str, Any]) -> None:
+    outline = PROJECTOR_OUTLINES["mistral3-seeing"]
+    with pytest.raises(CheckpointError, match=f"has {next(iter(settings))} = .*, which llama.cpp does not support"):
+        found(outline | {"config": outline["config"] | settings})
+
+
+def test_one_number_is_added_to_the_variance_everywhere() -> None:
+    outline = PROJECTOR_OUTLINES["mistral3-seeing"]
+    language = outline["config"]["text_config"] | {"rms_norm_eps": 1e-6}
+    with pytest.raises(CheckpointError, match="has rms_norm_eps = 1e-06"):
+        found(outline | {"config": outline["config"] | {"text_config": language}})
