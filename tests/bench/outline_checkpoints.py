@@ -55,7 +55,8 @@ def projector_outline(folder: Path) -> dict[str, Any] | None:
     prepared = json.loads(processor.read_text())
     projector, found = find_projector(known, config, prepared)
     rows = {row.key: row.read(found) for row in projector.hyperparameters}
-    tensors = _tensors(folder / "model.safetensors", found.integer("num_hidden_layers"))
+    n_layers = found.integer("num_hidden_layers")
+    tensors = _tensors(folder / "model.safetensors", n_layers, n_layers)
     return {
         "config": config,
         "processor": prepared,
