@@ -285,6 +285,33 @@ _EXPERTS = (
     _Explained(r"block_count", "4 for 5", _AHEAD, ("glm4moe",)),
     _Explained(r"nextn_predict_layers", "nothing for [01]", _AHEAD, ("glm4moe", "exaone-moe")),
 )
+_NEWEST = (  # those that gguf 0.19.0 lacks
+    _Explained(
+        r"ffn_(down|gate|up|gate_up)_exps(\.weight)?|general\.size_label",
+        r"only in (ours|theirs)|'\S+K' for '\S+K'",
+        "theirs leaves out experts in one tensor, or writes them without an ending",
+        ("mellum", "cohere2moe"),
+    ),
+    _Explained(
+        r"ffn_(gate|up|gate_up)_exps\.weight",
+        r"only in (ours|theirs)",
+        "gates and ups apart as everywhere here, which the runtime reads too",
+        ("granite_swa",),
+    ),
+    _Explained(r"feed_forward_length", r"\d+ for nothing", "required, though no layer is dense", ("cohere2moe",)),
+    _Explained(
+        r"attention\.sliding_window_pattern",
+        r"\[(True|False).* for nothing",
+        "the config's windows, where theirs leaves them to the runtime's pattern",
+        ("laguna",),
+    ),
+    _Explained(
+        r"attention\.rope_pattern|rope\.freq_base",
+        r".* for (nothing|10000\.0)",
+        "transformers reads both from layer_rope_theta, theirs does not",
+        ("granite_swa",),
+    ),
+)
 # by their kind
 _PROJECTORS = (
     _Explained(
@@ -301,7 +328,7 @@ _PROJECTORS = (
     ),
     _Explained(r"general\.size_label", r"'53K' for '52K'", "follows from that row", ("pixtral",)),
 )
-_EXPLAINED = (*_TOKENIZER, *_TENSORS, *_SIZES, *_POSITIONS, *_EXPERTS, *_PROJECTORS)
+_EXPLAINED = (*_TOKENIZER, *_TENSORS, *_SIZES, *_POSITIONS, *_EXPERTS, *_NEWEST, *_PROJECTORS)
 
 _NOT_WRITTEN = "theirs wants a setting that transformers 5 does not write"
 _NUMBERED_ONLY = "theirs reads experts in numbered tensors only"

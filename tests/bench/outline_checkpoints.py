@@ -88,6 +88,8 @@ def _shortened(config: dict[str, Any]) -> dict[str, Any]:
 def _listed(config: dict[str, Any]) -> dict[str, list[str]]:
     """The kinds of layers under their setting, where they have tensors of their own."""
     lists = {key: config.get(key) or [] for key in ("layer_types", "layers_block_type")}
+    if config.get("prefix_dense_intermediate_size"):  # then no other setting tells which layers are dense
+        lists["mlp_layer_types"] = config["mlp_layer_types"]
     has_states = any(key.startswith("mamba_") for key in config)
     shared = set() if has_states else {"full_attention", "sliding_attention", "chunked_attention"}
     return {key: kinds for key, kinds in lists.items() if set(kinds) - shared}

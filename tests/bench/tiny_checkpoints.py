@@ -212,6 +212,26 @@ _AS_MINICPM = {"embedding_multiplier": 12.0, "residual_multiplier": 0.7, "logits
 }
 _SHARED = {"shared_expert_intermediate_size": 80}
 _FURTHER, _NO_FURTHER = {"mtp_num_hidden_layers": 1}, {"num_nextn_predict_layers": 0}
+_FULL_FIRST = {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+_WINDOWED_EXPERTS = _EXPERTS | _FULL_FIRST | {"sliding_window": 40, "head_dim": 32}
+_ONE_BASE = {kind: {"rope_type": "default", "rope_theta": 1e5} for kind in ("full_attention", "sliding_attention")}
+_YARN_BASE = _YARN | {"rope_theta": 1e5}
+_MELLUM = _WINDOWED_EXPERTS | {"rope_parameters": _ONE_BASE}
+_COHERE = _WINDOWED_EXPERTS | {"intermediate_size": 48, "layer_norm_eps": 1e-5, "logit_scale": 0.25}
+_DENSE_FIRST = {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "prefix_dense_intermediate_size": 96}
+_LAGUNA = (
+    _WINDOWED_EXPERTS
+    | {"shared_expert_intermediate_size": 80, "moe_routed_scaling_factor": 2.5}
+    | {
+        "rope_parameters": {
+            "full_attention": _YARN | {"partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 1.0},
+        }
+    }
+)
+_SWASH = _SCALED | {"sliding_window": 40, "layer_rope_theta": [0.0, 1e5, 1e5, 0.0]}
+_HY_3 = _EXPERTS | {"head_dim": 32}
+_TWO_DENSE = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "first_k_dense_replace": 2}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -370,6 +390,19 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mpt": ("MptConfig", _MPT),
     "mpt-clipped": ("MptConfig", _MPT | {"hidden_size": 96, "num_attention_heads": 6} | _CLIPPED),
     "dbrx": ("DbrxConfig", _UNSHARED | _DBRX),
+    "granite-swa": ("GraniteSWAConfig", _SWASH | _FULL_FIRST | {"tie_word_embeddings": False}),
+    "granite-swa-rope": ("GraniteSWAConfig", _SCALED | {"num_hidden_layers": 5, "sliding_window": 40}),
+    "granitemoe-swa": ("GraniteMoeSWAConfig", _SWASH | _FEW | {"shared_intermediate_size": 80}),
+    "granitemoe-swa-fused": ("GraniteMoeSWAConfig", _SCALED | _FEW | {"sliding_window": 40}),
+    "hy3": ("HYV3Config", _HY_3 | {"num_shared_experts": 2, "router_scaling_factor": 1.5}),
+    "hy3-fused": ("HYV3Config", _HY_3 | _TWO_DENSE),
+    "mellum": ("MellumConfig", _MELLUM),
+    "mellum-yarn-fused": ("MellumConfig", _MELLUM | {"rope_parameters": _ONE_BASE | {"full_attention": _YARN_BASE}}),
+    "cohere2moe": ("Cohere2MoeConfig", _COHERE | {"num_shared_experts": 2, "expert_selection_fn": "sigmoid"}),
+    "cohere2moe-dense": ("Cohere2MoeConfig", _COHERE | _DENSE_FIRST | {"rms_norm_eps": 1e-5}),
+    "cohere2moe-fused": ("Cohere2MoeConfig", _COHERE | {"tie_word_embeddings": False}),
+    "laguna": ("LagunaConfig", _LAGUNA | {"num_attention_heads_per_layer": [4, 6, 6, 4]}),
+    "laguna-fused": ("LagunaConfig", _LAGUNA | {"gating": "per-element"} | _FULL | {"sliding_window": 40}),
 }
 # those that were published before transformers had their class, under another name
 _PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM", "llama-both-sides": "LlamaBidirectionalModel"} | dict.fromkeys(

@@ -26,6 +26,7 @@ from quantizer.architectures.families.nemotron import NEMOTRON
 from quantizer.architectures.families.qwen import QWEN, QWEN35
 from quantizer.architectures.families.qwen_vl import QWEN_VL
 from quantizer.architectures.families.t5 import T5
+from quantizer.architectures.families.windowed_experts import WINDOWED_EXPERTS
 
 __all__ = ["FAMILIES"]
 
@@ -58,5 +59,6 @@ FAMILIES: tuple[Architecture, ...] = (
     EUROBERT,
     KIMI,
     *T5,
+    *WINDOWED_EXPERTS,
     *DRAFT_HEADS,
 )

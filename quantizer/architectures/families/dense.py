@@ -58,7 +58,7 @@ from quantizer.convert.derived_tensors import (
     unpermute_queries,
 )
 
-__all__ = ["DENSE"]
+__all__ = ["DENSE", "no_scaling"]
 
 _GLM = Architecture(
     hf_classes=("Glm4ForCausalLM",),
@@ -187,7 +187,7 @@ _PHI = Architecture(
 _N_LAYERS_WITH_HEAD_NORMS = 64
 
 
-def _no_scaling(config: Config) -> Value:
+def no_scaling(config: Config) -> Value:
     kind_of(config, ("default",))
     return "none"
 
@@ -200,7 +200,7 @@ _COMMAND_R = Architecture(
         # the first checkpoints understate the other
         Hyperparameter("context_length", "u32", integer("model_max_length", "max_position_embeddings")),
         *LAYER_NORM,
-        Hyperparameter("rope.scaling.type", "str", _no_scaling),
+        Hyperparameter("rope.scaling.type", "str", no_scaling),
         Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
     ),
     layer_tensors={"attn_norm.weight": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD},

@@ -2,7 +2,8 @@
 
 Gate and up lie in one matrix, of the experts as well as of the feed-forward that all tokens share; where there are no
 experts, that one is the feed-forward. Hybrids may do without positions. Hybrids in which every layer attends are to
-llama.cpp plain Granite.
+llama.cpp plain Granite. With windows (Granite Swash, which gguf lacks) each head has a sink, and some layers may do
+without positions; what all tokens share stays one matrix there.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.families.llama import LLAMA_LIKE
 from quantizer.architectures.families.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, integer, rope_base
 from quantizer.architectures.shapes import (
     ATTENTION,
     EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
+    GATED_FEED_FORWARD,
     PRE_NORMS,
     Dimensions,
 )
@@ -212,4 +214,90 @@ _MINICPM = replace(
 )
 
 _OTHERS = (_HYBRID, _ATTENTION_ONLY, _ATTENTION_WITH_EXPERTS)
-GRANITE = (_EXPERTS, replace(_HYBRID_WITH_EXPERTS, variants=_OTHERS), _MINICPM)
+
+
+def _bases(config: Config) -> list[float]:
+    """Return the base of the frequencies of each layer, 0 for one that does without positions."""
+    n_layers, listed = config.integer("num_hidden_layers"), config.values.get("layer_rope_theta")
+    if listed is None:
+        return [rope_base(config)] * n_layers
+    if not isinstance(listed, list) or len(listed) < n_layers:
+        raise CheckpointError("config.json does not list the bases of all layers.", "Check layer_rope_theta.")
+    return [Config({"layer_rope_theta": base}).number("layer_rope_theta") for base in listed[:n_layers]]
+
+
+def _one_base(config: Config) -> float:
+    """Return the base of all layers that have positions. Raises CheckpointError where they differ."""
+    bases = {base for base in _bases(config) if base} or {rope_base(config)}
+    if len(bases) > 1:
+        raise CheckpointError("config.json has several bases of frequencies.", "Choose another model.")
+    return bases.pop()
+
+
+def _windows(config: Config) -> Value:
+    """Return which layers have a window: all but every fourth, the first of them."""
+    kinds = config.values.get("layer_types")
+    n_layers = config.integer("num_hidden_layers")
+    if not isinstance(kinds, list):
+        return [i % 4 != 0 for i in range(n_layers)]
+    if len(kinds) < n_layers:
+        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+    return [kind == "sliding_attention" for kind in kinds[:n_layers]]
+
+
+_SINKS: Dimensions = {"attn_sinks.weight": ("n_heads",)}
+_WINDOWED = replace(
+    _PLAIN,
+    hf_classes=("GraniteSWAForCausalLM",),
+    gguf_name="granite_swa",
+    names_of="granite",
+    own_names={"model.layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks"},
+    hyperparameters=(
+        *(row for row in _PLAIN.hyperparameters if row.key != "rope.freq_base"),
+        Hyperparameter("rope.freq_base", "f32", _one_base),
+        Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _windows),
+        Hyperparameter(
+            "attention.rope_pattern",
+            "bool[]",
+            lambda config: None if all(_bases(config)) else [base > 0 for base in _bases(config)],
+        ),
+    ),
+    layer_tensors={**PRE_NORMS, **ATTENTION, **_SINKS, **GATED_FEED_FORWARD},
+    splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}},
+    defaults={**_DEFAULTS, "tie_word_embeddings": True, "sliding_window": 128},
+    assumed={**_ASSUMED, "no_rope_layers": lambda config: [int(base > 0) for base in _bases(config)]},
+)
+
+
+def _windowed_experts_layer(config: Config, _i: int) -> Dimensions:
+    n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
+    shared: Dimensions = {"ffn_up_shexp.weight": (n_embd, 2 * width), "ffn_down_shexp.weight": (width, n_embd)}
+    return {**PRE_NORMS, **ATTENTION, **_SINKS, **EXPERT_FEED_FORWARD, **(shared if width else {})}
+
+
+_WINDOWED_WITH_EXPERTS = replace(
+    _WINDOWED,
+    hf_classes=("GraniteMoeSWAForCausalLM",),
+    names_of="granitemoe",
+    own_names={
+        **_WINDOWED.own_names,
+        "model.layers.{bid}.shared_mlp.input_linear": "blk.{bid}.ffn_up_shexp",
+        "model.layers.{bid}.shared_mlp.output_linear": "blk.{bid}.ffn_down_shexp",
+    },
+    hyperparameters=(*_WINDOWED.hyperparameters, *_EXPERT_ROWS),
+    layer_tensors=_windowed_experts_layer,
+    splits={
+        **_WINDOWED.splits,
+        **{ending: parts for ending, parts in _cuts("").items() if not ending.startswith("shared_mlp")},
+    },
+    defaults={**_DEFAULTS, "shared_intermediate_size": 0, "sliding_window": 128},
+)
+
+GRANITE = (
+    _EXPERTS,
+    replace(_HYBRID_WITH_EXPERTS, variants=_OTHERS),
+    _MINICPM,
+    _WINDOWED,
+    _WINDOWED_WITH_EXPERTS,
+)

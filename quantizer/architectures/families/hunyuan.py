@@ -1,6 +1,7 @@
 """HunYuan, dense and with experts: norms of single heads after their rotation, whose base a fixed factor stretches.
 
-Every layer with experts has a shared one of the same width.
+Every layer with experts has a shared one of the same width. Hy 3, which gguf lacks: dense layers first, norms before
+the rotation, experts chosen by biased sigmoids.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
+from quantizer.architectures.families.windowed_experts import leading_dense, n_dense
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -21,14 +23,17 @@ from quantizer.architectures.metadata_rows import (
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
+    EXPERT_FEED_FORWARD,
     FUSED_EXPERTS,
     GATED_FEED_FORWARD,
     HEAD_NORMS,
     NUMBERED_EXPERTS,
     PRE_NORMS,
+    Dimensions,
     head_size,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import whole_tensor
 from quantizer.errors import CheckpointError
 
 __all__ = ["HUNYUAN"]
@@ -82,7 +87,56 @@ _ASSUMED: dict[str, Callable[[Config], Any]] = {
 }
 _FEED_FORWARD_LENGTH = integer("intermediate_size")
 
+_HY_3_N_DENSE = n_dense(1)
+
+
+def _hy_3_layer(config: Config, i: int) -> Dimensions:
+    if i < _HY_3_N_DENSE(config):
+        return {**_LAYER, **GATED_FEED_FORWARD}
+    width = _hy_3_shared_width(config)
+    return {
+        **_LAYER,
+        **EXPERT_FEED_FORWARD,
+        "exp_probs_b": ("n_expert",),  # without an ending here
+        "ffn_gate_shexp.weight": ("n_embd", width),
+        "ffn_up_shexp.weight": ("n_embd", width),
+        "ffn_down_shexp.weight": (width, "n_embd"),
+    }
+
+
+def _hy_3_shared_width(config: Config) -> int:
+    return config.integer("num_shared_experts") * config.integer("moe_intermediate_size")
+
+
+_HY_3 = Architecture(
+    hf_classes=("HYV3ForCausalLM",),
+    gguf_name="hy_v3",
+    names_of="dots1",
+    hyperparameters=(
+        *(DECODER + RMS_NORM + EXPERTS),
+        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+        Hyperparameter("expert_shared_feed_forward_length", "u32", _hy_3_shared_width),
+        Hyperparameter("expert_gating_func", "u32", lambda _config: 2),  # sigmoid
+        Hyperparameter("expert_weights_norm", "bool", lambda _config: True),
+        Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("router_scaling_factor")),
+    ),
+    layer_tensors=_hy_3_layer,
+    stacks=NUMBERED_EXPERTS,
+    splits={".e_score_correction_bias": {".expert_bias": whole_tensor}, **FUSED_EXPERTS},
+    leaves_later_layers=True,
+    defaults={"rope_theta": 11_158_840.0, "router_scaling_factor": 2.826, "num_shared_experts": 1, "head_dim": 128},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "attention_bias": lambda _config: False,
+        "mlp_bias": lambda _config: False,
+        "route_norm": lambda _config: True,
+        "first_k_dense_replace": _HY_3_N_DENSE,
+        "mlp_layer_types": leading_dense,
+    },
+)
+
 HUNYUAN = (
+    _HY_3,
     Architecture(
         hf_classes=("HunYuanDenseV1ForCausalLM",),
         gguf_name="hunyuan-dense",
