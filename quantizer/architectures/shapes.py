@@ -171,6 +171,9 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
     "n_patch": lambda config: config.integer("patch_size"),
     "n_patches": lambda config: n_patches_per_side(config) ** 2,
     "2 n_embd": lambda config: 2 * config.integer("hidden_size"),
+    "n_index_head": lambda config: config.integer("index_head_dim"),
+    "n_index_heads": lambda config: config.integer("index_n_heads"),
+    "n_index_query": lambda config: config.integer("index_head_dim") * config.integer("index_n_heads"),
 }
 
 PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}

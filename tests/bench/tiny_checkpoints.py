@@ -232,6 +232,8 @@ _LAGUNA = (
 _SWASH = _SCALED | {"sliding_window": 40, "layer_rope_theta": [0.0, 1e5, 1e5, 0.0]}
 _HY_3 = _EXPERTS | {"head_dim": 32}
 _TWO_DENSE = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "first_k_dense_replace": 2}
+# with few heads many tokens score nothing at all, and which of those are chosen is anybody's guess
+_INDEXED = _LATENT | {"q_lora_rank": 24, "index_n_heads": 32, "index_head_dim": 64, "n_group": 1, "topk_group": 1}
 
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -396,6 +398,9 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granitemoe-swa-fused": ("GraniteMoeSWAConfig", _SCALED | _FEW | {"sliding_window": 40}),
     "hy3": ("HYV3Config", _HY_3 | {"num_shared_experts": 2, "router_scaling_factor": 1.5}),
     "hy3-fused": ("HYV3Config", _HY_3 | _TWO_DENSE),
+    "deepseek32": ("DeepseekV32Config", _INDEXED | {"index_topk": 40, "n_group": 2}),
+    "deepseek32-yarn": ("DeepseekV32Config", _INDEXED | {"index_topk": 256} | _TALL),
+    "deepseek32-fused": ("DeepseekV32Config", _INDEXED | {"index_topk": 40, "index_n_heads": 24}),
     "mellum": ("MellumConfig", _MELLUM),
     "mellum-yarn-fused": ("MellumConfig", _MELLUM | {"rope_parameters": _ONE_BASE | {"full_attention": _YARN_BASE}}),
     "cohere2moe": ("Cohere2MoeConfig", _COHERE | {"num_shared_experts": 2, "expert_selection_fn": "sigmoid"}),

@@ -1,6 +1,7 @@
 """DeepSeek V2 and V3: keys and values compressed to one latent head, dense layers before those of experts.
 
-GLM 4.7 Flash is the same. Youtu has no experts. MiniCPM 3 is another graph to llama.cpp: keys and values are expanded
+V3.2, which gguf lacks, has an indexer in each layer, which chooses the tokens that are attended to. GLM 4.7 Flash is
+V3 again. Youtu has no experts. MiniCPM 3 is another graph to llama.cpp: keys and values are expanded
 before they are cached, halves are rotated, and embeddings, layers and logits are scaled by constants.
 """
 
@@ -208,8 +209,51 @@ _V3 = Architecture(
     assumed={**_ASSUMED, "rope_interleave": lambda _config: True, "topk_method": lambda _config: "noaux_tc"},
 )
 
+
+def _whole_rotations(config: Config) -> int:
+    """Return the width of an indexer's head as a multiple of what llama.cpp rotates at once, or it would abort."""
+    return -(-config.integer("index_head_dim") // _ROTATED_AT_ONCE) * _ROTATED_AT_ONCE
+
+
+_ROTATED_AT_ONCE = 64  # by a Hadamard matrix
+_INDEXER: Dimensions = {
+    "indexer.attn_q_b.weight": ("n_q_rank", "n_index_query"),
+    "indexer.attn_k.weight": ("n_embd", "n_index_head"),
+    "indexer.k_norm.weight": ("n_index_head",),
+    "indexer.k_norm.bias": ("n_index_head",),
+    "indexer.proj.weight": ("n_embd", "n_index_heads"),
+}
+
 DEEPSEEK = (
     _V3,
+    replace(
+        _V3,
+        hf_classes=("DeepseekV32ForCausalLM",),
+        gguf_name="deepseek32",
+        names_of="glm-dsa",
+        hyperparameters=(
+            *_ROWS,
+            Hyperparameter("attention.indexer.head_count", "u32", integer("index_n_heads")),
+            Hyperparameter("attention.indexer.key_length", "u32", integer("index_head_dim")),
+            Hyperparameter("attention.indexer.top_k", "u32", integer("index_topk")),
+        ),
+        layer_tensors=lambda config, i: {**_layer(config, i), **_INDEXER},
+        defaults={
+            **_V3.defaults,
+            "first_k_dense_replace": 3,
+            "norm_topk_prob": True,
+            "index_n_heads": 64,
+            "index_head_dim": 128,
+            "index_topk": 2048,
+        },
+        assumed={
+            **_V3.assumed,
+            "attention_bias": lambda _config: False,
+            "mlp_layer_types": dense_before_sparse,
+            "layer_types": lambda config: ["indexed_attention"] * config.integer("num_hidden_layers"),
+            "index_head_dim": _whole_rotations,
+        },
+    ),
     replace(
         _V3,
         hf_classes=("DeepseekV2ForCausalLM",),

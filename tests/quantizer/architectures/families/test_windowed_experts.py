@@ -45,6 +45,8 @@ def test_only_what_gguf_lacks_takes_the_names_of_a_relative() -> None:
         ("granite-swa", {"no_rope_layers": [1, 1]}),
         ("hy3", {"mlp_layer_types": ["sparse", "dense"]}),
         ("hy3", {"route_norm": False}),
+        ("deepseek32", {"index_head_dim": 48}),
+        ("deepseek32", {"layer_types": ["full_attention", "indexed_attention"]}),
     ],
 )
 def test_what_llama_cpp_would_ignore_is_refused(name: str, settings: dict[str, Any]) -> None:
