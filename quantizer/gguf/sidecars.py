@@ -27,7 +27,8 @@ PROJECTOR_TYPES = ("F16", "Q8_0", "F32")
 NO_PROJECTOR = "none"
 
 HEAD_MARKS = ("dspark-", "dflash-", "eagle3-")  # those that draft a block in one pass first
-_MARKS = (*HEAD_MARKS, "mtp-")  # llama.cpp can take a model's MTP layer from a file of its own, and this engine cannot
+_MTP = "mtp-"  # llama.cpp can take a model's MTP layer from a file of its own, and this engine cannot
+_MARKS = (*HEAD_MARKS, _MTP, PROJECTOR_MARK)
 
 
 def is_sidecar(name: str) -> bool:
@@ -38,7 +39,7 @@ def is_sidecar(name: str) -> bool:
 def head_rank(name: str) -> int | None:
     """Return the place of the head `name` among heads of one model, the best first; None for what cannot draft."""
     marks = (index for index, mark in enumerate(HEAD_MARKS) if mark in name and name.endswith(".gguf"))
-    return None if _MARKS[-1] in name else next(marks, None)
+    return None if _MTP in name else next(marks, None)
 
 
 _TYPE_ENDING = re.compile(rf"[-_.]({'|'.join(FILE_TYPES)})$", re.IGNORECASE)

@@ -58,19 +58,20 @@ class ModelStat:
 def model_paths(models_dir: Path) -> list[Path]:
     """Return the first or only file of every model, at most `MAX_FOLDERS` folders down, sorted.
 
-    Hidden files and folders are skipped, and so are a link to a folder above itself and a draft head beside a model.
+    Hidden files and folders are skipped, and so are a link to a folder above itself, and a draft head or a projector
+    beside a model.
     """
     return sorted(without_heads(_files_below(models_dir, MAX_FOLDERS, frozenset())))
 
 
 def head_paths(models_dir: Path) -> list[Path]:
-    """Return the draft heads that lie beside models, sorted."""
+    """Return the draft heads and projectors that lie beside models, sorted."""
     files = set(_files_below(models_dir, MAX_FOLDERS, frozenset()))
     return sorted(files.difference(without_heads(files)))
 
 
 def without_heads(files: Iterable[Path]) -> list[Path]:
-    """Return the models among the GGUF `files`: a draft head beside a model is none."""
+    """Return the models among the GGUF `files`: a draft head or a projector beside a model is none."""
     files = list(files)
     with_models = {file.parent for file in files if not is_sidecar(file.name)}
     return [file for file in files if not (is_sidecar(file.name) and file.parent in with_models)]

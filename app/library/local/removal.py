@@ -24,7 +24,7 @@ from app.settings.settings import Settings
 from quantizer.errors import UsageError
 from quantizer.files import explained, try_lock, writer_of
 from quantizer.gguf.shards import shard_index, shard_path
-from quantizer.gguf.sidecars import head_rank, is_sidecar
+from quantizer.gguf.sidecars import PROJECTOR_MARK, head_rank, is_sidecar
 from quantizer.process import is_process_alive
 from quantizer.write.partial_output import lock_path
 
@@ -40,7 +40,8 @@ __all__ = [
 
 
 def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()) -> RemovalResult:
-    """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads.
+    """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads
+    and projectors.
 
     Raises UsageError for a model outside the library.
     """
@@ -57,11 +58,11 @@ def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()
 
 
 def _heads_without(model: Path, leaving: Collection[Path]) -> list[Path]:
-    """Return the draft heads in the folder of `model` if it holds no other model but those `leaving`."""
+    """Return the draft heads and projectors in the folder of `model` if it holds no other model but those `leaving`."""
     others = [path for path in sorted(model.parent.glob("*.gguf")) if is_model_file(path.name) and path not in leaving]
     if is_sidecar(model.name) or any(path != model and not is_sidecar(path.name) for path in others):
         return []
-    return [path for path in others if head_rank(path.name) is not None]
+    return [path for path in others if head_rank(path.name) is not None or PROJECTOR_MARK in path.name]
 
 
 def remove(removal: RemovalResult, models_dir: Path) -> None:

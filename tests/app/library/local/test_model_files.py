@@ -41,6 +41,12 @@ def test_a_draft_head_beside_a_model_is_no_model_and_one_alone_is(tmp_path: Path
     assert model_paths(tmp_path) == [head, mtp, alone]
 
 
+def test_a_projector_beside_its_model_is_no_model(tmp_path: Path) -> None:
+    model, projector = (small_model(tmp_path / "a" / name) for name in ("m-Q4_K_M.gguf", "mmproj-m-F16.gguf"))
+    assert model_paths(tmp_path) == [model]
+    assert head_paths(tmp_path) == [projector]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows lets few users make links")
 def test_a_link_to_a_folder_above_itself_repeats_no_model(tmp_path: Path) -> None:
     path = small_model(tmp_path / "a" / "m.gguf")

@@ -55,6 +55,16 @@ def test_the_draft_heads_of_a_folder_go_with_its_last_model(library: Settings) -
     assert list(library.models_dir.iterdir()) == []
 
 
+def test_the_projector_of_a_folder_goes_with_its_last_model(library: Settings) -> None:
+    folder = library.models_dir / "me" / "x"
+    for name in ("m-Q4_0", "m-Q8_0", "mmproj-m-F16"):
+        small_model(folder / f"{name}.gguf")
+    _remove("m-q4_0", library)
+    assert sorted(path.name for path in folder.iterdir()) == ["m-Q8_0.gguf", "mmproj-m-F16.gguf"]
+    _remove("m-q8_0", library)
+    assert list(library.models_dir.iterdir()) == []
+
+
 def test_models_that_go_together_take_their_heads_once(library: Settings) -> None:
     paths = [small_model(library.models_dir / "me" / "x" / f"{name}.gguf") for name in ("a", "b", "dspark-a")]
     a, b = (resolve(name, library) for name in ("a", "b"))
