@@ -10,7 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from quantizer.architectures.architecture import Hyperparameter, Value
-from quantizer.architectures.projectors.projector import PICTURE, PLAIN_PROCESSOR, TOWER, Projector, layer_norm_eps
+from quantizer.architectures.projectors.projector import (
+    PICTURE,
+    PLAIN_PROCESSOR,
+    TOWER,
+    Projector,
+    layer_norm_eps,
+    plain_rotation,
+)
 from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, Dimensions
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
@@ -18,7 +25,6 @@ from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 __all__ = ["PIXTRAL"]
 
 _EPS = 1e-5  # fixed in transformers
-_ROTATION = {"rope_type": "axial", "rope_theta": 1e4}
 _LAYER: Dimensions = {
     "ln1.weight": ("n_embd",),
     "ln2.weight": ("n_embd",),
@@ -97,7 +103,7 @@ PIXTRAL = (
             "num_channels": lambda _config: 3,
             "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
             "rope_theta": lambda _config: 1e4,
-            "rope_parameters": lambda config: {**config.section("rope_parameters").values, **_ROTATION},
+            "rope_parameters": plain_rotation,
             "projector_hidden_act": lambda _config: "gelu",
             "vision_feature_layer": lambda _config: -1,
             # llama.cpp has one for the tower and for what follows

@@ -28,6 +28,7 @@ __all__ = [
     "TOWER_WEIGHTS",
     "Projector",
     "layer_norm_eps",
+    "plain_rotation",
     "processor_of",
 ]
 
@@ -95,6 +96,13 @@ def layer_norm_eps(default: float) -> Hyperparameter:
         "f32",
         lambda config: default if (eps := config.optional_number("layer_norm_eps")) is None else eps,
     )
+
+
+def plain_rotation(config: Config) -> dict[str, Any]:
+    """Return the settings of rotary positions as libmtmd has them, which may be called default too."""
+    stated = config.section("rope_parameters")
+    kind = "default" if stated.text("rope_type") == "default" else "axial"
+    return {**stated.values, "rope_type": kind, "rope_theta": 1e4}
 
 
 # the tower, and how pictures come to it

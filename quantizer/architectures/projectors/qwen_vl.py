@@ -27,6 +27,7 @@ from quantizer.architectures.projectors.projector import (
     TOWER_WEIGHTS,
     Projector,
     layer_norm_eps,
+    plain_rotation,
 )
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
@@ -142,9 +143,8 @@ def _side_of_positions(config: Config) -> dict[str, Any]:
     return {"image_size": side * config.integer("patch_size")}
 
 
-_ROTATION = {"rope_type": "axial", "rope_theta": 1e4}
 _AS_ASSUMED: Mapping[str, Callable[[Config], Any]] = {
-    "rope_parameters": lambda config: {**config.section("rope_parameters").values, **_ROTATION},
+    "rope_parameters": plain_rotation,
     "spatial_merge_size": lambda _config: 2,
     "temporal_patch_size": lambda _config: _N_FRAMES,
     "in_channels": lambda _config: 3,

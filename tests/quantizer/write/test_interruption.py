@@ -42,7 +42,7 @@ def test_a_killed_run_leaves_no_half_file_and_the_next_goes_on(trial: Trial, n_e
     assert killed(trial, 0, n_events) == ""
 
 
-@pytest.mark.parametrize("n_events", [0, 20, 60])
+@pytest.mark.parametrize("n_events", [0, 9, 30, 45])
 def test_a_killed_run_of_a_model_that_sees_goes_on_in_either_file(tmp_path: Path, n_events: int) -> None:
     checkpoint = write_seeing(tmp_path / "seeing", "gemma3-seeing")
     (tmp_path / "output").mkdir()

@@ -19,6 +19,7 @@ from quantizer.write.job import JobRequest, run_job
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.seeing_checkpoints import write_seeing
 
 pytestmark = pytest.mark.slow
 
@@ -165,3 +166,33 @@ def test_a_shard_is_not_read_before_its_hash_is_right(pulling: Pulling, expected
     pulling.hub.injections.clear()
     pulling.finished("--remove-checkpoint")
     assert pulling.output.read_bytes() == expected
+
+
+def test_a_model_that_sees_comes_with_its_projector(environment: Mapping[str, str], tmp_path: Path) -> None:
+    seeing = write_seeing(tmp_path / "check", "gemma3-seeing")
+    (tmp_path / "expected").mkdir()
+    list(run_job(JobRequest(str(seeing), "Q8_0", str(tmp_path / "expected" / "m.gguf"), 1, is_overwriting=False)))
+    with HubServer(HubRepo.of("org/check", {path.name: path for path in seeing.iterdir()})) as hub:
+        pulling = Pulling(hub, environment, tmp_path)
+        made = pulling.finished("--remove-checkpoint")[-1]
+    projector = pulling.output.with_name("mmproj-check-F16.gguf")
+    assert Path(made["projector"]) == projector
+    assert sorted(path for path in pulling.data.rglob("*") if path.is_file()) == [pulling.output, projector]
+    assert pulling.output.read_bytes() == (tmp_path / "expected" / "m.gguf").read_bytes()
+    assert projector.read_bytes() == (tmp_path / "expected" / "mmproj-m-F16.gguf").read_bytes()
+
+
+def test_a_projector_is_left_out_on_request_and_stays_for_another_type(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    seeing = write_seeing(tmp_path / "check", "smolvlm")
+    with HubServer(HubRepo.of("org/check", {path.name: path for path in seeing.iterdir()})) as hub:
+        pulling = Pulling(hub, environment, tmp_path)
+        projector = pulling.output.with_name("mmproj-check-F16.gguf")
+        assert pulling.finished("--projector", "none")[-1]["projector"] is None
+        assert not projector.exists()
+        assert pulling.finished("--remove-checkpoint", "--overwrite")[-1]["files"] == 2
+        first = projector.read_bytes()
+        pulling.output.unlink()
+        assert pulling.finished("--remove-checkpoint")[-1]["files"] == 1
+    assert projector.read_bytes() == first

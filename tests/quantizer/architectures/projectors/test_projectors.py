@@ -167,16 +167,6 @@ def test_pieces_of_a_picture_are_as_large_as_the_tower_sees() -> None:
         metadata(PROJECTOR_OUTLINES["idefics3"], max_image_size={"longest_edge": 28})
 
 
-def test_gemma_as_published_has_the_settings_of_its_class() -> None:
-    tower = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "num_attention_heads": 16}
-    rest = {"model_type": "siglip_vision_model", "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False}
-    outline = PROJECTOR_OUTLINES["gemma3-seeing"]
-    config = outline["config"] | {"vision_config": tower | rest, "mm_tokens_per_image": 256}
-    rows = metadata(outline | {"config": config})
-    assert rows["vision.attention.layer_norm_epsilon"] == 1e-6
-    assert rows["vision.projector.scale_factor"] == 4
-
-
 def test_a_class_without_a_known_tower_has_no_entry() -> None:
     assert projector_for({"architectures": ["LlamaForCausalLM"]}) is None
     assert projector_for({"architectures": [["x"]]}) is None
@@ -244,3 +234,61 @@ def test_one_number_is_added_to_the_variance_everywhere() -> None:
     language = outline["config"]["text_config"] | {"rms_norm_eps": 1e-6}
     with pytest.raises(CheckpointError, match="has rms_norm_eps = 1e-06"):
         found(outline | {"config": outline["config"] | {"text_config": language}})
+
+
+_SEEN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "do_rescale": True, "do_normalize": True}
+# the towers as the hub has them, beside the language model of the outline, and some of the metadata
+PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "gemma3-seeing": (
+        {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model"}
+        | {"num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False},
+        {"mm_tokens_per_image": 256},
+        {"vision.projector.scale_factor": 4, "vision.attention.layer_norm_epsilon": 1e-6},
+    ),
+    "smolvlm": (
+        {"hidden_size": 768, "image_size": 512, "max_image_size": {"longest_edge": 512}, "num_attention_heads": 12}
+        | {"model_type": "smolvlm_vision", "patch_size": 16, "size": {"longest_edge": 2048}, "use_base_siglip": True},
+        {"scale_factor": 4},
+        {"vision.feed_forward_length": 3072, "vision.block_count": 12, "vision.projector.scale_factor": 4},
+    ),
+    "qwen2vl": (
+        {"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "in_chans": 3, "hidden_size": 3584}
+        | {"patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2},
+        {},
+        {"vision.embedding_length": 1280, "vision.feed_forward_length": 5120, "vision.block_count": 32},
+    ),
+    "qwen25vl": (
+        {"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16}
+        | {"in_chans": 3, "out_hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2, "window_size": 112}
+        | {"fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2},
+        {},
+        {"vision.n_wa_pattern": 8, "use_silu": True, "vision.embedding_length": 1280},
+    ),
+    "qwen3vl": (
+        {"deepstack_visual_indexes": [5, 11, 17], "depth": 24, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1024}
+        | {"in_channels": 3, "initializer_range": 0.02, "intermediate_size": 4096, "num_heads": 16, "patch_size": 16}
+        | {"num_position_embeddings": 2304, "out_hidden_size": 2560, "spatial_merge_size": 2, "temporal_patch_size": 2},
+        {},
+        {"vision.image_size": 768, "vision.block_count": 24, "vision.spatial_merge_size": 2},
+    ),
+    "mistral3-seeing": (
+        {"attention_dropout": 0.0, "head_dim": 64, "hidden_act": "silu", "hidden_size": 1024, "image_size": 1540}
+        | {"initializer_range": 0.02, "intermediate_size": 4096, "model_type": "pixtral", "num_attention_heads": 16}
+        | {"num_channels": 3, "num_hidden_layers": 24, "patch_size": 14, "rope_theta": 10000.0},
+        {"spatial_merge_size": 2, "vision_feature_layer": -1, "projector_hidden_act": "gelu"},
+        {"use_silu": True, "vision.image_size": 1540, "vision.spatial_merge_size": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_towers_as_published_are_understood(name: str) -> None:
+    tower, whole, expected = PUBLISHED[name]
+    outline = PROJECTOR_OUTLINES[name]
+    config = outline["config"] | whole | {"vision_config": tower}
+    rows = metadata({"config": config, "processor": _SEEN})
+    assert {key: rows[key] for key in expected} == expected
+
+
+def test_rotations_of_an_earlier_name_are_the_same() -> None:
+    found(changed("mistral3-seeing", rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))
