@@ -96,6 +96,7 @@ _SHARED: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
         ("--projector",),
         {
             "type": click.Choice([*PROJECTOR_TYPES, NO_PROJECTOR], case_sensitive=False),
+            "metavar": "|".join((*PROJECTOR_TYPES, NO_PROJECTOR)),
             "callback": lambda _context, _parameter, value: value or "",
             "help": "Type of the projector of a model that sees.  [default: F16]",
         },
