@@ -33,7 +33,7 @@ _KEYS = {
 _AFTER_ESC_S = 0.15  # else it and the next key are one: Alt and that key
 _LOOKS_EVERY_S = 0.02
 _STATUS = re.compile(r"^ {2}\S+ · ([a-z ]+)")
-_QUESTION = re.compile(r"^ {2}▌ (.*)$", re.MULTILINE)
+_QUESTION = re.compile(r"^ [ ┃]▌ (.*)$", re.MULTILINE)  # a bar stands before one that was searched for
 _JOB = re.compile(r"^ +\S+ → \S+(?: {2}|$)", re.MULTILINE)
 _GREETING = "ask one of these"
 _FOOT = re.compile(r" {4}\S+ · [a-z ]+$")  # below an answer: its model, and how it goes
@@ -185,7 +185,7 @@ def _said(rows: list[str]) -> str:
     if any(_GREETING in row for row in rows):
         return ""
     end = next((n for n, row in enumerate(rows) if row.startswith("╭")), len(rows))
-    begin = max((n for n, row in enumerate(rows[:end]) if row.startswith("  ▌ ")), default=-1)
+    begin = max((n for n, row in enumerate(rows[:end]) if _QUESTION.match(row)), default=-1)
     answers = [
         row for row in reversed(rows[begin + 1 : end]) if row.startswith("    ") and not _FOOT.match(row.rstrip())
     ]
