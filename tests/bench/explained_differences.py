@@ -271,7 +271,7 @@ _EXPERTS = (
         r"expert_gating_func",
         r"[12] for nothing",
         _CLASS_COMPUTES,
-        ("deepseek2", "deepseek32", "dots1", "afmoe", "exaone-moe"),
+        ("deepseek2", "deepseek32", "glm-dsa", "dots1", "afmoe", "exaone-moe"),
     ),
     _Explained(r"expert_weights_norm", "True for nothing", _CLASS_COMPUTES, ("afmoe",)),
     _Explained(r"expert_group_(used_)?count", "nothing for 1", "one group of all experts is none", ("dots1",)),

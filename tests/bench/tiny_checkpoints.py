@@ -401,6 +401,8 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek32": ("DeepseekV32Config", _INDEXED | {"index_topk": 40, "n_group": 2}),
     "deepseek32-yarn": ("DeepseekV32Config", _INDEXED | {"index_topk": 256} | _TALL),
     "deepseek32-fused": ("DeepseekV32Config", _INDEXED | {"index_topk": 40, "index_n_heads": 24}),
+    "glm5": ("GlmMoeDsaConfig", _INDEXED | {"index_topk": 40}),
+    "glm5-shared-fused": ("GlmMoeDsaConfig", _INDEXED | {"index_topk": 40, "index_topk_freq": 2, "index_n_heads": 24}),
     "mellum": ("MellumConfig", _MELLUM),
     "mellum-yarn-fused": ("MellumConfig", _MELLUM | {"rope_parameters": _ONE_BASE | {"full_attention": _YARN_BASE}}),
     "cohere2moe": ("Cohere2MoeConfig", _COHERE | {"num_shared_experts": 2, "expert_selection_fn": "sigmoid"}),

@@ -1,8 +1,9 @@
 """DeepSeek V2 and V3: keys and values compressed to one latent head, dense layers before those of experts.
 
-V3.2, which gguf lacks, has an indexer in each layer, which chooses the tokens that are attended to. GLM 4.7 Flash is
-V3 again. Youtu has no experts. MiniCPM 3 is another graph to llama.cpp: keys and values are expanded
-before they are cached, halves are rotated, and embeddings, layers and logits are scaled by constants.
+V3.2, which gguf lacks, has an indexer in each layer, which chooses the tokens that are attended to; in GLM 5 some
+layers share that choice. GLM 4.7 Flash is V3 again. Youtu has no experts. MiniCPM 3 is another graph to llama.cpp: keys
+and values are expanded before they are cached, halves are rotated, and embeddings, layers and logits are scaled by
+constants.
 """
 
 from __future__ import annotations
@@ -224,34 +225,64 @@ _INDEXER: Dimensions = {
     "indexer.proj.weight": ("n_embd", "n_index_heads"),
 }
 
+
+def _run_indexers(config: Config) -> list[bool]:
+    """Return which layers choose tokens themselves; the others take the choice of the layer before them."""
+    n_layers, listed = config.integer("num_hidden_layers"), config.values.get("indexer_types")
+    if listed is None:
+        every = max(1, config.integer("index_topk_freq"))
+        first = config.integer("index_skip_topk_offset") - 1
+        return [max(i - first, 0) % every == 0 for i in range(n_layers)]
+    if not isinstance(listed, list) or len(listed) < n_layers or listed[0] != "full":
+        raise CheckpointError("config.json does not list which layers choose tokens.", "Check indexer_types.")
+    return [kind == "full" for kind in listed[:n_layers]]
+
+
+_V32 = replace(
+    _V3,
+    hf_classes=("DeepseekV32ForCausalLM",),
+    gguf_name="deepseek32",
+    names_of="glm-dsa",
+    hyperparameters=(
+        *_ROWS,
+        Hyperparameter("attention.indexer.head_count", "u32", integer("index_n_heads")),
+        Hyperparameter("attention.indexer.key_length", "u32", integer("index_head_dim")),
+        Hyperparameter("attention.indexer.top_k", "u32", integer("index_topk")),
+    ),
+    layer_tensors=lambda config, i: {**_layer(config, i), **_INDEXER},
+    defaults={
+        **_V3.defaults,
+        "first_k_dense_replace": 3,
+        "norm_topk_prob": True,
+        "index_n_heads": 64,
+        "index_head_dim": 128,
+        "index_topk": 2048,
+    },
+    assumed={
+        **_V3.assumed,
+        "attention_bias": lambda _config: False,
+        "mlp_layer_types": dense_before_sparse,
+        "layer_types": lambda config: ["indexed_attention"] * config.integer("num_hidden_layers"),
+        "index_head_dim": _whole_rotations,
+    },
+)
+
 DEEPSEEK = (
     _V3,
+    _V32,
     replace(
-        _V3,
-        hf_classes=("DeepseekV32ForCausalLM",),
-        gguf_name="deepseek32",
-        names_of="glm-dsa",
-        hyperparameters=(
-            *_ROWS,
-            Hyperparameter("attention.indexer.head_count", "u32", integer("index_n_heads")),
-            Hyperparameter("attention.indexer.key_length", "u32", integer("index_head_dim")),
-            Hyperparameter("attention.indexer.top_k", "u32", integer("index_topk")),
-        ),
-        layer_tensors=lambda config, i: {**_layer(config, i), **_INDEXER},
-        defaults={
-            **_V3.defaults,
-            "first_k_dense_replace": 3,
-            "norm_topk_prob": True,
-            "index_n_heads": 64,
-            "index_head_dim": 128,
-            "index_topk": 2048,
-        },
+        _V32,
+        hf_classes=("GlmMoeDsaForCausalLM",),
+        gguf_name="glm-dsa",
+        names_of="",
+        hyperparameters=(*_V32.hyperparameters, Hyperparameter("attention.indexer.types", "bool[]", _run_indexers)),
+        layer_tensors=lambda config, i: {**_layer(config, i), **(_INDEXER if _run_indexers(config)[i] else {})},
+        defaults={**_V32.defaults, "index_n_heads": 32, "index_topk_freq": 1, "index_skip_topk_offset": 2},
         assumed={
-            **_V3.assumed,
-            "attention_bias": lambda _config: False,
-            "mlp_layer_types": dense_before_sparse,
-            "layer_types": lambda config: ["indexed_attention"] * config.integer("num_hidden_layers"),
-            "index_head_dim": _whole_rotations,
+            **_V32.assumed,
+            "index_topk_pattern": lambda _config: None,
+            "partial_rotary_factor": lambda _config: 1.0,
+            "rope_parameters": _whole_parts_rotated,
         },
     ),
     replace(
