@@ -30,6 +30,7 @@ _INTEGER_RANGES = {
     "attention.key_length": (1, 65_536),
     "attention.value_length": (1, 65_536),
     "attention.sliding_window": (0, (1 << 31) - 1),
+    "attention.indexer.key_length": (1, 65_536),
     "rope.dimension_count": (0, 65_536),
     "expert_count": (0, _MAX_EXPERTS),
     "expert_used_count": (0, _MAX_EXPERTS),

@@ -39,10 +39,11 @@ _WITHOUT_CACHE = frozenset(
         "wavtokenizer-dec",
     ]
 )
-# Sparse attention has further caches, which are not counted.
-_WITH_INDEXERS = frozenset(
-    ["deepseek32", "deepseek4", "dflash", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"]
-)
+# Sparse attention keeps keys of an indexer, too: of these they are counted.
+_WITH_INDEX_KEYS = frozenset(["deepseek32", "glm-dsa"])
+# These have further caches, which are not counted.
+_WITH_OTHER_CACHES = frozenset(["deepseek4", "dflash", "dots3note", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"])
+_GLM_5_2_CONTEXT = 1 << 20  # from this on every fourth layer has an indexer where a file does not list them
 _GEMMA3N_OWN_LAYERS = 20  # the later ones read the caches of these
 
 
@@ -91,13 +92,27 @@ def layer_caches_of(header: Header) -> LayerCaches:
         n_own = min(_GEMMA3N_OWN_LAYERS, n_all)
     heads = [_Heads.of(header, suffix) for suffix in ("", "_swa")]
     kv_heads = _kv_heads(header, n_all)
+    index_keys = _index_keys(header, n_layers) + [0] * n_predicting
     layers = []
     for index, (has_state, has_attention) in enumerate(kinds):
         n_heads = kv_heads[index] if has_attention and index < n_own else 0
         head = heads[is_windowed[index]]
+        k_elements = n_heads * head.k + index_keys[index]
         state_elements = n_state if has_state else 0
-        layers.append(LayerCache(n_heads * head.k, n_heads * head.v, state_elements, is_windowed[index]))
-    return LayerCaches(tuple(layers), n_window, n_predicting, header.architecture not in _WITH_INDEXERS)
+        layers.append(LayerCache(k_elements, n_heads * head.v, state_elements, is_windowed[index]))
+    return LayerCaches(tuple(layers), n_window, n_predicting, header.architecture not in _WITH_OTHER_CACHES)
+
+
+def _index_keys(header: Header, n_layers: int) -> list[int]:
+    """Return the elements that one token leaves in the indexer of each layer."""
+    if header.architecture not in _WITH_INDEX_KEYS:
+        return [0] * n_layers
+    n_elements, types = hyperparameter(header, "attention.indexer.key_length"), "attention.indexer.types"
+    is_listed = f"{header.architecture}.{types}" in header.fields
+    if is_listed and header.architecture == "glm-dsa":
+        return [n_elements * value for value in layer_values(header, types, n_layers)]
+    has_few = header.architecture == "glm-dsa" and hyperparameter(header, "context_length") >= _GLM_5_2_CONTEXT
+    return [0 if has_few and i > 1 and (i - 2) % 4 else n_elements for i in range(n_layers)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,5 +87,23 @@ def test_layers_that_read_the_cache_of_others_have_none(tmp_path: Path) -> None:
 
 
 def test_sparse_attention_is_known_to_keep_more_than_is_counted(tmp_path: Path) -> None:
-    assert not layer_caches_of(header(tmp_path / "m.gguf", "deepseek32", 2, {})).is_complete
+    assert not layer_caches_of(header(tmp_path / "m.gguf", "deepseek4", 2, {})).is_complete
     assert layer_caches_of(header(tmp_path / "n.gguf", "llama", 2, {})).is_complete
+
+
+@pytest.mark.parametrize(
+    ("architecture", "figures", "with_indexer"),
+    [
+        ("deepseek32", {}, [0, 1, 2, 3, 4, 5, 6]),
+        ("glm-dsa", {"context_length": 202_752}, [0, 1, 2, 3, 4, 5, 6]),
+        ("glm-dsa", {"context_length": 1 << 20}, [0, 1, 2, 6]),
+        ("glm-dsa", {"attention.indexer.types": [True, False, False, True, False, False, False]}, [0, 3]),
+    ],
+)
+def test_the_keys_of_indexers_are_counted_where_a_layer_has_one(
+    tmp_path: Path, architecture: str, figures: dict[str, Any], with_indexer: list[int]
+) -> None:
+    usual = {"attention.indexer.key_length": 128, "attention.key_length": 16, "nextn_predict_layers": 1}
+    layers = layer_caches_of(header(tmp_path / "m.gguf", architecture, 8, {**usual, **figures})).layers
+    assert [i for i, layer in enumerate(layers) if layer.k_elements == 4 * 16 + 128] == with_indexer
+    assert all(layer.k_elements == 4 * 16 for i, layer in enumerate(layers) if i not in with_indexer)
