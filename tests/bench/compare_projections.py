@@ -59,6 +59,37 @@ def frames(pixels: np.ndarray, header: Header) -> dict[str, Any]:
     return {"pixel_values": patches, "image_grid_thw": np.array([[1, rows, columns]])}
 
 
+def many_squares(header: Header) -> tuple[int, int]:
+    """The size of a picture of 8 × 10 vectors, each of a square of patches."""
+    n_joined = header.integer("clip.vision.projector.scale_factor") or 0
+    side = n_joined * (header.integer("clip.vision.patch_size") or 0)
+    return 8 * side, 10 * side
+
+
+def _cut(pixels: np.ndarray, header: Header) -> np.ndarray:
+    """The patches of a picture [rows, columns, numbers], the colours of a pixel side by side."""
+    patch = header.integer("clip.vision.patch_size") or 0
+    rows, columns = (n // patch for n in pixels.shape[1:])
+    patches: np.ndarray = pixels.reshape(3, rows, patch, columns, patch).transpose(1, 3, 2, 4, 0)
+    return patches.reshape(rows, columns, -1)
+
+
+def patches(pixels: np.ndarray, header: Header) -> dict[str, Any]:
+    """A batch of one picture that is cut into patches, which of them count, and how many there are."""
+    cut = _cut(pixels, header)
+    flat = cut.reshape(1, -1, cut.shape[-1])
+    shape = np.array([cut.shape[:2]])
+    return {"pixel_values": flat, "pixel_attention_mask": np.ones(flat.shape[:2], int), "spatial_shapes": shape}
+
+
+def placed(pixels: np.ndarray, header: Header) -> dict[str, Any]:
+    """A batch of one picture that is cut into patches, and their columns and rows."""
+    cut = _cut(pixels, header)
+    rows, columns = np.indices(cut.shape[:2])
+    places = np.stack([columns, rows], axis=-1).reshape(1, -1, 2)
+    return {"pixel_values": cut.reshape(1, -1, cut.shape[-1]), "image_position_ids": places}
+
+
 def sized(pixels: np.ndarray, _header: Header) -> dict[str, Any]:
     """A batch of one picture, and its size."""
     return {"pixel_values": pixels[None], "image_sizes": np.array([pixels.shape[1:]])}
@@ -96,6 +127,9 @@ class Picture:
 PICTURES = {
     "gemma3": Picture(square, whole),
     "idefics3": Picture(square, one_of_several),
+    "internvl": Picture(square, whole),
+    "gemma4v": Picture(many_squares, placed),
+    "lfm2": Picture(many_squares, patches),
     **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger"), Picture(squares, frames)),
     "pixtral": Picture(squares, sized, with_breaks),
 }

@@ -324,6 +324,31 @@ _PROJECTORS = (
         ("qwen2vl_merger",),
     ),
     _Explained(
+        r"v\.position_embd\.weight",
+        r"F32 (\d+×\d+) for F32 \1×1",
+        "libmtmd wants the position of the vector for the whole picture last",
+        ("internvl",),
+    ),
+    _Explained(
+        r"vision\.preproc_(min|max)_tiles", r"\d+ for nothing", "theirs does not ask the processor", ("internvl",)
+    ),
+    _Explained(
+        r"use_gelu", "True for nothing", "without it libmtmd has another activation than transformers", ("gemma4v",)
+    ),
+    _Explained(
+        r"(vision\.)?projector_type",
+        r"'gemma4v' for nothing|nothing for 'gemma4v'",
+        "theirs has it for seeing alone, as its file may hear too",
+        ("gemma4v",),
+    ),
+    _Explained(
+        r"audio\..*|has_audio_encoder|general\.size_label|(mm\.)?a\..*",
+        r"nothing for .*|only in theirs|'\d+K' for '\d+K'",
+        "theirs hears too",
+        ("gemma4v",),
+    ),
+    _Explained(r"vision\.projector\.scale_factor", r"\d+ for nothing", _RUNTIME_TAKES, ("gemma4v",)),
+    _Explained(
         r"v\.token_embd\.img_break",
         "only in ours",
         "theirs misses the embedding under this name; libmtmd does not load a file without the row",
@@ -340,7 +365,7 @@ _FUSED = r"'(model|backbone)\.layers\.\d+\.\w+\.experts\.(gate_up_proj|up_proj|d
 _REFUSALS = (
     _Refused(r"Model MistralModel is not supported", "their table has the body of Llama only", ("llama",)),
     _Refused(
-        r"Model (Idefics3|SmolVLM)ForConditionalGeneration is not supported",
+        r"Model (Idefics3|SmolVLM|InternVL|Lfm2Vl)ForConditionalGeneration is not supported",
         "theirs asks the language model's own class, which transformers 5 does not write",
     ),
     _Refused(r"ValueError: Can not map tensor 'vision_tower\..*", "theirs knows the tower by its older names only"),

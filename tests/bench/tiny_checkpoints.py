@@ -280,11 +280,16 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4-experts": ("Gemma4TextConfig", _GEMMA_4_EXPERTS),
     "gemma3n-seeing": ("Gemma3nTextConfig", _GEMMA_3N),
     "gemma4-seeing": ("Gemma4TextConfig", _GEMMA_4_SHARED),
+    "gemma4-shifted": ("Gemma4TextConfig", _GEMMA_4_LARGE),
     "gemma4-unified": ("Gemma4UnifiedTextConfig", _GEMMA_4_UNIFIED),
     "mistral3-seeing": ("MistralConfig", {"head_dim": 32, "sliding_window": None, "rms_norm_eps": 1e-5}),
     "mistral3-biased": ("MistralConfig", {"head_dim": 32, "sliding_window": None, "rms_norm_eps": 1e-5}),
     "idefics3": ("LlamaConfig", {"rope_parameters": _LLAMA_3}),
     "smolvlm": ("LlamaConfig", {"head_dim": 32, "tie_word_embeddings": True}),
+    "internvl": ("Qwen2Config", {"rms_norm_eps": 1e-6}),
+    "internvl-qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": True}),
+    "internvl-experts": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
+    "lfm2-seeing": ("Lfm2Config", _CONVOLVED | {"block_auto_adjust_ff_dim": False}),
     "phi": ("Phi3Config", {"sliding_window": None}),
     "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
     "phi-partial": ("Phi3Config", {"partial_rotary_factor": 0.75, "sliding_window": None, "tie_word_embeddings": True}),
@@ -428,6 +433,8 @@ _PREDICTION_NAMES = {
 # those in which an activation that llama.cpp rounds would grow from layer to layer: what each layer adds is small
 _CALM = ("gemma3n", "gemma4")
 _CALMED = 0.2
+# what the matrices of Gemma 4's tower take and give at most
+_BOUND = 1.5
 _DISTILLED = {"pad_token_id": 0, "hidden_dim": 96, "intermediate_size": None}
 
 
@@ -505,6 +512,7 @@ SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} 
     "mistral3-biased": "Mistral3Config",
     "gemma3n-seeing": "Gemma3nConfig",
     "gemma4-seeing": "Gemma4Config",
+    "gemma4-shifted": "Gemma4Config",
     "gemma4-unified": "Gemma4UnifiedConfig",
     "qwen35-seeing": "Qwen3_5Config",
     "qwen35moe-seeing": "Qwen3_5MoeConfig",
@@ -516,6 +524,8 @@ SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} 
     "qwen3vl": "Qwen3VLConfig",
     "qwen3vlmoe": "Qwen3VLMoeConfig",
     "qwen3vlmoe-fused": "Qwen3VLMoeConfig",
+    **dict.fromkeys(("internvl", "internvl-qwen3", "internvl-experts"), "InternVLConfig"),
+    "lfm2-seeing": "Lfm2VlConfig",
 }
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2} | {
     "image_size": 56,
@@ -527,6 +537,7 @@ _QWEN_VISION = {"hidden_size": 32, "intermediate_size": 48, "depth": 4, "num_hea
     "num_position_embeddings": 16,
     "out_hidden_size": _PLAIN["hidden_size"],
 }
+_GEMMA_4_VISION = _VISION | {"num_key_value_heads": 2, "position_embedding_size": 48, "num_hidden_layers": 4}
 # what the towers of these are told, the vision first; Gemma 3n's needs timm
 _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
     "qwen2vl": (_QWEN_VISION | {"embed_dim": 32, "hidden_size": _PLAIN["hidden_size"]},),
@@ -534,14 +545,19 @@ _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
     "qwen3vlmoe": (_QWEN_VISION | {"deepstack_visual_indexes": [1], "patch_size": 16},),
     "qwen3vl": (_QWEN_VISION | {"deepstack_visual_indexes": [0, 2]},),
     "qwen": (_QWEN_VISION,),
+    "internvl-qwen3": (_VISION | {"attention_bias": True},),
+    # as many layers as the numbers that follow the tower: llama.cpp's converter knows no others
+    "internvl": (_VISION | {"num_hidden_layers": 4},),
+    "lfm2": (_VISION | {"num_hidden_layers": 4, "patch_size": 16, "num_patches": 256, "vision_use_head": False},),
     "gemma3n": (
         {"hidden_size": 32, "architecture": "resnet18"},
         {"hidden_size": 32, "conf_num_hidden_layers": 1, "conf_num_attention_heads": 2},
     ),
     "mistral3-seeing": (_VISION | {"model_type": "pixtral", "hidden_act": "silu", "num_hidden_layers": 3},),
     "mistral3-biased": (_VISION | {"model_type": "pixtral", "num_hidden_layers": 3},),
+    "gemma4-shifted": (_GEMMA_4_VISION | {"standardize": True},),
     "gemma4-seeing": (
-        _VISION | {"num_key_value_heads": 2},
+        _GEMMA_4_VISION | {"use_clipped_linears": True},
         {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32}
         | {"subsampling_conv_channels": [8, 8]},
     ),
@@ -553,13 +569,21 @@ _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
 # name -> what the config of the whole is told beside its parts
 _WHOLE = {"gemma3-seeing": {"mm_tokens_per_image": 4}, "smolvlm": {"scale_factor": 4}} | {
     "mistral3-biased": {"multimodal_projector_bias": True, "spatial_merge_size": 1},
+    "internvl": {"tie_word_embeddings": False},
+    "internvl-experts": {"tie_word_embeddings": False},
+    "lfm2-seeing": {"projector_hidden_size": 96},
 }
 _HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255} | {
     "do_rescale": True,
     "do_normalize": True,
 }
 _COLOURS = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28], "rescale_factor": 1 / 255}
-_MERGED = _COLOURS | {"do_rescale": True, "do_normalize": True, "merge_size": 2, "temporal_patch_size": 2}
+_AS_THEY_ARE = {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "rescale_factor": 1 / 255} | {
+    "do_rescale": True,
+    "do_normalize": False,
+}
+_PLAINLY = {"do_rescale": True, "do_normalize": True}
+_MERGED = _COLOURS | _PLAINLY | {"merge_size": 2, "temporal_patch_size": 2}
 _QWEN_PICTURE = (_MERGED, ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
 _IDEFICS_MARKERS = ("\n\n", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<image>")
 # of those whose tower is converted too: preprocessor_config.json, and the tokens that libmtmd puts around pictures
@@ -573,6 +597,9 @@ _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     **dict.fromkeys(("qwen2vl", "qwen25vl", "qwen3vl", "qwen3vlmoe", "qwen3vlmoe-fused"), _QWEN_PICTURE),
     **dict.fromkeys(("qwen35-seeing", "qwen35moe-seeing"), _QWEN_PICTURE),
     "smolvlm": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
+    **dict.fromkeys(("internvl", "internvl-qwen3", "internvl-experts"), (_COLOURS | _PLAINLY, ("<img>", "</img>"))),
+    **dict.fromkeys(("gemma4-seeing", "gemma4-shifted"), (_AS_THEY_ARE, ("<|image>", "<image|>"))),
+    "lfm2-seeing": (_HALVES, ("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", "<|img_row_1_col_1|>")),
 }
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "4_Normalize": "Normalize"}
@@ -688,8 +715,12 @@ def _save(build: Callable[[], Any], folder: Path, spread: float = 0.08) -> None:
             parameter.data *= _CALMED
     # biases of experts are no parameters; masks are no numbers
     for name, values in model.named_buffers():
-        if name.endswith("bias") and values.is_floating_point():
+        if name.endswith(("std_bias", "std_scale")):  # not set yet
+            values.fill_(1.0)
+        if name.endswith(("bias", "std_scale")) and values.is_floating_point():
             values += torch.randn_like(values) * 0.3
+        if name.endswith(("put_min", "put_max")):
+            values.fill_(-_BOUND if name.endswith("min") else _BOUND)
     model.save_pretrained(folder, save_original_format=not folder.name.endswith(_FUSED))
 
 

@@ -25,6 +25,7 @@ from quantizer.architectures.families.mamba import JAMBA, MAMBA
 from quantizer.architectures.families.nemotron import NEMOTRON
 from quantizer.architectures.families.qwen import QWEN, QWEN35
 from quantizer.architectures.families.qwen_vl import QWEN_VL
+from quantizer.architectures.families.seeing import SEEING
 from quantizer.architectures.families.t5 import T5
 from quantizer.architectures.families.windowed_experts import WINDOWED_EXPERTS
 
@@ -61,4 +62,5 @@ FAMILIES: tuple[Architecture, ...] = (
     *T5,
     *WINDOWED_EXPERTS,
     *DRAFT_HEADS,
+    *SEEING,
 )

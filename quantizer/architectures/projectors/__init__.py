@@ -8,6 +8,8 @@ from typing import Any
 
 from quantizer.architectures import find_architecture
 from quantizer.architectures.entry_settings import check_settings, given, usually_named
+from quantizer.architectures.projectors.gemma4 import GEMMA_4_PROJECTORS
+from quantizer.architectures.projectors.internvl import INTERNVL
 from quantizer.architectures.projectors.pixtral import PIXTRAL
 from quantizer.architectures.projectors.projector import Projector
 from quantizer.architectures.projectors.qwen_vl import QWEN_VL_PROJECTORS
@@ -17,7 +19,7 @@ from quantizer.errors import CheckpointError
 
 __all__ = ["PROJECTORS", "Projector", "find_projector", "projector_for"]
 
-_FAMILIES: tuple[Projector, ...] = (*SIGLIP, *QWEN_VL_PROJECTORS, *PIXTRAL)
+_FAMILIES: tuple[Projector, ...] = (*SIGLIP, *QWEN_VL_PROJECTORS, *PIXTRAL, *INTERNVL, *GEMMA_4_PROJECTORS)
 # HF class -> its entry
 PROJECTORS: dict[str, Projector] = {name: entry for entry in _FAMILIES for name in entry.hf_classes}
 

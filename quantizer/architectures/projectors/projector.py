@@ -6,15 +6,18 @@ width of the language model. llama.cpp keeps both in a file of its own, of the a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.metadata_rows import integer
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
-from quantizer.convert.source_model import GeneratedTensor
+from quantizer.convert.source_model import FileTensor, GeneratedTensor, RearrangedTensor
 from quantizer.errors import CheckpointError
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "TOWER_TENSORS",
     "TOWER_WEIGHTS",
     "Projector",
+    "colours_apart",
     "layer_norm_eps",
     "plain_rotation",
     "processor_of",
@@ -63,6 +67,19 @@ class Projector(Architecture):
 def processor_of(config: Config) -> Config:
     """Return the settings of how pictures are prepared."""
     return config.section("processor")
+
+
+def colours_apart(kernel: FileTensor, name: str, config: Config) -> RearrangedTensor:
+    """Return a matrix of patches, whose colours are stored pixel by pixel, as a kernel with each colour apart.
+
+    Raises CheckpointError unless the matrix is for patches of the configured size.
+    """
+    side, n_numbers = config.integer("patch_size"), math.prod(kernel.shape)
+    if len(kernel.shape) != 2 or kernel.shape[0] != 3 * side**2:
+        raise CheckpointError(f"{kernel.name} is not for patches of {side} pixels.", "Check patch_size.")
+    order = np.arange(n_numbers).reshape(-1, side, side, 3).transpose(0, 3, 1, 2).reshape(-1)
+    one_in_a_row = replace(kernel, shape=(1, n_numbers))
+    return RearrangedTensor(one_in_a_row, name, (side, side, 3, kernel.shape[1]), order)
 
 
 _LARGEST = 1e6

@@ -1,13 +1,15 @@
-"""Projectors behind a SigLIP tower: those of Gemma 3, and of Idefics 3 and SmolVLM.
+"""Projectors behind a SigLIP tower: those of Gemma 3, of Idefics 3 and SmolVLM, and of LFM 2-VL.
 
 Gemma 3 averages squares of patches, and its projection is stored with inputs as rows, which llama.cpp expects.
-Idefics 3 lays squares of patches side by side. Both towers are named in several ways, by the version of transformers
-that saved them.
+Idefics 3 and LFM 2-VL lay squares of patches side by side; the second takes pictures of any size, and cuts patches
+before the tower, so that its kernel is stored as a matrix. The towers are named in several ways, by the version of
+transformers that saved them.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.projectors.projector import (
@@ -18,10 +20,11 @@ from quantizer.architectures.projectors.projector import (
     TOWER_LAYER,
     TOWER_TENSORS,
     Projector,
+    colours_apart,
     layer_norm_eps,
     processor_of,
 )
-from quantizer.architectures.shapes import n_patches_per_side
+from quantizer.architectures.shapes import Dimensions, n_patches_per_side
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import plus_one
 from quantizer.errors import CheckpointError
@@ -45,6 +48,36 @@ def _pooled(config: Config) -> Value:
 
 def _joined(config: Config) -> int:
     return config.section("model").optional_integer("scale_factor") or 2
+
+
+def _after_tower(config: Config) -> Dimensions:
+    """Return the tensors of LFM 2-VL's two matrices, and of the norm before them, where there is one."""
+    whole = config.section("model")
+    n_joined = config.integer("hidden_size") * _lfm_joined(config) ** 2
+    n_hidden = whole.optional_integer("projector_hidden_size") or 2560
+    norm: Dimensions = {"mm.input_norm.weight": (n_joined,), "mm.input_norm.bias": (n_joined,)}
+    return {
+        **(norm if whole.flag("projector_use_layernorm") is not False else {}),
+        "mm.1.weight": (n_joined, n_hidden),
+        "mm.1.bias": (n_hidden,),
+        "mm.2.weight": (n_hidden, "n_projected"),
+        "mm.2.bias": ("n_projected",),
+    }
+
+
+def _lfm_joined(config: Config) -> int:
+    return config.section("model").optional_integer("downsample_factor") or 2
+
+
+def _of_the_whole(config: Config) -> dict[str, Any]:
+    """Return what the config of the whole says of the tower, and the size of the picture that its positions are for."""
+    whole = config.section("model").values
+    n_patches = config.integer("num_patches")
+    side = math.isqrt(n_patches)
+    if side * side != n_patches:
+        raise CheckpointError(f"config.json has num_patches = {n_patches}, which are no square.", "Check config.json.")
+    names = ("projector_hidden_act", "projector_bias", "vision_feature_layer")
+    return {name: whole.get(name) for name in names} | {"image_size": side * config.integer("patch_size")}
 
 
 def _longest_edge(config: Config) -> Value:
@@ -129,6 +162,39 @@ SIGLIP = (
             "num_attention_heads": 16,
         },
         assumed=_ACTIVATION,
+        processor_assumed=PLAIN_PROCESSOR,
+    ),
+    Projector(
+        kind="lfm2",
+        hf_classes=("Lfm2VlForConditionalGeneration",),
+        modules=("vision_tower.", "multi_modal_projector."),
+        hyperparameters=(
+            *TOWER,
+            *PICTURE,
+            *GELU,
+            layer_norm_eps(1e-6),
+            Hyperparameter("vision.projector.scale_factor", "u32", _lfm_joined),
+        ),
+        layer_tensors=TOWER_LAYER,
+        model_tensors=lambda config: {**TOWER_TENSORS, **_after_tower(config)},
+        renames={**_TOWER_NAMES, r"^model\.": ""},
+        unused=("vision_tower.vision_model.head.",),
+        splits={".patch_embedding.weight": {".patch_embedding.weight": colours_apart}},
+        defaults={
+            "patch_size": 16,
+            "num_patches": 256,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+        },
+        derived=_of_the_whole,
+        assumed={
+            **_ACTIVATION,
+            "projector_hidden_act": lambda _config: "gelu",
+            "projector_bias": lambda _config: True,
+            "vision_feature_layer": lambda _config: -1,
+        },
         processor_assumed=PLAIN_PROCESSOR,
     ),
 )

@@ -16,7 +16,9 @@ from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import encode_entry
 from tests.quantizer.seeing_checkpoints import PROJECTOR_OUTLINES, headers
 
-NORM_OF_FIRST_LAYER = re.compile(r"\b(layers?|blocks?)\.0\.(layer_norm1|norm1|attention_norm)\.weight$")
+NORM_OF_FIRST_LAYER = re.compile(
+    r"\b(layers?|blocks?)\.0\.(layer_norm1|norm1|attention_norm|layernorm_before|input_layernorm)\.weight$"
+)
 
 
 def found(outline: dict[str, Any], **processor: Any) -> tuple[Projector, Config]:
@@ -95,6 +97,10 @@ def renamed(name: str, pattern: str, new: str) -> dict[str, Any]:
         ("qwen2vl", r"^visual\.", "model.visual."),
         ("qwen25vl", r"^visual\.", "model.visual."),
         ("qwen3vl", r"^model\.visual\.", "visual."),
+        ("internvl", r"^", "model."),
+        ("lfm2-seeing", r"^model\.vision_tower\.", "vision_tower.vision_model."),
+        ("lfm2-seeing", r"^model\.", ""),
+        ("gemma4-seeing", r"^model\.", ""),
         ("mistral3-seeing", r"^", "model."),
     ],
 )
@@ -113,6 +119,14 @@ def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new
         ("qwen3vl", {"spatial_merge_size": 4}),
         ("qwen3vl", {"temporal_patch_size": 1}),
         ("qwen35-seeing", {"deepstack_visual_indexes": [1]}),
+        ("internvl", {"norm_type": "rms_norm"}),
+        ("internvl", {"use_qk_norm": True}),
+        ("internvl", {"use_mean_pooling": False}),
+        ("lfm2-seeing", {"num_channels": 1}),
+        ("gemma4-seeing", {"hidden_activation": "silu"}),
+        ("gemma4-seeing", {"num_key_value_heads": 1}),
+        ("gemma4-seeing", {"head_dim": 64}),
+        ("gemma4-seeing", {"rope_parameters": {"rope_type": "axial", "rope_theta": 1e4}}),
         ("mistral3-seeing", {"hidden_act": "relu"}),
         ("mistral3-seeing", {"rope_theta": 500.0}),
         ("mistral3-seeing", {"head_dim": 32}),
@@ -234,6 +248,104 @@ def test_one_number_is_added_to_the_variance_everywhere() -> None:
     language = outline["config"]["text_config"] | {"rms_norm_eps": 1e-6}
     with pytest.raises(CheckpointError, match="has rms_norm_eps = 1e-06"):
         found(outline | {"config": outline["config"] | {"text_config": language}})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("internvl", {"projector_hidden_act": "relu"}),
+        ("internvl", {"vision_feature_layer": -2}),
+        ("internvl", {"vision_feature_select_strategy": "full"}),
+        ("lfm2-seeing", {"projector_hidden_act": "relu"}),
+        ("lfm2-seeing", {"projector_bias": False}),
+        ("lfm2-seeing", {"vision_feature_layer": -2}),
+    ],
+)
+def test_what_follows_the_tower_is_as_libmtmd_has_it(name: str, settings: dict[str, Any]) -> None:
+    outline = PROJECTOR_OUTLINES[name]
+    with pytest.raises(CheckpointError, match=f"has {next(iter(settings))} = .*, which llama.cpp does not support"):
+        found(outline | {"config": outline["config"] | settings})
+
+
+def test_the_tower_that_llama_cpp_knows_by_its_size_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="norm_type = layer_norm"):
+        found(changed("internvl", hidden_size=3200, num_hidden_layers=45))
+
+
+@pytest.mark.parametrize("size", [[56, 28], [56], []])
+def test_pictures_that_are_no_square_are_refused(size: list[int]) -> None:
+    with pytest.raises(CheckpointError, match=r"image_size = .*, which is no square"):
+        found(changed("internvl", image_size=size))
+
+
+@pytest.mark.parametrize("ratio", [0.4, 2.0, -0.5, 1 / 3])
+def test_patches_that_do_not_fit_into_vectors_are_refused(ratio: float) -> None:
+    outline = PROJECTOR_OUTLINES["internvl"]
+    with pytest.raises(CheckpointError, match="has downsample_ratio"):
+        metadata(outline | {"config": outline["config"] | {"downsample_ratio": ratio}})
+
+
+def test_the_position_of_the_whole_picture_comes_last() -> None:
+    positions = converted(PROJECTOR_OUTLINES["internvl"])["v.position_embd.weight"]
+    assert isinstance(positions, RearrangedTensor)
+    assert list(positions.row_order) == [*range(1, 17), 0]
+
+
+def test_pieces_of_a_picture_are_as_many_as_the_processor_has_it() -> None:
+    rows = metadata(PROJECTOR_OUTLINES["internvl"], min_patches=2, max_patches=6)
+    assert (rows["vision.preproc_min_tiles"], rows["vision.preproc_max_tiles"]) == (2, 6)
+
+
+def test_a_matrix_of_patches_becomes_a_kernel_with_colours_apart() -> None:
+    kernel = converted(PROJECTOR_OUTLINES["lfm2-seeing"])["v.patch_embd.weight"]
+    assert isinstance(kernel, RearrangedTensor)
+    assert kernel.shape == (16, 16, 3, 32)
+    assert list(kernel.row_order[:3]) == [0, 3, 6]
+    assert sorted(kernel.row_order) == list(range(32 * 768))
+
+
+@pytest.mark.parametrize("shape", [[32, 767], [32, 3, 16, 16]])
+def test_a_matrix_of_other_patches_is_refused(shape: list[int]) -> None:
+    outline = PROJECTOR_OUTLINES["lfm2-seeing"]
+    name = next(tensor for tensor in outline["tensors"] if tensor.endswith("patch_embedding.weight"))
+    with pytest.raises(CheckpointError, match="is not for patches of 16 pixels"):
+        converted(outline | {"tensors": outline["tensors"] | {name: shape}})
+
+
+def test_patches_of_a_tower_that_are_no_square_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="num_patches = 255, which are no square"):
+        found(changed("lfm2-seeing", num_patches=255))
+
+
+def test_a_projector_without_a_norm_has_none() -> None:
+    outline = PROJECTOR_OUTLINES["lfm2-seeing"]
+    rest = {
+        name: shape for name, shape in outline["tensors"].items() if ".multi_modal_projector.layer_norm." not in name
+    }
+    plain = outline | {"config": outline["config"] | {"projector_use_layernorm": False}, "tensors": rest}
+    projector, config = found(plain)
+    assert set(converted(plain)) == set(needed_tensors(projector, config))
+
+
+def test_bounds_of_matrices_are_numbers_of_their_own() -> None:
+    tensors = converted(PROJECTOR_OUTLINES["gemma4-seeing"])
+    bounds = [tensors[f"v.blk.0.attn_q.{name}"] for name in ("input_min", "input_max", "output_min", "output_max")]
+    assert {(bound.shape, bound.stored.name) for bound in bounds} == {((1,), "F32")}
+
+
+def test_a_bound_of_several_numbers_is_refused() -> None:
+    outline = PROJECTOR_OUTLINES["gemma4-seeing"]
+    name = next(tensor for tensor in outline["tensors"] if tensor.endswith(".input_min"))
+    with pytest.raises(CheckpointError, match="is not one number"):
+        converted(outline | {"tensors": outline["tensors"] | {name: [2]}})
+
+
+def test_gemma_that_hears_says_that_its_projector_does_not() -> None:
+    outline = PROJECTOR_OUTLINES["gemma4-seeing"]
+    projector, config = found(outline | {"config": outline["config"] | {"audio_config": {"hidden_size": 32}}})
+    assert projector.approximations(config) == ("What lets the model hear is left out; the projector sees only.",)
+    projector, config = found(outline)
+    assert projector.approximations(config) == ()
 
 
 _SEEN = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "do_rescale": True, "do_normalize": True}

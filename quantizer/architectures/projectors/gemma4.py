@@ -1,0 +1,123 @@
+"""The projector of Gemma 4: a tower that rotates by row and column, looks positions up by both, and averages squares.
+
+It takes pictures of any size, with colours from zero to one. Smaller models bound what goes into each matrix and what
+comes out; larger ones shift and scale what the tower gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantizer.architectures.architecture import Hyperparameter
+from quantizer.architectures.projectors.projector import (
+    GELU,
+    PLAIN_PROCESSOR,
+    TOWER,
+    TOWER_WEIGHTS,
+    Projector,
+    colours_apart,
+)
+from quantizer.architectures.shapes import Dimensions
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import MappedTensor
+from quantizer.convert.source_model import FileTensor
+from quantizer.errors import CheckpointError
+
+__all__ = ["GEMMA_4_PROJECTORS"]
+
+_BOUNDS = (".input_min", ".input_max", ".output_min", ".output_max")
+_NORMS: Dimensions = {
+    "ln1.weight": ("n_embd",),
+    "ln2.weight": ("n_embd",),
+    "attn_post_norm.weight": ("n_embd",),
+    "ffn_post_norm.weight": ("n_embd",),
+    "attn_q_norm.weight": ("n_head",),
+    "attn_k_norm.weight": ("n_head",),
+}
+_MATRICES: Dimensions = {
+    **{name: extents for name, extents in TOWER_WEIGHTS.items() if name not in _NORMS},
+    "ffn_gate.weight": ("n_embd", "n_ff"),
+}
+
+
+def _number(bound: FileTensor, name: str, _config: Config) -> MappedTensor:
+    """Return a number that is stored without dimensions as libmtmd reads it. Raises CheckpointError for several."""
+    if bound.shape not in ((), (1,)):
+        raise CheckpointError(f"{bound.name} is not one number.", "Download the checkpoint again.")
+    return MappedTensor(replace(bound, shape=(1,)), name, lambda values: values)
+
+
+def _layer(config: Config, _i: int) -> Dimensions:
+    bounds: Dimensions = {name.removesuffix(".weight") + bound: (1,) for name in _MATRICES for bound in _BOUNDS}
+    return {**_NORMS, **_MATRICES, **(bounds if config.flag("use_clipped_linears") else {})}
+
+
+def _outside_layers(config: Config) -> Dimensions:
+    shift: Dimensions = {"v.std_bias": ("n_embd",), "v.std_scale": ("n_embd",)}
+    return {
+        "v.patch_embd.weight": ("n_patch", "n_patch", 3, "n_embd"),
+        "v.position_embd.weight": ("n_embd", config.integer("position_embedding_size"), 2),
+        "mm.input_projection.weight": ("n_embd", "n_projected"),
+        **(shift if config.flag("standardize") else {}),
+    }
+
+
+def _without_hearing(config: Config) -> tuple[str, ...]:
+    hears = config.section("model").values.get("audio_config") is not None
+    return ("What lets the model hear is left out; the projector sees only.",) if hears else ()
+
+
+GEMMA_4_PROJECTORS = (
+    Projector(
+        kind="gemma4v",
+        hf_classes=("Gemma4ForConditionalGeneration",),
+        modules=("vision_tower.", "embed_vision."),
+        hyperparameters=(
+            *TOWER,
+            # colours stay as they are
+            Hyperparameter("vision.image_mean", "f32[]", lambda _config: [0.0, 0.0, 0.0]),
+            Hyperparameter("vision.image_std", "f32[]", lambda _config: [1.0, 1.0, 1.0]),
+            *GELU,
+            Hyperparameter("vision.attention.layer_norm_epsilon", "f32", lambda config: config.number("rms_norm_eps")),
+            Hyperparameter(
+                "vision.projector.scale_factor", "u32", lambda config: config.integer("pooling_kernel_size")
+            ),
+        ),
+        layer_tensors=_layer,
+        model_tensors=_outside_layers,
+        renames={
+            r"^(model\.)?vision_tower\.encoder\.layers\.": "vision_model.model.layers.",
+            r"^(model\.)?vision_tower\.": "model.vision_tower.",
+            r"^(model\.)?embed_vision\.embedding_projection\.": "mm.input_projection.",
+            r"_proj\.linear\.weight$": "_proj.weight",
+            r"\.self_attn\.([qkvo])_proj\.": r".self_attn.\1_proj.linear.",
+            r"\.position_embedding_table$": ".position_embedding_table.weight",
+        },
+        splits={
+            ".patch_embedder.input_proj.weight": {".patch_embedder.input_proj.weight": colours_apart},
+            **{bound: {bound: _number} for bound in _BOUNDS},
+        },
+        suffixes=_BOUNDS,
+        defaults={
+            "patch_size": 16,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 12,
+            "head_dim": 64,
+            "rms_norm_eps": 1e-6,
+            "pooling_kernel_size": 3,
+            "position_embedding_size": 10240,
+        },
+        derived=lambda _config: {"image_size": 224},  # as llama.cpp has it: libmtmd takes all
+        assumed={
+            "hidden_activation": lambda _config: "gelu_pytorch_tanh",
+            "attention_bias": lambda _config: False,
+            "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+            "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+            "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 100.0},
+        },
+        approximations=_without_hearing,
+        processor_assumed={**PLAIN_PROCESSOR, "do_normalize": False},
+    ),
+)

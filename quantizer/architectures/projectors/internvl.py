@@ -1,0 +1,158 @@
+"""The projector of InternVL: a tower with learned positions, a vector for the whole picture and scaled layers.
+
+Four patches of a square lie side by side in one vector, which is normalised. Of the tower with 6 billion weights
+llama.cpp knows its width and number of layers only, and normalises otherwise; it is refused. The vector for the whole
+picture comes last in llama.cpp, where its position is first in a checkpoint: positions are brought into that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.projectors.projector import (
+    GELU,
+    PICTURE,
+    PLAIN_PROCESSOR,
+    TOWER,
+    TOWER_LAYER,
+    Projector,
+    layer_norm_eps,
+    processor_of,
+)
+from quantizer.architectures.shapes import Dimensions, biases, n_patches_per_side
+from quantizer.checkpoint.config import Config
+from quantizer.errors import CheckpointError
+
+__all__ = ["INTERNVL"]
+
+_OTHERWISE_NORMALISED = (3200, 45)  # the hidden size and the number of layers by which llama.cpp knows that tower
+_BIASED = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+
+
+def _sides(config: Config) -> dict[str, Any]:
+    """Return the sizes of pictures and patches, which may be listed as height and width. Raises unless these agree."""
+    return {name: _side(name, config.values[name]) for name in ("image_size", "patch_size")}
+
+
+def _side(name: str, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if len(value) != 2 or value[0] != value[1]:
+        raise CheckpointError(f"config.json has {name} = {str(value)[:64]}, which is no square.", "Check config.json.")
+    return value[0]
+
+
+def _n_joined(config: Config) -> int:
+    """Return the patches on each side of a square that becomes one vector. Raises CheckpointError unless all fit."""
+    ratio = config.section("model").optional_number("downsample_ratio") or 0.5
+    n_joined = round(1 / ratio) if 0 < ratio <= 1 else 0
+    if n_joined == 0 or n_joined * ratio != 1 or n_patches_per_side(config) % n_joined:
+        raise CheckpointError(f"config.json has downsample_ratio = {ratio}.", "Check config.json.")
+    return n_joined
+
+
+def _pieces(name: str, default: int) -> Callable[[Config], Value]:
+    """Return a function that reads how many pieces a picture is cut into."""
+    return lambda config: default if (n := processor_of(config).optional_integer(name)) is None else n
+
+
+def _first_position_last(_config: Config, n_rows: int) -> npt.NDArray[np.intp]:
+    return np.roll(np.arange(n_rows), -1)
+
+
+def _norm(config: Config) -> str:
+    shape = config.integer("hidden_size"), config.integer("num_hidden_layers")
+    return "none" if shape == _OTHERWISE_NORMALISED else "layer_norm"
+
+
+def _layer(config: Config, _i: int) -> Dimensions:
+    has_biases = config.flag("attention_bias") is True
+    return {
+        **{name: extents for name, extents in TOWER_LAYER.items() if has_biases or name not in _BIASED},
+        "ls1.weight": ("n_embd",),
+        "ls2.weight": ("n_embd",),
+    }
+
+
+def _outside_layers(config: Config) -> Dimensions:
+    n_joined = config.integer("hidden_size") * _n_joined(config) ** 2
+    weights: Dimensions = {
+        "mm.model.mlp.0.weight": (n_joined,),
+        "mm.model.mlp.1.weight": (n_joined, "n_projected"),
+        "mm.model.mlp.3.weight": ("n_projected", "n_projected"),
+    }
+    return {
+        "v.class_embd": ("n_embd", 1, 1),
+        "v.patch_embd.weight": ("n_patch", "n_patch", 3, "n_embd"),
+        "v.patch_embd.bias": ("n_embd",),
+        "v.position_embd.weight": ("n_embd", n_patches_per_side(config) ** 2 + 1),
+        **weights,
+        **biases(weights),
+    }
+
+
+def _of_the_whole(config: Config) -> dict[str, Any]:
+    """Return what the config of the whole says of what follows the tower, and the sizes of the tower."""
+    whole = config.section("model").values
+    named = ("projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy")
+    return _sides(config) | {name: whole.get(name) for name in named}
+
+
+INTERNVL = (
+    Projector(
+        kind="internvl",
+        hf_classes=("InternVLForConditionalGeneration",),
+        modules=("vision_tower.", "multi_modal_projector."),
+        hyperparameters=(
+            *TOWER,
+            *PICTURE,
+            *GELU,
+            layer_norm_eps(1e-6),
+            Hyperparameter("vision.projector.scale_factor", "u32", _n_joined),
+            Hyperparameter("vision.preproc_min_tiles", "u32", _pieces("min_patches", 1)),
+            Hyperparameter("vision.preproc_max_tiles", "u32", _pieces("max_patches", 12)),
+        ),
+        layer_tensors=_layer,
+        model_tensors=_outside_layers,
+        reshaped=("V_ENC_EMBD_POS",),
+        row_orders={"V_ENC_EMBD_POS": _first_position_last},
+        renames={
+            r"^model\.": "",
+            r"^vision_tower\.": "model.vision_tower.",
+            r"\.embeddings\.position_embeddings$": ".embeddings.position_embeddings.weight",
+            r"\.lambda_(\d)$": r".lambda_\1.weight",
+            r"^multi_modal_projector\.layer_norm\.": "mlp1.0.",
+            r"^multi_modal_projector\.linear_1\.": "mlp1.1.",
+            r"^multi_modal_projector\.linear_2\.": "mlp1.3.",
+        },
+        unused=("model.vision_tower.embeddings.mask_token",),
+        defaults={
+            "image_size": 448,
+            "patch_size": 14,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "norm_type": "layer_norm",
+        },
+        derived=_of_the_whole,
+        assumed={
+            "hidden_act": lambda _config: "gelu",
+            "num_channels": lambda _config: 3,
+            "norm_type": _norm,
+            "use_qk_norm": lambda _config: False,
+            # the norm behind the layers is for another
+            "use_mean_pooling": lambda _config: True,
+            "use_absolute_position_embeddings": lambda _config: True,
+            "projector_hidden_act": lambda _config: "gelu",
+            "vision_feature_layer": lambda _config: -1,
+            "vision_feature_select_strategy": lambda _config: "default",
+        },
+        processor_assumed=PLAIN_PROCESSOR,
+    ),
+)
