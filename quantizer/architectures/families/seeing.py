@@ -36,7 +36,7 @@ def _one_of(hf_class: str, kinds: Mapping[str, str]) -> Architecture:
             )
         return entries[kind]
 
-    return replace(entries[usual], variant=variant)
+    return replace(entries[usual], variant=variant, variants=tuple(entries.values()))
 
 
 SEEING = (
