@@ -7,18 +7,18 @@ names come from gguf's map.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from quantizer.architectures.architecture import Architecture
-from quantizer.architectures.entry_settings import check_settings, given, usually_named
+from quantizer.architectures.entry_settings import check_settings, given, unfolded, usually_named
 from quantizer.architectures.families import FAMILIES
 from quantizer.architectures.metadata_rows import no_factors
 from quantizer.architectures.prediction_layers import N_PREDICTION_LAYERS, count_prediction_layers, n_all_layers
 from quantizer.architectures.shapes import PREDICTION, resolve_shapes
 from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
-from quantizer.convert.source_model import GeneratedTensor
+from quantizer.convert.source_model import SourceTensor
 
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture", "generated_tensors", "needed_tensors"]
 
@@ -37,7 +37,7 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
     if name not in ARCHITECTURES:
         raise unknown_class(name, values, ARCHITECTURES)
     architecture = ARCHITECTURES[name]
-    own = _language_settings(values)
+    own = _language_settings(unfolded(values))
     parts = (*(given(Config(own).section(name).values) for name in architecture.sections), own)
     named = [setting for part in parts for setting in usually_named(part, architecture.aliases).items()]
     config = Config({**_counted(own), **architecture.defaults, **dict(named)})
@@ -59,7 +59,7 @@ def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tupl
     return tensors
 
 
-def generated_tensors(architecture: Architecture, config: Config) -> list[GeneratedTensor]:
+def generated_tensors(architecture: Architecture, config: Config) -> Sequence[SourceTensor]:
     """Return the tensors that no checkpoint has. Raises CheckpointError for a rope scaling that the graph lacks."""
     return (architecture.generate or no_factors)(config)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from quantizer.architectures.shapes import Dimensions, LayerTensors, Stack, decoder
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, NumberMap, RowFactors, RowOrder, ValueMap
-from quantizer.convert.source_model import GeneratedTensor
+from quantizer.convert.source_model import SourceTensor
 
 __all__ = ["Architecture", "Hyperparameter", "Value"]
 
@@ -66,7 +66,7 @@ class Architecture:
     # row of metadata (with its whole key) -> beginning of the tensors of which it tells whether they are there
     tensor_flags: Mapping[str, str] = field(default_factory=dict)
     # None: none, and a rope scaling that needs some is refused
-    generate: Callable[[Config], list[GeneratedTensor]] | None = None
+    generate: Callable[[Config], Sequence[SourceTensor]] | None = None
     # tensors that llama.cpp reads although it does not use them -> those that are written where a checkpoint lacks them
     borrowed: Callable[[Config], Mapping[str, str]] = lambda _config: {}
     # endings of llama.cpp's names beyond .weight and .bias

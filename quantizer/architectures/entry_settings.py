@@ -9,7 +9,7 @@ from quantizer.architectures.architecture import Architecture
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
-__all__ = ["check_settings", "given", "usually_named"]
+__all__ = ["check_settings", "given", "unfolded", "usually_named"]
 
 _MAX_LAYERS = 512
 
@@ -17,6 +17,11 @@ _MAX_LAYERS = 512
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are not null."""
     return {key: value for key, value in values.items() if value is not None}
+
+
+def unfolded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a whole, where those of the part that answers may be in a section beside what speaks."""
+    return {**given(values), **given(Config(values).section("thinker_config").values)}
 
 
 def usually_named(values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from quantizer.architectures import Architecture, find_architecture, needed_tensors
 from quantizer.architectures.architecture import Hyperparameter
 from quantizer.architectures.prediction_layers import n_all_layers
-from quantizer.architectures.projectors import projector_for
+from quantizer.architectures.projectors import projectors_for
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
@@ -90,7 +90,7 @@ def open_checkpoint(
 
 def _unknown_towers(checkpoint: Checkpoint, architecture: Architecture) -> Iterator[str]:
     """Warn of a part that sees or hears and cannot be converted."""
-    if projector_for(checkpoint.config) is None and any(
+    if not projectors_for(checkpoint.config) and any(
         name.removeprefix("model.").startswith(architecture.skipped_modules) for name in checkpoint.tensors
     ):
         yield (

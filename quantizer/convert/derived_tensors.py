@@ -5,6 +5,8 @@ The orders and the maps are pure, and named in the architecture table.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -31,6 +33,7 @@ __all__ = [
     "StackedTensor",
     "TransposedTensor",
     "ValueMap",
+    "ZeroExtendedTensor",
     "grouped_keys",
     "grouped_queries",
     "grouped_values",
@@ -131,7 +134,8 @@ def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
 # A fused tensor, the name of a part and the config -> that part.
 Cut: TypeAlias = Callable[
     [FileTensor, str, Config],
-    "FileTensor | ExtendedTensor | MappedTensor | RearrangedTensor | StackedTensor | TransposedTensor",
+    "FileTensor | ExtendedTensor | MappedTensor | RearrangedTensor | StackedTensor | TransposedTensor "
+    "| ZeroExtendedTensor",
 ]
 
 
@@ -185,6 +189,22 @@ class ExtendedTensor:
         yield from self.origin.slabs(rows_per_slab)
         for _ in range(self.origin.shape[-1], self.n_rows):
             yield from self.origin.rows(0, 1).slabs(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroExtendedTensor(RenamedTensor):
+    """A tensor of plain numbers whose last dimension is `n` long; what its origin lacks is zeros."""
+
+    n: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.origin.shape[:-1], self.n)
+
+    def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
+        n_missing = math.prod(self.shape) - math.prod(self.origin.shape)
+        pieces = itertools.chain(self.origin.slabs(rows_per_slab), [bytes(self.stored.row_bytes(1) * n_missing)])
+        yield from _recut(pieces, self.stored.row_bytes(self.shape[0]) * rows_per_slab)
 
 
 @dataclass(frozen=True, slots=True)

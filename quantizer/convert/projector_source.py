@@ -1,17 +1,17 @@
-"""The projector of a checkpoint as the source of a GGUF of its own: the tower that sees, and what follows it.
+"""The projector of a checkpoint as the source of a GGUF of its own: the towers that see and hear, and what follows.
 
-Owns the choice of its tensors and the reading of how pictures are prepared. As in `checkpoint_source`, no weight is
-read.
+Owns the choice of their tensors and the reading of how pictures and sounds are prepared. As in `checkpoint_source`, no
+weight is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quantizer.architectures.projectors import Projector, find_projector, projector_for
+from quantizer.architectures.projectors import Projector, find_projector, projectors_for
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
@@ -29,7 +29,7 @@ __all__ = ["open_projector"]
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _EMBEDDINGS = ".embed_tokens.weight"
-_NESTED = ("image_processor", "media_proc_cfg")
+_NESTED = ("image_processor", "media_proc_cfg", "feature_extractor", "audio_processor")
 
 
 def open_projector(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> SourceModel | None:
@@ -38,10 +38,36 @@ def open_projector(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING
     The types of `unquantized` are those of tensors that stay plain in a quantized file. Raises CheckpointError with
     what cannot be converted.
     """
-    known = projector_for(read_object(folder / "config.json"))
-    if known is None:
+    known = projectors_for(read_object(folder / "config.json"))
+    if not known:
         return None
     checkpoint = unpack_checkpoint(read_checkpoint(folder, pending))
+    towers = [tower for projector in known if (tower := _tower(projector, checkpoint, folder))]
+    if not towers:
+        return None
+    tensors = [tensor for tower in towers for tensor in tower.tensors]
+    name = folder.resolve().name
+    return SourceModel(
+        name,
+        tuple(_entries(name, folder, towers, tensors)),
+        tensors,
+        ModelShape(towers[0].projector.gguf_name, towers[0].config.integer("num_hidden_layers")),
+        {name: tensor_type_named(kind) for tower in towers for name, kind in _kept_types(tower)},
+        (),
+        warnings=tuple(warning for tower in towers for warning in tower.projector.approximations(tower.config)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tower:
+    """One of the towers of a checkpoint: its entry, its settings, its tensors in the order of the file."""
+
+    projector: Projector
+    config: Config
+    tensors: Sequence[SourceTensor]
+
+
+def _tower(known: Projector, checkpoint: Checkpoint, folder: Path) -> _Tower | None:
     own = {
         name: tensor
         for name, tensor in checkpoint.tensors.items()
@@ -51,16 +77,7 @@ def open_projector(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING
         return None
     projector, config = find_projector(known, checkpoint.config, _read_processor(folder))
     tensors = map_tensors({**own, **_token_rows(checkpoint, config, projector)}, config, projector)
-    name = folder.resolve().name
-    return SourceModel(
-        name,
-        tuple(_entries(name, folder, config, projector, tensors.values())),
-        list(tensors.values()),
-        ModelShape(projector.gguf_name, config.integer("num_hidden_layers")),
-        {name: tensor_type_named(kind) for name, kind in _kept_types(projector, tensors.values())},
-        (),
-        warnings=projector.approximations(config),
-    )
+    return _Tower(projector, config, tuple(tensors.values()))
 
 
 def _token_rows(checkpoint: Checkpoint, config: Config, projector: Projector) -> dict[str, FileTensor]:
@@ -79,34 +96,36 @@ def _token_rows(checkpoint: Checkpoint, config: Config, projector: Projector) ->
     return rows
 
 
-def _kept_types(projector: Projector, tensors: Collection[SourceTensor]) -> Iterator[tuple[str, str]]:
-    for tensor in tensors:
-        if not allows_quantization(tensor.name, tensor.shape, projector.gguf_name):
+def _kept_types(tower: _Tower) -> Iterator[tuple[str, str]]:
+    for tensor in tower.tensors:
+        if not allows_quantization(tensor.name, tensor.shape, tower.projector.gguf_name):
             yield tensor.name, "F32"
-        elif tensor.name in projector.plain:
+        elif tensor.name in tower.projector.plain:
             yield tensor.name, "F16"
 
 
-def _entries(
-    name: str, folder: Path, config: Config, projector: Projector, tensors: Collection[SourceTensor]
-) -> Iterator[Entry]:
+def _entries(name: str, folder: Path, towers: Sequence[_Tower], tensors: Collection[SourceTensor]) -> Iterator[Entry]:
     from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import
 
-    yield from general_entries(name, folder, projector.gguf_name, tensors, kind="mmproj")
-    yield encode_entry("clip.has_vision_encoder", True, "bool")
-    yield encode_entry("clip.projector_type", projector.kind, "str")
-    for row in projector.hyperparameters:
-        value = row.read(config)
-        if value is not None:
-            yield encode_entry(f"{projector.gguf_name}.{row.key}", value, row.type_name)
+    yield from general_entries(name, folder, towers[0].projector.gguf_name, tensors, kind="mmproj")
+    for tower in towers:
+        projector = tower.projector
+        # libmtmd looks for the kind of each only where there is none of all
+        kind = "projector_type" if len(towers) == 1 else f"{projector.encoder}.projector_type"
+        yield encode_entry(f"clip.has_{projector.encoder}_encoder", True, "bool")
+        yield encode_entry(f"clip.{kind}", projector.kind, "str")
+        for row in projector.hyperparameters:
+            value = row.read(tower.config)
+            if value is not None:
+                yield encode_entry(f"{projector.gguf_name}.{row.key}", value, row.type_name)
 
 
 def _read_processor(folder: Path) -> dict[str, Any]:
-    """Return how pictures are prepared, from either of two files; what the newer one says counts."""
+    """Return how pictures and sounds are prepared, from either of two files; what the newer one says counts."""
     found = [name for name in _PROCESSOR_FILES if (folder / name).exists()]
     if not found:
         raise CheckpointError(
-            f"There is no {_PROCESSOR_FILES[0]}, which says how pictures are prepared.",
+            f"There is no {_PROCESSOR_FILES[0]}, which says how pictures and sounds are prepared.",
             "Download the whole checkpoint.",
         )
     settings: dict[str, Any] = {}

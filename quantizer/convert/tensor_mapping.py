@@ -28,6 +28,7 @@ from quantizer.convert.derived_tensors import (
     ScaledRows,
     StackedTensor,
     TransposedTensor,
+    ZeroExtendedTensor,
     rearrange_rows,
 )
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, RenamedTensor, SourceTensor
@@ -40,7 +41,15 @@ _LANGUAGE_MODEL = "language_model."
 _PREDICTION_KINDS = "NEXTN_"  # beginning of gguf's names for what only the layer that predicts further has
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 
-_Origin: TypeAlias = FileTensor | ExtendedTensor | MappedTensor | RearrangedTensor | StackedTensor | TransposedTensor
+_Origin: TypeAlias = (
+    FileTensor
+    | ExtendedTensor
+    | MappedTensor
+    | RearrangedTensor
+    | StackedTensor
+    | TransposedTensor
+    | ZeroExtendedTensor
+)
 _Tensor = TypeVar("_Tensor")
 
 
@@ -200,7 +209,7 @@ def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture:
 
 def _file_order(name: str) -> tuple[int, int, str]:
     """Return the sort key of output tensors: embedding first, then layer by layer, then what follows the last layer."""
-    layer = re.match(r"(?:v\.)?blk\.(\d+)\.", name)
+    layer = re.match(r"(?:[av]\.)?blk\.(\d+)\.", name)
     if layer:
         return (1, int(layer[1]), name)
     return (2 if name.startswith("output") else 0, 0, name)

@@ -147,10 +147,11 @@ class Checkpoint:
             self._convert("F32", type_name)
             projector = self.projector(type_name)
             found[type_name] = compare_projections.largest_difference(self.path, self.file("F32"), projector)
-        if conversion["error"]:
-            return projector_cell(found, refusal_cell(conversion["error"]))
         ours, theirs = self.projector("F32"), self.folder / "theirs" / f"mmproj-{self.name}.gguf"
-        kind = read_header(ours).text("clip.projector_type")
+        header = read_header(ours)
+        kind = compare_projections.kind(header, compare_projections.encoders(header)[0])
+        if conversion["error"]:
+            return projector_cell(found, refusal_cell(kind, conversion["error"]))
         return projector_cell(found, peer_cell(kind, conversion["change"], compare_files(ours, theirs)))
 
     def _convert(self, type_name: str, projector: str = "") -> list[str]:

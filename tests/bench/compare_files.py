@@ -55,9 +55,9 @@ class Values:
 def compare_files(ours: Path, theirs: Path) -> list[Difference]:
     """Return the differences of two files, those of tensors first, one for each kind of tensor."""
     mine, other = read_header(ours), read_header(theirs)
-    named = re.compile(rf"^(blk\.\d+|{re.escape(mine.architecture)})\.")
+    named = re.compile(r"^([av]\.)?blk\.\d+\.")
     found = [*compare_tensors(_tensors(mine), _tensors(other)), *compare_keys(_keys(mine), _keys(other))]
-    short = (Difference(named.sub("", difference.key), difference.text) for difference in found)
+    short = (Difference(named.sub(r"\1", difference.key), difference.text) for difference in found)
     return list(dict.fromkeys(short))
 
 
@@ -97,7 +97,10 @@ def _values(header: Header, tensor: TensorInfo) -> Values:
 
 
 def _keys(header: Header) -> dict[str, object]:
-    return {key: header.array(key) if isinstance(value, ArrayRef) else value for key, value in header.metadata.items()}
+    return {
+        key.removeprefix(f"{header.architecture}."): header.array(key) if isinstance(value, ArrayRef) else value
+        for key, value in header.metadata.items()
+    }
 
 
 def _shown(value: object) -> str:

@@ -36,13 +36,11 @@ def tokens_for(checkpoint: Path, text: Path | None) -> list[int]:
 def reference_logits(checkpoint: Path, ids: list[int]) -> np.ndarray:
     """Logits of transformers in float32, shape [n_tokens, n_vocab]."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 
-    config = AutoConfig.from_pretrained(checkpoint)
-    has_encoder = config.is_encoder_decoder
-    is_text = type(config) in AutoModelForCausalLM._model_mapping
-    kind = AutoModelForSeq2SeqLM if has_encoder else AutoModelForCausalLM if is_text else AutoModelForImageTextToText
-    model = kind.from_pretrained(checkpoint, dtype=torch.float32)
+    from tests.bench.tiny_checkpoints import open_model
+
+    model = open_model(checkpoint)
+    has_encoder = model.config.is_encoder_decoder
     inputs = {"input_ids": torch.tensor([ids])}
     with torch.no_grad():
         logits = model(**inputs, **({"decoder_input_ids": inputs["input_ids"]} if has_encoder else {})).logits[0]

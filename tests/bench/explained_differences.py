@@ -315,8 +315,41 @@ _NEWEST = (  # those that gguf 0.19.0 lacks
         ("granite_swa",),
     ),
 )
+_HEARING = (  # the language models
+    _Explained(
+        r"general\.architecture",
+        r"'qwen3' for 'qwen3vl'",
+        "theirs divides the rotations of Qwen 3-ASR, which leaves some pairs unrotated; transformers does not",
+        ("qwen3",),
+    ),
+    _Explained(r"n_deepstack_layers", r"nothing for 0", "that of Qwen 3-VL, which theirs makes of it", ("qwen3",)),
+    _Explained(r"tokenizer\.chat_template", r".*", "theirs has its own for Qwen 3-ASR", ("qwen3",)),
+    _Explained(
+        r"n_deepstack_layers",
+        r"\d+ for 0",
+        "theirs leaves out that layers of Qwen 3-Omni get something of a picture",
+        ("qwen3vlmoe",),
+    ),
+    _Explained(r"tokenizer\.ggml\.padding_token_id", _MISSING, _TOKENIZER_SAYS, ("qwen3vlmoe", "qwen2vl")),
+)
 # by their kind
 _PROJECTORS = (
+    _Explained(
+        r"(mm\.)?a\..*|audio\..*|has_audio_encoder",
+        r"only in theirs|nothing for .*",
+        "theirs writes an encoder of sounds that its graph follows otherwise",
+        ("qwen2.5vl_merger",),
+    ),
+    _Explained(r"projector_type", r"'qwen2.5vl_merger' for 'qwen2.5o'", "that of both towers", ("qwen2.5vl_merger",)),
+    _Explained(
+        r"general\.size_label", r"'\d+K' for '\d+K'", "theirs counts the encoder of sounds", ("qwen2.5vl_merger",)
+    ),
+    _Explained(
+        r"a\.conv\dd\.\d\.weight",
+        r"F32 [\d×]+ for F16 [\d×]+",
+        "theirs keeps convolutions in F16 in every file",
+        ("qwen2a",),
+    ),
     _Explained(
         r"vision\.feed_forward_length",
         r"\d+ for \d+",
@@ -356,7 +389,7 @@ _PROJECTORS = (
     ),
     _Explained(r"general\.size_label", r"'53K' for '52K'", "follows from that row", ("pixtral",)),
 )
-_EXPLAINED = (*_TOKENIZER, *_TENSORS, *_SIZES, *_POSITIONS, *_EXPERTS, *_NEWEST, *_PROJECTORS)
+_EXPLAINED = (*_TOKENIZER, *_TENSORS, *_SIZES, *_POSITIONS, *_EXPERTS, *_NEWEST, *_HEARING, *_PROJECTORS)
 
 _NOT_WRITTEN = "theirs wants a setting that transformers 5 does not write"
 _NUMBERED_ONLY = "theirs reads experts in numbered tensors only"
@@ -367,6 +400,16 @@ _REFUSALS = (
     _Refused(
         r"Model (Idefics3|SmolVLM|InternVL|Lfm2Vl)ForConditionalGeneration is not supported",
         "theirs asks the language model's own class, which transformers 5 does not write",
+    ),
+    _Refused(
+        r"Model Qwen3OmniMoeThinkerForConditionalGeneration is not supported", "theirs knows the whole model only"
+    ),
+    _Refused(
+        r"Model Qwen2_5OmniForConditionalGeneration is not supported", "theirs knows the class by its first name only"
+    ),
+    _Refused(r"ValueError: Can not map tensor 'model\.visual\.blocks.*", "theirs does not read this tower's names"),
+    _Refused(
+        r"KeyError: 'thinker_config'", "theirs reads the config of Qwen 3-ASR as published before transformers had it"
     ),
     _Refused(r"ValueError: Can not map tensor 'vision_tower\..*", "theirs knows the tower by its older names only"),
     _Refused(

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.architectures import find_architecture
-from quantizer.architectures.projectors import find_projector, projector_for
+from quantizer.architectures.entry_settings import unfolded
+from quantizer.architectures.projectors import Projector, find_projector, projectors_for
 
 # what says nothing of the model, or is said for every layer
 _DROPPED = re.compile(
     r".*(dropout|init|router_|use_cache|output_|chunk_size|transformers_version|_token_id|_token_index).*"
-    r"|(mlp_)?layer_types|moe_layer_end_index|no_rope_layers|moe_layers|dtype|mlp_bias|(vision|audio)_config"
+    r"|(mlp_)?layer_types|moe_layer_end_index|no_rope_layers|moe_layers|dtype|mlp_bias|(vision|audio|talker|code2wav|token2wav)_config"
 )
-_SECTIONS = ("text_config", "attn_config", "ffn_config")
+_SECTIONS = ("text_config", "thinker_config", "attn_config", "ffn_config")
 _WIDTHS = {"hidden_size", "dim", "n_embd", "d_model"}
 _LAYER = re.compile(r"\b(?:layers?|h|blocks?)\.(\d+)\.")
 
@@ -44,27 +45,37 @@ def outline(folder: Path) -> dict[str, Any]:
 
 
 def projector_outline(folder: Path) -> dict[str, Any] | None:
-    """The outline of the projector in a checkpoint, with all of its tower; None where none is converted."""
-    settings = json.loads((folder / "config.json").read_text())
-    known, processor = projector_for(settings), folder / "preprocessor_config.json"
-    if known is None or not processor.exists():
+    """The outline of the projector in a checkpoint, with all of its towers; None where none is converted."""
+    settings = unfolded(json.loads((folder / "config.json").read_text()))
+    known, processor = projectors_for(settings), folder / "preprocessor_config.json"
+    if not known or not processor.exists():
         return None
+    settings.pop("thinker_config", None)
     kept = {key: value for key, value in settings.items() if not _DROPPED.fullmatch(key) and value is not None}
-    tower = {key: value for key, value in settings[known.section].items() if value is not None}
-    config = kept | {"text_config": _shortened(settings["text_config"]), known.section: tower}
+    towers = {
+        tower.section: {key: value for key, value in settings[tower.section].items() if value is not None}
+        for tower in known
+    }
+    config = kept | {"text_config": _shortened(settings["text_config"])} | towers
     prepared = json.loads(processor.read_text())
-    projector, found = find_projector(known, config, prepared)
-    rows = {row.key: row.read(found) for row in projector.hyperparameters}
-    n_layers = found.integer("num_hidden_layers")
-    tensors = _tensors(folder / "model.safetensors", n_layers, n_layers)
+    parts = [_tower(tower, config, prepared, folder / "model.safetensors") for tower in known]
     return {
         "config": config,
         "processor": prepared,
-        "tensors": {
-            name: shape for name, shape in tensors.items() if name.removeprefix("model.").startswith(known.modules)
-        },
-        "metadata": {key: value for key, value in rows.items() if value is not None},
+        "tensors": {name: shape for tensors, _ in parts for name, shape in tensors.items()},
+        "metadata": {key: value for _, rows in parts for key, value in rows.items() if value is not None},
     }
+
+
+def _tower(
+    known: Projector, config: dict[str, Any], prepared: dict[str, Any], weights: Path
+) -> tuple[dict[str, list[int]], dict[str, Any]]:
+    """The tensors of one tower with their shapes, and its metadata."""
+    projector, found = find_projector(known, config, prepared)
+    n_layers = found.integer("num_hidden_layers")
+    tensors = _tensors(weights, n_layers, n_layers)
+    own = {name: shape for name, shape in tensors.items() if name.removeprefix("model.").startswith(known.modules)}
+    return own, {row.key: row.read(found) for row in projector.hyperparameters}
 
 
 def _shortened(config: dict[str, Any]) -> dict[str, Any]:

@@ -415,11 +415,21 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2moe-fused": ("Cohere2MoeConfig", _COHERE | {"tie_word_embeddings": False}),
     "laguna": ("LagunaConfig", _LAGUNA | {"num_attention_heads_per_layer": [4, 6, 6, 4]}),
     "laguna-fused": ("LagunaConfig", _LAGUNA | {"gating": "per-element"} | _FULL | {"sliding_window": 40}),
+    "qwen2audio": ("Qwen2Config", {}),
+    "audioflamingo3": ("Qwen2Config", {}),
+    "qwen3asr": ("Qwen3Config", {"head_dim": 32}),
+    "qwen25omni": ("Qwen2_5OmniTextConfig", _DIVIDED | {"rms_norm_eps": 1e-6}),
+    "qwen25omni-published": ("Qwen2_5OmniTextConfig", _DIVIDED | {"rms_norm_eps": 1e-6}),
+    "qwen3omni": ("Qwen3OmniMoeTextConfig", _DIVIDED | _EXPERTS | {"head_dim": 16}),
+    "qwen3omni-whole": ("Qwen3OmniMoeTextConfig", _DIVIDED | _EXPERTS | {"head_dim": 16}),
+    "voxtral": ("LlamaConfig", {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e8}}),
 }
 # those that were published before transformers had their class, under another name
-_PUBLISHED_AS = {"mpt-clipped": "MPTForCausalLM", "llama-both-sides": "LlamaBidirectionalModel"} | dict.fromkeys(
-    ("minicpm", "minicpm-tied"), "MiniCPMForCausalLM"
-)
+_PUBLISHED_AS = {
+    "mpt-clipped": "MPTForCausalLM",
+    "llama-both-sides": "LlamaBidirectionalModel",
+    "qwen25omni-published": "Qwen2_5OmniModel",
+} | dict.fromkeys(("minicpm", "minicpm-tied"), "MiniCPMForCausalLM")
 # what their config.json has beside the settings of transformers' class
 _PUBLISHED_SETTINGS = {"MiniCPMForCausalLM": {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 32}}
 # those whose experts are saved in one tensor for each layer
@@ -507,7 +517,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], Callable[[], tuple[dict[str, Any]
     "qwen2-body": ("Qwen2Model", {"num_key_value_heads": 2}, _byte_pairs, "lasttoken"),
     "qwen3-body": ("Qwen3Model", {"num_key_value_heads": 2, "head_dim": 32}, _byte_pairs, "lasttoken"),
 }
-# those that are the language model of one that also sees
+# those that are the language model of one that also sees or hears
 SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} | {
     "mistral3-biased": "Mistral3Config",
     "gemma3n-seeing": "Gemma3nConfig",
@@ -526,6 +536,14 @@ SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} 
     "qwen3vlmoe-fused": "Qwen3VLMoeConfig",
     **dict.fromkeys(("internvl", "internvl-qwen3", "internvl-experts"), "InternVLConfig"),
     "lfm2-seeing": "Lfm2VlConfig",
+    "qwen2audio": "Qwen2AudioConfig",
+    "audioflamingo3": "AudioFlamingo3Config",
+    "qwen3asr": "Qwen3ASRConfig",
+    "qwen25omni": "Qwen2_5OmniThinkerConfig",
+    "qwen25omni-published": "Qwen2_5OmniThinkerConfig",
+    "qwen3omni": "Qwen3OmniMoeThinkerConfig",
+    "qwen3omni-whole": "Qwen3OmniMoeThinkerConfig",
+    "voxtral": "VoxtralConfig",
 }
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2} | {
     "image_size": 56,
@@ -538,12 +556,19 @@ _QWEN_VISION = {"hidden_size": 32, "intermediate_size": 48, "depth": 4, "num_hea
     "out_hidden_size": _PLAIN["hidden_size"],
 }
 _GEMMA_4_VISION = _VISION | {"num_key_value_heads": 2, "position_embedding_size": 48, "num_hidden_layers": 4}
+# the map of gguf has as many convolutions as layers
+_WHISPER = {"d_model": 32, "encoder_ffn_dim": 128, "encoder_layers": 4, "encoder_attention_heads": 2}
+_SECONDS = {"num_mel_bins": 128, "downsample_hidden_size": 8, "output_dim": _PLAIN["hidden_size"]}
 # what the towers of these are told, the vision first; Gemma 3n's needs timm
 _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
     "qwen2vl": (_QWEN_VISION | {"embed_dim": 32, "hidden_size": _PLAIN["hidden_size"]},),
     "qwen25vl": (_QWEN_VISION | {"fullatt_block_indexes": [1, 3]},),
     "qwen3vlmoe": (_QWEN_VISION | {"deepstack_visual_indexes": [1], "patch_size": 16},),
     "qwen3vl": (_QWEN_VISION | {"deepstack_visual_indexes": [0, 2]},),
+    **dict.fromkeys(("qwen2audio", "audioflamingo3", "voxtral"), ({}, _WHISPER | {"num_mel_bins": 128})),
+    "qwen3asr": ({}, _WHISPER | _SECONDS),
+    "qwen25omni": (_QWEN_VISION | {"fullatt_block_indexes": [1, 3]}, _WHISPER | {"output_dim": _PLAIN["hidden_size"]}),
+    "qwen3omni": (_QWEN_VISION | {"deepstack_visual_indexes": [0, 2]}, _WHISPER | _SECONDS),
     "qwen": (_QWEN_VISION,),
     "internvl-qwen3": (_VISION | {"attention_bias": True},),
     # as many layers as the numbers that follow the tower: llama.cpp's converter knows no others
@@ -566,12 +591,17 @@ _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
         {"audio_embed_dim": 64},
     ),
 }
+# those of which that is the part that thinks, in a whole that could speak
+_THINKING = {"qwen3omni-whole": "Qwen3OmniMoeConfig"} | dict.fromkeys(
+    ("qwen25omni", "qwen25omni-published"), "Qwen2_5OmniConfig"
+)
 # name -> what the config of the whole is told beside its parts
 _WHOLE = {"gemma3-seeing": {"mm_tokens_per_image": 4}, "smolvlm": {"scale_factor": 4}} | {
     "mistral3-biased": {"multimodal_projector_bias": True, "spatial_merge_size": 1},
     "internvl": {"tie_word_embeddings": False},
     "internvl-experts": {"tie_word_embeddings": False},
     "lfm2-seeing": {"projector_hidden_size": 96},
+    "qwen3asr": {"pad_token_id": 258, "eos_token_id": 260},
 }
 _HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255} | {
     "do_rescale": True,
@@ -585,8 +615,11 @@ _AS_THEY_ARE = {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "re
 _PLAINLY = {"do_rescale": True, "do_normalize": True}
 _MERGED = _COLOURS | _PLAINLY | {"merge_size": 2, "temporal_patch_size": 2}
 _QWEN_PICTURE = (_MERGED, ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
+_BANDS = {"feature_size": 128, "sampling_rate": 16000, "hop_length": 160, "n_fft": 400, "chunk_length": 30}
+_QWEN_SOUND = ("<|audio_start|>", "<|audio_end|>")
 _IDEFICS_MARKERS = ("\n\n", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<image>")
-# of those whose tower is converted too: preprocessor_config.json, and the tokens that libmtmd puts around pictures
+# of those whose tower is converted too: preprocessor_config.json, and the tokens that libmtmd puts around pictures and
+# sounds
 _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "gemma3-seeing": (_HALVES | {"size": {"height": 56, "width": 56}}, ("<start_of_image>", "<end_of_image>")),
     "idefics3": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
@@ -600,7 +633,13 @@ _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     **dict.fromkeys(("internvl", "internvl-qwen3", "internvl-experts"), (_COLOURS | _PLAINLY, ("<img>", "</img>"))),
     **dict.fromkeys(("gemma4-seeing", "gemma4-shifted"), (_AS_THEY_ARE, ("<|image>", "<image|>"))),
     "lfm2-seeing": (_HALVES, ("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", "<|img_row_1_col_1|>")),
+    "qwen2audio": (_BANDS, ("<|audio_bos|>", "<|audio_eos|>")),
+    "audioflamingo3": (_BANDS, ("<sound>",)),
+    "qwen3asr": (_BANDS, _QWEN_SOUND),
+    **dict.fromkeys(("qwen25omni", "qwen25omni-published"), _QWEN_PICTURE),
+    **dict.fromkeys(("qwen3omni", "qwen3omni-whole"), (_MERGED | _BANDS, (*_QWEN_PICTURE[1], *_QWEN_SOUND))),
 }
+_SECTIONS = ("vision_config", "audio_config")
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "4_Normalize": "Normalize"}
 
@@ -613,16 +652,23 @@ def write(name: str, folder: Path) -> None:
     config_name, changes = CHECKPOINTS[name]
     # a copy: transformers adds to the rope settings that it is given
     config = getattr(transformers, config_name)(**deepcopy(_PLAIN | changes))
-    kind = transformers.AutoModelForCausalLM
     if name in SEEING:
         towers = next((towers for start, towers in _TOWERS.items() if name.startswith(start)), (_VISION,))
-        named = dict(zip(("vision_config", "audio_config"), towers, strict=False))
+        named = {name: tower for name, tower in zip(_SECTIONS, towers, strict=False) if tower}
         config = getattr(transformers, SEEING[name])(text_config=config, **named, **_WHOLE.get(name, {}))
         kind = transformers.AutoModelForImageTextToText
     _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
     _set_published_class(name, folder)
     if _PREDICTING in name:
         _add_prediction_layer(folder / "model.safetensors")
+    if name in _THINKING:
+        config = getattr(transformers, _THINKING[name])(thinker_config=config.to_dict(), enable_audio_output=False)
+    _save(lambda: auto_class(config).from_config(config, dtype=torch.float32), folder)
+    if name.startswith("qwen25omni"):
+        torch.save({}, folder / "spk_dict.pt")  # its voices, which transformers wants even where it does not speak
+    if name in _PUBLISHED_AS:
+        saved = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
     if name == "qwen3vlmoe":
         _turn_experts(folder / "model.safetensors")
     processor, markers = _PICTURES.get(name, ({}, ()))
@@ -630,6 +676,23 @@ def write(name: str, folder: Path) -> None:
         (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     (folder / "tokenizer.json").write_text(json.dumps(_marked(tokenizer(), markers)))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config()))
+
+
+def open_model(checkpoint: Path) -> Any:
+    """The model in a folder, in float32; of one that could speak the part that thinks."""
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    model = auto_class(config).from_pretrained(checkpoint, dtype=torch.float32)
+    return getattr(model, "thinker", model)
+
+
+def auto_class(config: Any) -> Any:
+    """The class of transformers that makes a model of this config: of text, of several kinds, or of sounds to text."""
+    kinds = (
+        transformers.AutoModelForSeq2SeqLM,
+        transformers.AutoModelForMultimodalLM,
+        transformers.AutoModelForCausalLM,
+    )
+    return next(kind for kind in kinds if type(config) in kind._model_mapping)
 
 
 def _marked(tokens: dict[str, Any], markers: tuple[str, ...]) -> dict[str, Any]:

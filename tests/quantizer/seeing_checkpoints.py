@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.architectures.projectors import projector_for
+from quantizer.architectures.projectors import projectors_for
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.tensor_types import tensor_type_named
@@ -37,9 +37,8 @@ def write_seeing(folder: Path, name: str, *, has_tower: bool = True) -> Path:
     weights = {tensor: ("F32", rng.standard_normal(shape, np.float32)) for tensor, shape in shapes.items()}
     write_checkpoint(folder, seeing["config"], weights)
     (folder / "preprocessor_config.json").write_text(json.dumps(seeing["processor"]))
-    known = projector_for(seeing["config"])
-    assert known
-    (folder / "tokenizer.json").write_text(json.dumps(_with_tokens(list(known.token_rows.values()))))
+    texts = [text for known in projectors_for(seeing["config"]) for text in known.token_rows.values()]
+    (folder / "tokenizer.json").write_text(json.dumps(_with_tokens(texts)))
     return folder
 
 

@@ -118,9 +118,9 @@ def quantize(
     --size and --kld replace TYPE: the sensitivity of each tensor is measured, once per model, and each tensor gets the
     type that serves the target best; an importance matrix is computed first. --prune-layers leaves out the layers whose
     output is most like their input on the calibration text, measured once per model. A killed run resumes when it is
-    called again; Ctrl-C removes its output. A model that sees gets its projector beside it, as mmproj-<name>-F16.gguf;
-    --projector none leaves it out. The folder of a LoRA adapter becomes a GGUF adapter of TYPE F16, BF16 or F32, that
-    of a draft head (EAGLE-3, DFlash, DSpark) a file for --draft, with the vocabulary of --base.
+    called again; Ctrl-C removes its output. A model that sees or hears gets its projector beside it, as
+    mmproj-<name>-F16.gguf; --projector none leaves it out. The folder of a LoRA adapter becomes a GGUF adapter of TYPE
+    F16, BF16 or F32, that of a draft head (EAGLE-3, DFlash, DSpark) a file for --draft, with the vocabulary of --base.
     """
     from quantizer.write.job import JobRequest
 

@@ -17,6 +17,7 @@ from quantizer.architectures.families.gemma3n import GEMMA_3N, GEMMA_4
 from quantizer.architectures.families.glm import GLM
 from quantizer.architectures.families.gpt_oss import GPT_OSS
 from quantizer.architectures.families.granite import GRANITE
+from quantizer.architectures.families.hearing import HEARING
 from quantizer.architectures.families.hunyuan import HUNYUAN
 from quantizer.architectures.families.kimi import KIMI
 from quantizer.architectures.families.lfm import LFM
@@ -63,4 +64,5 @@ FAMILIES: tuple[Architecture, ...] = (
     *WINDOWED_EXPERTS,
     *DRAFT_HEADS,
     *SEEING,
+    *HEARING,
 )

@@ -1,5 +1,5 @@
-"""The language models of Qwen 2-VL, 2.5-VL and 3-VL, dense and with experts: Qwen 2 and 3 whose rotations are divided
-among time, height and width.
+"""The language models of Qwen 2-VL, 2.5-VL, 3-VL, 2.5-Omni and 3-Omni, dense and with experts: Qwen 2 and 3 whose
+rotations are divided among time, height and width.
 
 For text all three are the token's position. What the vision model adds to the first layers of Qwen 3-VL comes from its
 own file; this one says to how many. Its experts are stored with inputs as rows, by transformers 5 on request not.
@@ -96,7 +96,7 @@ _QWEN_2 = _seeing(
 _QWEN_3 = _seeing(_BY_CLASS["Qwen3ForCausalLM"], ("Qwen3VLForConditionalGeneration",), "qwen3vl", _SECTIONS_3)
 _EXPERTS = _seeing(_BY_CLASS["Qwen3MoeForCausalLM"], ("Qwen3VLMoeForConditionalGeneration",), "qwen3vlmoe", _SECTIONS_3)
 
-QWEN_VL = (
+_SEEING = (
     # in llama.cpp the heads together are as wide as the model
     replace(
         _QWEN_2,
@@ -125,3 +125,17 @@ QWEN_VL = (
         approximations=_unrotated,
     ),
 )
+# those that hear too, beside what speaks
+_OMNI_2 = replace(
+    _SEEING[0],
+    hf_classes=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
+    skipped_modules=("visual.", "audio_tower.", "talker.", "token2wav."),
+    renames={r"^thinker\.": ""},
+)
+_OMNI_3 = replace(
+    _SEEING[-1],
+    hf_classes=("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
+    skipped_modules=("visual.", "audio_tower.", "talker.", "code2wav."),
+    renames={r"^thinker\.": ""},
+)
+QWEN_VL = (*_SEEING, _OMNI_2, _OMNI_3)

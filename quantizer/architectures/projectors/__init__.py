@@ -1,4 +1,7 @@
-"""The table of projectors that can be converted, by the class of the checkpoint that they are part of."""
+"""The table of projectors that can be converted, by the class of the checkpoint that they are part of.
+
+A class that sees and hears has an entry for each.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,42 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantizer.architectures import find_architecture
-from quantizer.architectures.entry_settings import check_settings, given, usually_named
+from quantizer.architectures.entry_settings import check_settings, given, unfolded, usually_named
 from quantizer.architectures.projectors.gemma4 import GEMMA_4_PROJECTORS
 from quantizer.architectures.projectors.internvl import INTERNVL
 from quantizer.architectures.projectors.pixtral import PIXTRAL
 from quantizer.architectures.projectors.projector import Projector
+from quantizer.architectures.projectors.qwen_audio import QWEN_AUDIO
 from quantizer.architectures.projectors.qwen_vl import QWEN_VL_PROJECTORS
 from quantizer.architectures.projectors.siglip import SIGLIP
+from quantizer.architectures.projectors.whisper import WHISPER
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
-__all__ = ["PROJECTORS", "Projector", "find_projector", "projector_for"]
+__all__ = ["PROJECTORS", "Projector", "find_projector", "projectors_for"]
 
-_FAMILIES: tuple[Projector, ...] = (*SIGLIP, *QWEN_VL_PROJECTORS, *PIXTRAL, *INTERNVL, *GEMMA_4_PROJECTORS)
-# HF class -> its entry
-PROJECTORS: dict[str, Projector] = {name: entry for entry in _FAMILIES for name in entry.hf_classes}
+_FAMILIES: tuple[Projector, ...] = (
+    *SIGLIP,
+    *QWEN_VL_PROJECTORS,
+    *PIXTRAL,
+    *INTERNVL,
+    *GEMMA_4_PROJECTORS,
+    *WHISPER,
+    *QWEN_AUDIO,
+)
+# HF class -> its entries, one for each tower
+PROJECTORS: dict[str, tuple[Projector, ...]] = {
+    name: tuple(entry for entry in _FAMILIES if name in entry.hf_classes)
+    for family in _FAMILIES
+    for name in family.hf_classes
+}
 
 
-def projector_for(values: Mapping[str, Any]) -> Projector | None:
-    """Return the entry for a parsed config.json, None for a class whose tower is not known."""
+def projectors_for(values: Mapping[str, Any]) -> tuple[Projector, ...]:
+    """Return the entries for a parsed config.json, none for a class whose tower is not known."""
     classes = values.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else ""
-    return PROJECTORS.get(name) if isinstance(name, str) else None
+    return PROJECTORS.get(name, ()) if isinstance(name, str) else ()
 
 
 def find_projector(
@@ -39,8 +56,9 @@ def find_projector(
     Raises CheckpointError for a setting that libmtmd would not follow.
     """
     _, language = find_architecture(values)
-    own = usually_named(given(Config(values).section(projector.section).values), projector.aliases)
-    parts = {"language": language.values, "processor": given(processor), "model": values}
+    whole = unfolded(values)
+    own = usually_named(given(Config(whole).section(projector.section).values), projector.aliases)
+    parts = {"language": language.values, "processor": given(processor), "model": whole}
     config = Config({**projector.defaults, **own, **parts})
     config = Config({**config.values, **projector.derived(config)})
     entry = projector.variant(config) or projector

@@ -1,13 +1,13 @@
 """An entry of the table of projectors, and the rows, tensors and settings that most of them share.
 
-A projector is what lets a language model see: a tower that turns a picture into vectors, and what brings these to the
-width of the language model. llama.cpp keeps both in a file of its own, of the architecture `clip`.
+A projector is what lets a language model see or hear: a tower that turns a picture or a sound into vectors, and what
+brings these to the width of the language model. llama.cpp keeps both in a file of its own, of the architecture `clip`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from quantizer.architectures.architecture import Architecture, Hyperparameter, V
 from quantizer.architectures.metadata_rows import integer
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
-from quantizer.convert.source_model import FileTensor, GeneratedTensor, RearrangedTensor
+from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 from quantizer.errors import CheckpointError
 
 __all__ = [
@@ -25,6 +25,8 @@ __all__ = [
     "PICTURE",
     "PLAIN_PROCESSOR",
     "SILU",
+    "SOUND_PROCESSOR",
+    "SOUND_TOWER",
     "TOWER",
     "TOWER_LAYER",
     "TOWER_TENSORS",
@@ -48,8 +50,10 @@ class Projector(Architecture):
     gguf_name: str = "clip"
     blocks: str = "v.blk"
     n_numbers: int = 8  # matrices after the tower are numbered too
-    generate: Callable[[Config], list[GeneratedTensor]] | None = lambda _config: []
+    generate: Callable[[Config], Sequence[SourceTensor]] | None = lambda _config: ()
     kind: str
+    # llama.cpp's word for what the tower takes: "vision" or "audio"
+    encoder: str = "vision"
     # beginnings of the names of its tensors, without "model."
     modules: tuple[str, ...]
     # the section of config.json with the tower's settings
@@ -65,7 +69,7 @@ class Projector(Architecture):
 
 
 def processor_of(config: Config) -> Config:
-    """Return the settings of how pictures are prepared."""
+    """Return the settings of how pictures and sounds are prepared."""
     return config.section("processor")
 
 
@@ -106,10 +110,10 @@ def _is_plausible(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
-def layer_norm_eps(default: float) -> Hyperparameter:
+def layer_norm_eps(default: float, encoder: str = "vision") -> Hyperparameter:
     """Return the row of what norms add to the variance."""
     return Hyperparameter(
-        "vision.attention.layer_norm_epsilon",
+        f"{encoder}.attention.layer_norm_epsilon",
         "f32",
         lambda config: default if (eps := config.optional_number("layer_norm_eps")) is None else eps,
     )
@@ -122,15 +126,42 @@ def plain_rotation(config: Config) -> dict[str, Any]:
     return {**stated.values, "rope_type": kind, "rope_theta": 1e4}
 
 
-# the tower, and how pictures come to it
+def _n_bands(config: Config) -> int:
+    """Return the number of bands of a spectrogram. Raises CheckpointError where the tower and the processor differ."""
+    n_bands = config.integer("num_mel_bins")
+    if (processor_of(config).optional_integer("feature_size") or n_bands) != n_bands:
+        raise CheckpointError(
+            f"The tower hears {n_bands} bands, preprocessor_config.json gives it others.", "Check the file."
+        )
+    return n_bands
+
+
+def _sizes(encoder: str) -> tuple[Hyperparameter, ...]:
+    return (
+        Hyperparameter(f"{encoder}.embedding_length", "u32", integer("hidden_size")),
+        Hyperparameter(f"{encoder}.feed_forward_length", "u32", integer("intermediate_size")),
+        Hyperparameter(f"{encoder}.block_count", "u32", integer("num_hidden_layers")),
+        Hyperparameter(f"{encoder}.attention.head_count", "u32", integer("num_attention_heads")),
+    )
+
+
+def _projected(encoder: str) -> Hyperparameter:
+    return Hyperparameter(
+        f"{encoder}.projection_dim", "u32", lambda config: config.section("language").integer("hidden_size")
+    )
+
+
+# the tower, and how pictures or sounds come to it
 TOWER = (
-    Hyperparameter("vision.projection_dim", "u32", lambda config: config.section("language").integer("hidden_size")),
+    _projected("vision"),
     Hyperparameter("vision.image_size", "u32", integer("image_size")),
     Hyperparameter("vision.patch_size", "u32", integer("patch_size")),
-    Hyperparameter("vision.embedding_length", "u32", integer("hidden_size")),
-    Hyperparameter("vision.feed_forward_length", "u32", integer("intermediate_size")),
-    Hyperparameter("vision.block_count", "u32", integer("num_hidden_layers")),
-    Hyperparameter("vision.attention.head_count", "u32", integer("num_attention_heads")),
+    *_sizes("vision"),
+)
+SOUND_TOWER = (
+    _projected("audio"),
+    *_sizes("audio"),
+    Hyperparameter("audio.num_mel_bins", "u32", _n_bands),
 )
 PICTURE = (
     Hyperparameter("vision.image_mean", "f32[]", _three_numbers("image_mean")),
@@ -139,6 +170,8 @@ PICTURE = (
 GELU = (Hyperparameter("use_gelu", "bool", lambda _config: True),)
 SILU = (Hyperparameter("use_silu", "bool", lambda _config: True),)
 PLAIN_PROCESSOR: Mapping[str, Any] = {"do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
+# a spectrogram as Whisper's
+SOUND_PROCESSOR: Mapping[str, Any] = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400, "dither": 0.0}
 
 TOWER_WEIGHTS: Dimensions = {
     "ln1.weight": ("n_embd",),

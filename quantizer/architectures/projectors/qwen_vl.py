@@ -1,4 +1,5 @@
-"""Projectors of Qwen 2-VL, 2.5-VL, 3-VL and 3.5: towers that rotate by row and column, and take pictures of any size.
+"""Projectors of Qwen 2-VL, 2.5-VL, 3-VL, 2.5-Omni, 3-Omni and 3.5: towers that rotate by row and column, and take
+pictures of any size.
 
 A square of four patches becomes one vector. The kernel of the patches spans two frames of a video, which llama.cpp
 keeps as two kernels; a still picture is both frames. Qwen 2.5-VL attends within windows in all but every n-th layer.
@@ -35,10 +36,10 @@ from quantizer.convert.derived_tensors import Cut, rows_in
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
 from quantizer.errors import CheckpointError
 
-__all__ = ["QWEN_VL_PROJECTORS"]
+__all__ = ["DEEPSTACK", "QWEN_VL_PROJECTORS"]
 
 _N_FRAMES, _N_MERGED = 2, 4  # frames of a kernel, patches of a vector
-_DEEPSTACK = [8, 16, 24]  # transformers' default
+DEEPSTACK = [8, 16, 24]  # transformers' default
 
 
 def _frame(number: int) -> Cut:
@@ -104,7 +105,7 @@ def _full_attention(config: Config) -> Value:
 
 def _deepstack(config: Config) -> list[int]:
     """Return the layers whose vectors go to the language model. Raises CheckpointError for one that is not there."""
-    layers = config.values.get("deepstack_visual_indexes", _DEEPSTACK)
+    layers = config.values.get("deepstack_visual_indexes", DEEPSTACK)
     n_layers = config.integer("num_hidden_layers")
     if not isinstance(layers, list) or not all(type(layer) is int and 0 <= layer < n_layers for layer in layers):
         raise CheckpointError(f"config.json has deepstack_visual_indexes = {layers}.", "Check the file.")
@@ -227,32 +228,64 @@ _QWEN_3 = replace(
     variant=_numbered,
 )
 
+_OMNI_NAMES = {
+    r"^(thinker|model)\.visual\.": "visual.",
+    r"^visual\.merger_list\.": "visual.deepstack_merger_list.",
+    r"^(visual\.(?:deepstack_merger_list\.\d+|merger)\.)ln_q\.": r"\1norm.",
+    r"^(visual\.(?:deepstack_merger_list\.\d+|merger)\.)mlp\.0\.": r"\1linear_fc1.",
+    r"^(visual\.(?:deepstack_merger_list\.\d+|merger)\.)mlp\.2\.": r"\1linear_fc2.",
+}
+
+
+def _omni(config: Config) -> Projector:
+    entry = _numbered(config)
+    return replace(entry, modules=_OMNI.modules, renames={**_OMNI_NAMES, **entry.renames})
+
+
+_OMNI = replace(
+    _QWEN_3,
+    hf_classes=("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
+    modules=("visual.", "thinker.visual."),
+    variant=_omni,
+)
+
+_QWEN_25 = replace(
+    _BASE,
+    kind="qwen2.5vl_merger",
+    hf_classes=("Qwen2_5_VLForConditionalGeneration",),
+    hyperparameters=(
+        *_BASE.hyperparameters,
+        *SILU,
+        Hyperparameter("vision.n_wa_pattern", "u32", _full_attention),
+    ),
+    layer_tensors={
+        **_GATED,
+        **{name: extents for name, extents in biases(_GATED).items() if name not in _NORMS},
+    },
+    model_tensors=_outside_layers,
+    defaults={
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "hidden_size": 3584,
+        "intermediate_size": 3420,
+        "patch_size": 14,
+        "image_size": 560,
+    },
+    derived=lambda _config: {},
+    assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "silu", "window_size": lambda _config: 112},
+)
+
 QWEN_VL_PROJECTORS = (
     _BASE,
+    _QWEN_25,
     replace(
-        _BASE,
-        kind="qwen2.5vl_merger",
-        hf_classes=("Qwen2_5_VLForConditionalGeneration",),
-        hyperparameters=(
-            *_BASE.hyperparameters,
-            *SILU,
-            Hyperparameter("vision.n_wa_pattern", "u32", _full_attention),
+        _QWEN_25,
+        hf_classes=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
+        modules=("visual.", "thinker.visual."),
+        renames={r"^thinker\.visual\.": "visual."},
+        approximations=lambda _config: (
+            "The model will not hear: the original's encoder hears two seconds at a time, llama.cpp's 30.",
         ),
-        layer_tensors={
-            **_GATED,
-            **{name: extents for name, extents in biases(_GATED).items() if name not in _NORMS},
-        },
-        model_tensors=_outside_layers,
-        defaults={
-            "num_hidden_layers": 32,
-            "num_attention_heads": 16,
-            "hidden_size": 3584,
-            "intermediate_size": 3420,
-            "patch_size": 14,
-            "image_size": 560,
-        },
-        derived=lambda _config: {},
-        assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "silu", "window_size": lambda _config: 112},
     ),
     _QWEN_3,
     # without vectors for later layers
@@ -263,4 +296,5 @@ QWEN_VL_PROJECTORS = (
         assumed={**_QWEN_3.assumed, "deepstack_visual_indexes": lambda _config: []},
         variant=lambda _config: None,
     ),
+    _OMNI,
 )

@@ -11,6 +11,7 @@ from quantizer.convert.derived_tensors import (
     ReorderedColumns,
     StackedTensor,
     TransposedTensor,
+    ZeroExtendedTensor,
     grouped_keys,
     grouped_queries,
     grouped_values,
@@ -28,6 +29,18 @@ from tests.quantizer.memory_source import Memory
 def tensor(values: np.ndarray, name: str = "t", kind: str = "F32") -> FileTensor:
     data = values.astype("<f4" if kind == "F32" else "<f2").tobytes()
     return FileTensor(name, values.shape[::-1], tensor_type_named(kind), Memory(data), 0)
+
+
+@given(n_rows=st.integers(1, 5), n_more=st.integers(0, 5), rows_per_slab=st.integers(1, 12))
+def test_rows_and_numbers_that_a_tensor_lacks_are_zeros(n_rows: int, n_more: int, rows_per_slab: int) -> None:
+    matrix = np.arange(1, 3 * n_rows + 1, dtype=np.float32).reshape(n_rows, 3)
+    for values, axes in ((matrix, ((0, n_more), (0, 0))), (matrix[:, 0], ((0, n_more),))):
+        extended = ZeroExtendedTensor(tensor(values), "z", n_rows + n_more)
+        whole = np.pad(values, axes)
+        slabs = list(extended.slabs(rows_per_slab))
+        assert extended.shape == whole.shape[::-1]
+        assert b"".join(slabs) == whole.tobytes()
+        assert all(len(slab) == extended.shape[0] * 4 * rows_per_slab for slab in slabs[:-1])
 
 
 @given(n_parts=st.integers(1, 4), n_rows=st.integers(1, 5), rows_per_slab=st.integers(1, 12))

@@ -68,9 +68,13 @@ def test_one_job_writes_the_model_and_its_projector(tmp_path: Path, name: str) -
     run(write_seeing(tmp_path / "seeing", name))
     header = validate_gguf(tmp_path / "mmproj-m-F16.gguf")
     assert (header.architecture, header.text("general.type")) == ("clip", "mmproj")
-    assert header.metadata["clip.has_vision_encoder"] is True
-    expected = PROJECTOR_OUTLINES[name]["metadata"]["vision.projection_dim"]
-    assert header.metadata["clip.vision.projection_dim"] == expected
+    rows = PROJECTOR_OUTLINES[name]["metadata"]
+    encoders = {key.split(".")[0] for key in rows if key.endswith(".projection_dim")}
+    assert {encoder: header.metadata[f"clip.has_{encoder}_encoder"] for encoder in encoders} == dict.fromkeys(
+        encoders, True
+    )
+    for encoder in encoders:
+        assert header.metadata[f"clip.{encoder}.projection_dim"] == rows[f"{encoder}.projection_dim"]
     assert read_header(tmp_path / "m-Q8_0.gguf").architecture != "clip"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quantizer.architectures import needed_tensors
-from quantizer.architectures.projectors import PROJECTORS, Projector, find_projector, projector_for
+from quantizer.architectures.projectors import PROJECTORS, Projector, find_projector, projectors_for
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import RearrangedTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
@@ -17,37 +18,48 @@ from quantizer.gguf.header_encoder import encode_entry
 from tests.quantizer.seeing_checkpoints import PROJECTOR_OUTLINES, headers
 
 NORM_OF_FIRST_LAYER = re.compile(
-    r"\b(layers?|blocks?)\.0\.(layer_norm1|norm1|attention_norm|layernorm_before|input_layernorm)\.weight$"
+    r"\b(layers?|blocks?)\.0\.(layer_norm1|norm1|attention_norm|layernorm_before|input_layernorm|self_attn_layer_norm)"
+    r"\.weight$"
 )
 
 
-def found(outline: dict[str, Any], **processor: Any) -> tuple[Projector, Config]:
-    known = projector_for(outline["config"])
+def found(outline: dict[str, Any], **processor: Any) -> list[tuple[Projector, Config]]:
+    """The entry of each tower, and its config."""
+    known = projectors_for(outline["config"])
     assert known
-    return find_projector(known, outline["config"], outline["processor"] | processor)
+    return [find_projector(tower, outline["config"], outline["processor"] | processor) for tower in known]
 
 
 def converted(outline: dict[str, Any]) -> dict[str, SourceTensor]:
-    projector, config = found(outline)
-    rows = {name: [config.section("language").integer("hidden_size")] for name in projector.token_rows}
-    return map_tensors(headers(outline["tensors"] | rows), config, projector)
+    tensors, placed = headers(outline["tensors"]), {}
+    for projector, config in found(outline):
+        rows = headers({name: [config.section("language").integer("hidden_size")] for name in projector.token_rows})
+        own = {key: tensors[key] for key in tensors if key.removeprefix("model.").startswith(projector.modules)}
+        placed |= map_tensors({**own, **rows}, config, projector)
+    return placed
 
 
-def changed(name: str, **vision: Any) -> dict[str, Any]:
-    """The outline with other settings of the tower."""
+def changed(name: str, **settings: Any) -> dict[str, Any]:
+    """The outline with other settings of its first tower."""
     outline = PROJECTOR_OUTLINES[name]
-    tower = outline["config"]["vision_config"] | vision
-    return outline | {"config": outline["config"] | {"vision_config": tower}}
+    section = projectors_for(outline["config"])[0].section
+    tower = outline["config"][section] | settings
+    return outline | {"config": outline["config"] | {section: tower}}
 
 
 def metadata(outline: dict[str, Any], **processor: Any) -> dict[str, Any]:
-    projector, config = found(outline, **processor)
-    rows = {row.key: row.read(config) for row in projector.hyperparameters}
+    rows = {
+        row.key: row.read(config)
+        for projector, config in found(outline, **processor)
+        for row in projector.hyperparameters
+    }
     return {key: value for key, value in rows.items() if value is not None}
 
 
-def test_every_class_of_the_table_has_an_outline() -> None:
-    assert {outline["config"]["architectures"][0] for outline in PROJECTOR_OUTLINES.values()} == set(PROJECTORS)
+def test_every_class_of_the_table_has_an_outline_or_the_entries_of_one_that_has() -> None:
+    proven = [projectors_for(outline["config"]) for outline in PROJECTOR_OUTLINES.values()]
+    assert all(proven)
+    assert [name for name, entries in PROJECTORS.items() if entries not in proven] == []
 
 
 @pytest.mark.parametrize("name", PROJECTOR_OUTLINES)
@@ -57,16 +69,19 @@ def test_settings_become_the_metadata_that_was_proven(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROJECTOR_OUTLINES)
 def test_every_value_can_be_written_as_the_type_of_its_row(name: str) -> None:
-    projector, config = found(PROJECTOR_OUTLINES[name])
-    values = [(row.type_name, row.read(config)) for row in projector.hyperparameters]
+    values = [
+        (row.type_name, row.read(config))
+        for projector, config in found(PROJECTOR_OUTLINES[name])
+        for row in projector.hyperparameters
+    ]
     assert all(encode_entry("key", value, kind).payload for kind, value in values if value is not None)
 
 
 @pytest.mark.parametrize("name", PROJECTOR_OUTLINES)
 def test_every_tensor_finds_its_place_and_none_is_missing(name: str) -> None:
-    projector, config = found(PROJECTOR_OUTLINES[name])
     tensors = converted(PROJECTOR_OUTLINES[name])
-    assert set(needed_tensors(projector, config)) == set(tensors)
+    towers = found(PROJECTOR_OUTLINES[name])
+    assert {tensor for projector, config in towers for tensor in needed_tensors(projector, config)} == set(tensors)
     assert all(tensor.name == new_name for new_name, tensor in tensors.items())
 
 
@@ -75,7 +90,7 @@ def test_any_tensor_that_a_layer_lacks_is_noticed(name: str) -> None:
     outline = PROJECTOR_OUTLINES[name]
     norm = next(tensor for tensor in outline["tensors"] if NORM_OF_FIRST_LAYER.search(tensor))
     rest = {tensor: shape for tensor, shape in outline["tensors"].items() if tensor != norm}
-    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, v\.blk\.0\."):
+    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, [av]\.blk\.0\."):
         converted(outline | {"tensors": rest})
 
 
@@ -102,6 +117,11 @@ def renamed(name: str, pattern: str, new: str) -> dict[str, Any]:
         ("lfm2-seeing", r"^model\.", ""),
         ("gemma4-seeing", r"^model\.", ""),
         ("mistral3-seeing", r"^", "model."),
+        ("qwen2audio", r"^", "model."),
+        ("qwen3asr", r"^model\.audio_tower\.", "thinker.audio_tower."),
+        ("qwen25omni", r"^thinker\.visual\.", "visual."),
+        ("qwen3omni", r"^(?:model\.)?(visual|audio_tower)\.", r"thinker.\1."),
+        ("qwen3asr", r"^model\.multi_modal_projector\.linear_", "thinker.audio_tower.proj"),
     ],
 )
 def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new: str) -> None:
@@ -130,6 +150,10 @@ def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new
         ("mistral3-seeing", {"hidden_act": "relu"}),
         ("mistral3-seeing", {"rope_theta": 500.0}),
         ("mistral3-seeing", {"head_dim": 32}),
+        ("qwen2audio", {"activation_function": "relu"}),
+        ("qwen2audio", {"max_source_positions": 3000}),
+        ("qwen3asr", {"n_window": 100}),
+        ("qwen3asr", {"n_window_infer": 400}),
     ],
 )
 def test_what_libmtmd_would_not_follow_is_refused(name: str, settings: dict[str, Any]) -> None:
@@ -141,6 +165,52 @@ def test_what_libmtmd_would_not_follow_is_refused(name: str, settings: dict[str,
 def test_pictures_that_are_prepared_otherwise_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match=r"preprocessor_config\.json has .*, which llama.cpp does not support"):
         found(PROJECTOR_OUTLINES["gemma3-seeing"], **settings)
+
+
+@pytest.mark.parametrize("settings", [{"sampling_rate": 24000}, {"hop_length": 80}, {"n_fft": 512}, {"dither": 1e-5}])
+def test_sounds_that_are_prepared_otherwise_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json has .*, which llama.cpp does not support"):
+        found(PROJECTOR_OUTLINES["qwen3asr"], **settings)
+
+
+def test_a_spectrogram_has_the_bands_that_the_tower_hears() -> None:
+    with pytest.raises(CheckpointError, match="hears 128 bands"):
+        metadata(PROJECTOR_OUTLINES["qwen2audio"], feature_size=80)
+
+
+def test_a_projector_without_biases_is_refused() -> None:
+    outline = PROJECTOR_OUTLINES["audioflamingo3"]
+    with pytest.raises(CheckpointError, match="has projector_bias = False"):
+        found(outline | {"config": outline["config"] | {"projector_bias": False}})
+
+
+@pytest.mark.parametrize("width", [2, 33])
+def test_waves_are_pairs_of_sines_and_cosines(width: int) -> None:
+    with pytest.raises(CheckpointError, match=f"makes waves of {width} numbers"):
+        converted(changed("qwen3asr", d_model=width, hidden_size=width))
+
+
+def test_positions_are_waves_of_falling_speed() -> None:
+    positions = converted(PROJECTOR_OUTLINES["qwen3asr"])["a.position_embd.weight"]
+    rows = np.concatenate([np.frombuffer(slab, "<f4").reshape(-1, 32) for slab in positions.slabs(700)])
+    assert rows.shape == (1500, 32)
+    angles = np.arange(1500)[:, None] * 10_000.0 ** -(np.arange(16) / 15)
+    assert np.abs(rows - np.concatenate([np.sin(angles), np.cos(angles)], axis=1)).max() < 1e-3
+    assert np.abs(rows - np.concatenate([np.sin(angles), np.cos(angles)], axis=1))[:13].max() < 1e-5
+
+
+def test_sounds_have_zeros_where_pictures_have_vectors_for_later_layers() -> None:
+    tensors = converted(PROJECTOR_OUTLINES["qwen3omni"])
+    assert tensors["mm.a.mlp.2.weight"].shape == (32, 3 * 64)
+    assert tensors["mm.a.mlp.2.bias"].shape == (3 * 64,)
+    assert sum("deepstack" in name and name.endswith("norm.weight") for name in tensors) == 2
+
+
+def test_the_part_that_answers_may_have_a_section_of_its_own() -> None:
+    outline = PROJECTOR_OUTLINES["qwen3asr"]
+    parts = {key: value for key, value in outline["config"].items() if key.endswith("_config")}
+    rest = {key: value for key, value in outline["config"].items() if key not in parts}
+    assert metadata(outline | {"config": rest | {"thinker_config": parts}}) == outline["metadata"]
 
 
 def test_a_factor_may_have_fewer_digits() -> None:
@@ -182,9 +252,9 @@ def test_pieces_of_a_picture_are_as_large_as_the_tower_sees() -> None:
 
 
 def test_a_class_without_a_known_tower_has_no_entry() -> None:
-    assert projector_for({"architectures": ["LlamaForCausalLM"]}) is None
-    assert projector_for({"architectures": [["x"]]}) is None
-    assert projector_for({}) is None
+    assert projectors_for({"architectures": ["LlamaForCausalLM"]}) == ()
+    assert projectors_for({"architectures": [["x"]]}) == ()
+    assert projectors_for({}) == ()
 
 
 @pytest.mark.parametrize("layers", [[0, 3], [1], [3, 1], [1, 3, 5], [], 2])
@@ -323,7 +393,7 @@ def test_a_projector_without_a_norm_has_none() -> None:
         name: shape for name, shape in outline["tensors"].items() if ".multi_modal_projector.layer_norm." not in name
     }
     plain = outline | {"config": outline["config"] | {"projector_use_layernorm": False}, "tensors": rest}
-    projector, config = found(plain)
+    [(projector, config)] = found(plain)
     assert set(converted(plain)) == set(needed_tensors(projector, config))
 
 
@@ -342,9 +412,9 @@ def test_a_bound_of_several_numbers_is_refused() -> None:
 
 def test_gemma_that_hears_says_that_its_projector_does_not() -> None:
     outline = PROJECTOR_OUTLINES["gemma4-seeing"]
-    projector, config = found(outline | {"config": outline["config"] | {"audio_config": {"hidden_size": 32}}})
+    [(projector, config)] = found(outline | {"config": outline["config"] | {"audio_config": {"hidden_size": 32}}})
     assert projector.approximations(config) == ("What lets the model hear is left out; the projector sees only.",)
-    projector, config = found(outline)
+    [(projector, config)] = found(outline)
     assert projector.approximations(config) == ()
 
 
