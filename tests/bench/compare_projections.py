@@ -83,6 +83,14 @@ def patches(pixels: np.ndarray, header: Header) -> dict[str, Any]:
     return {"pixel_values": flat, "pixel_attention_mask": np.ones(flat.shape[:2], int), "spatial_shapes": shape}
 
 
+def counted(pixels: np.ndarray, header: Header) -> dict[str, Any]:
+    """The patches of a picture, the colours of each apart, and how many there are."""
+    patch = header.integer("clip.vision.patch_size") or 0
+    cut = _cut(pixels, header)
+    apart = cut.reshape(-1, patch, patch, 3).transpose(0, 3, 1, 2)
+    return {"pixel_values": np.ascontiguousarray(apart), "image_grid_thw": np.array([[1, *cut.shape[:2]]])}
+
+
 def placed(pixels: np.ndarray, header: Header) -> dict[str, Any]:
     """A batch of one picture that is cut into patches, and their columns and rows."""
     cut = _cut(pixels, header)
@@ -130,8 +138,10 @@ PICTURES = {
     "idefics3": Picture(square, one_of_several),
     "internvl": Picture(square, whole),
     "gemma4v": Picture(many_squares, placed),
+    "lightonocr": Picture(squares, sized),
+    "paddleocr": Picture(squares, counted),
     "lfm2": Picture(many_squares, patches),
-    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger"), Picture(squares, frames)),
+    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "glm4v"), Picture(squares, frames)),
     "pixtral": Picture(squares, sized, with_breaks),
 }
 

@@ -363,7 +363,16 @@ _PROJECTORS = (
         ("internvl",),
     ),
     _Explained(
-        r"vision\.preproc_(min|max)_tiles", r"\d+ for nothing", "theirs does not ask the processor", ("internvl",)
+        r"vision\.preproc_(min_tiles|max_tiles|image_size)",
+        r"\d+ for nothing",
+        "theirs does not ask the processor",
+        ("internvl", "lightonocr"),
+    ),
+    _Explained(
+        r"vision\.image_size",
+        r"\d+ for \d+",
+        "theirs takes the root of the largest picture; libmtmd reads neither",
+        ("paddleocr",),
     ),
     _Explained(
         r"use_gelu", "True for nothing", "without it libmtmd has another activation than transformers", ("gemma4v",)
@@ -381,6 +390,7 @@ _PROJECTORS = (
         ("gemma4v",),
     ),
     _Explained(r"vision\.projector\.scale_factor", r"\d+ for nothing", _RUNTIME_TAKES, ("gemma4v",)),
+    _Explained(r"vision\.spatial_merge_size", "1 for nothing", _RUNTIME_TAKES, ("pixtral",)),
     _Explained(
         r"v\.token_embd\.img_break",
         "only in ours",
@@ -398,7 +408,8 @@ _FUSED = r"'(model|backbone)\.layers\.\d+\.\w+\.experts\.(gate_up_proj|up_proj|d
 _REFUSALS = (
     _Refused(r"Model MistralModel is not supported", "their table has the body of Llama only", ("llama",)),
     _Refused(
-        r"Model (Idefics3|SmolVLM|InternVL|Lfm2Vl)ForConditionalGeneration is not supported",
+        r"Model (Idefics3|SmolVLM|InternVL|Lfm2Vl|LightOnO[Cc][Rr]|PaddleOCRVL)ForConditionalGeneration is not "
+        "supported",
         "theirs asks the language model's own class, which transformers 5 does not write",
     ),
     _Refused(

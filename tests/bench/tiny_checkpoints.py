@@ -164,6 +164,7 @@ _ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_si
     "head_dim": 32,
 }
 _GROUPS = {"n_group": 2, "topk_group": 1}
+_PARTED = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [1, 2, 1]}
 _FLASH = {key: value for key, value in _LATENT.items() if key != "first_k_dense_replace"} | {
     "q_lora_rank": 24,
     "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
@@ -289,6 +290,14 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "internvl": ("Qwen2Config", {"rms_norm_eps": 1e-6}),
     "internvl-qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": True}),
     "internvl-experts": ("Qwen3MoeConfig", _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
+    "glm4v": ("Glm4vTextConfig", {"rope_parameters": _PARTED}),
+    "glm4v-experts": ("Glm4vMoeTextConfig", _ROUTED | {"head_dim": 16, "rope_parameters": _PARTED}),
+    "glm4v-experts-fused": ("Glm4vMoeTextConfig", _ROUTED | _GROUPS | {"head_dim": 16, "rope_parameters": _PARTED}),
+    "glm-ocr": ("GlmOcrTextConfig", {"head_dim": 32, "rope_parameters": _PARTED | {"mrope_section": [2, 3, 3]}}),
+    "lighton-ocr": ("Qwen3Config", {"head_dim": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}),
+    "lighton-ocr-published": ("Qwen3Config", {"head_dim": 16, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}),
+    "paddleocr": ("PaddleOCRTextConfig", _DIVIDED | {"head_dim": 16, "tie_word_embeddings": True}),
+    "pixtral": ("MistralConfig", {"head_dim": 32, "sliding_window": None, "rms_norm_eps": 1e-6}),
     "lfm2-seeing": ("Lfm2Config", _CONVOLVED | {"block_auto_adjust_ff_dim": False}),
     "phi": ("Phi3Config", {"sliding_window": None}),
     "phi-long": ("Phi3Config", {"sliding_window": None, "rope_parameters": _LONG}),
@@ -429,6 +438,7 @@ _PUBLISHED_AS = {
     "mpt-clipped": "MPTForCausalLM",
     "llama-both-sides": "LlamaBidirectionalModel",
     "qwen25omni-published": "Qwen2_5OmniModel",
+    "lighton-ocr-published": "LightOnOCRForConditionalGeneration",
 } | dict.fromkeys(("minicpm", "minicpm-tied"), "MiniCPMForCausalLM")
 # what their config.json has beside the settings of transformers' class
 _PUBLISHED_SETTINGS = {"MiniCPMForCausalLM": {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 32}}
@@ -544,6 +554,12 @@ SEEING = {"gemma3-seeing": "Gemma3Config", "mistral3-seeing": "Mistral3Config"} 
     "qwen3omni": "Qwen3OmniMoeThinkerConfig",
     "qwen3omni-whole": "Qwen3OmniMoeThinkerConfig",
     "voxtral": "VoxtralConfig",
+    "pixtral": "LlavaConfig",
+    "paddleocr": "PaddleOCRVLConfig",
+    **dict.fromkeys(("lighton-ocr", "lighton-ocr-published"), "LightOnOcrConfig"),
+    "glm4v": "Glm4vConfig",
+    "glm-ocr": "GlmOcrConfig",
+    **dict.fromkeys(("glm4v-experts", "glm4v-experts-fused"), "Glm4vMoeConfig"),
 }
 _VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2} | {
     "image_size": 56,
@@ -570,6 +586,10 @@ _TOWERS: dict[str, tuple[dict[str, Any], ...]] = {
     "qwen25omni": (_QWEN_VISION | {"fullatt_block_indexes": [1, 3]}, _WHISPER | {"output_dim": _PLAIN["hidden_size"]}),
     "qwen3omni": (_QWEN_VISION | {"deepstack_visual_indexes": [0, 2]}, _WHISPER | _SECONDS),
     "qwen": (_QWEN_VISION,),
+    "pixtral": (_VISION | {"model_type": "pixtral", "hidden_act": "silu", "num_hidden_layers": 3},),
+    "paddleocr": (_VISION | {"num_hidden_layers": 4},),
+    "lighton": (_VISION | {"model_type": "pixtral", "hidden_act": "silu", "num_hidden_layers": 3, "image_size": 168},),
+    "glm": (_QWEN_VISION | {"image_size": 56, "hidden_act": "silu"},),
     "internvl-qwen3": (_VISION | {"attention_bias": True},),
     # as many layers as the numbers that follow the tower: llama.cpp's converter knows no others
     "internvl": (_VISION | {"num_hidden_layers": 4},),
@@ -602,6 +622,7 @@ _WHOLE = {"gemma3-seeing": {"mm_tokens_per_image": 4}, "smolvlm": {"scale_factor
     "internvl-experts": {"tie_word_embeddings": False},
     "lfm2-seeing": {"projector_hidden_size": 96},
     "qwen3asr": {"pad_token_id": 258, "eos_token_id": 260},
+    "pixtral": {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
 }
 _HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255} | {
     "do_rescale": True,
@@ -624,7 +645,7 @@ _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "gemma3-seeing": (_HALVES | {"size": {"height": 56, "width": 56}}, ("<start_of_image>", "<end_of_image>")),
     "idefics3": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
     **dict.fromkeys(
-        ("mistral3-seeing", "mistral3-biased"),
+        ("mistral3-seeing", "mistral3-biased", "pixtral"),
         (_COLOURS | {"do_rescale": True, "do_normalize": True}, ("[IMG]", "[IMG_BREAK]", "[IMG_END]")),
     ),
     **dict.fromkeys(("qwen2vl", "qwen25vl", "qwen3vl", "qwen3vlmoe", "qwen3vlmoe-fused"), _QWEN_PICTURE),
@@ -632,6 +653,14 @@ _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "smolvlm": (_HALVES | {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 56}}, _IDEFICS_MARKERS),
     **dict.fromkeys(("internvl", "internvl-qwen3", "internvl-experts"), (_COLOURS | _PLAINLY, ("<img>", "</img>"))),
     **dict.fromkeys(("gemma4-seeing", "gemma4-shifted"), (_AS_THEY_ARE, ("<|image>", "<image|>"))),
+    **dict.fromkeys(
+        ("glm4v", "glm4v-experts", "glm4v-experts-fused", "glm-ocr"),
+        (_MERGED, ("<|begin_of_image|>", "<|end_of_image|>")),
+    ),
+    **dict.fromkeys(
+        ("lighton-ocr", "lighton-ocr-published"), (_COLOURS | _PLAINLY | {"size": {"longest_edge": 168}}, ())
+    ),
+    "paddleocr": (_HALVES | {"min_pixels": 3136, "max_pixels": 65536}, ("<|IMAGE_START|>", "<|IMAGE_END|>")),
     "lfm2-seeing": (_HALVES, ("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", "<|img_row_1_col_1|>")),
     "qwen2audio": (_BANDS, ("<|audio_bos|>", "<|audio_eos|>")),
     "audioflamingo3": (_BANDS, ("<sound>",)),

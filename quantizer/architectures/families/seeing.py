@@ -1,5 +1,7 @@
-"""Language models of classes that see and take one of several, named by the model_type in their text_config: InternVL,
-LLaVA and LFM 2-VL.
+"""Language models of classes that see, each like one that does not. InternVL takes one of several, named by the
+model_type in its text_config. Rotations of GLM-4V, GLM-OCR and PaddleOCR-VL are divided into sections.
+
+llama.cpp rotates halves of a head where there are sections; dense models of GLM are stored for neighbours.
 """
 
 from __future__ import annotations
@@ -7,16 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture
+import numpy as np
+import numpy.typing as npt
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter
+from quantizer.architectures.families.dense import DENSE
+from quantizer.architectures.families.ernie import ERNIE
+from quantizer.architectures.families.glm import GLM
 from quantizer.architectures.families.lfm import LFM
 from quantizer.architectures.families.llama import LLAMA_LIKE
 from quantizer.architectures.families.qwen import QWEN
+from quantizer.architectures.metadata_rows import partly_rotated, rotation_sections
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    FUSED_FEED_FORWARD,
+    POST_NORMS,
+    PRE_NORMS,
+    QKV_BIASES,
+    head_size,
+)
 from quantizer.checkpoint.config import Config
 from quantizer.errors import CheckpointError
 
 __all__ = ["SEEING"]
 
-_BY_CLASS = {name: entry for entry in (*LLAMA_LIKE, *QWEN, *LFM) for name in entry.hf_classes}
+_BY_CLASS = {name: entry for entry in (*LLAMA_LIKE, *QWEN, *LFM, *DENSE, *GLM, *ERNIE) for name in entry.hf_classes}
 _TOWER = ("vision_tower.", "multi_modal_projector.")
 
 
@@ -39,10 +56,89 @@ def _one_of(hf_class: str, kinds: Mapping[str, str]) -> Architecture:
     return replace(entries[usual], variant=variant, variants=tuple(entries.values()))
 
 
+def _halves(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
+    """Return the rows of heads with neighbours in the two halves of what is rotated.
+
+    Raises CheckpointError when the rows are not so many heads, or something is rotated alone.
+    """
+    size, n_rotated = head_size(config), partly_rotated(1.0)(config)
+    if not isinstance(n_rotated, int) or not 0 <= n_rotated <= size or n_rotated % 2 or n_rows % size:
+        raise CheckpointError(f"{n_rows} rows do not split into heads with pairs to rotate.", "Check config.json.")
+    rotated = np.arange(n_rotated).reshape(-1, 2).T.reshape(-1)
+    order = np.concatenate([rotated, np.arange(n_rotated, size)])
+    rows: npt.NDArray[np.intp] = np.arange(0, n_rows, size)[:, None] + order
+    return rows.reshape(-1)
+
+
+_SECTIONS = Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections((8, 12, 12)))
+_ERNIE = _BY_CLASS["Ernie4_5ForCausalLM"]
+_GLM, _GLM_EXPERTS = _BY_CLASS["Glm4ForCausalLM"], _BY_CLASS["Glm4MoeForCausalLM"]
+
+_GLM_4V = replace(
+    _GLM,
+    hf_classes=("Glm4vForConditionalGeneration",),
+    skipped_modules=("visual.",),
+    hyperparameters=(
+        *(row for row in _GLM.hyperparameters if row.key != "rope.dimension_count"),
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+        _SECTIONS,
+    ),
+    layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **QKV_BIASES, **FUSED_FEED_FORWARD},
+    row_orders={"ATTN_Q": _halves, "ATTN_K": _halves},
+    assumed={
+        **_GLM.assumed,
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+    },
+)
+
 SEEING = (
+    _GLM_4V,
+    replace(
+        _GLM_4V,
+        hf_classes=("GlmOcrForConditionalGeneration",),
+        # what predicts a token further stays behind
+        leaves_later_layers=True,
+        layer_tensors=_GLM.layer_tensors,
+        assumed=_GLM.assumed,
+    ),
+    replace(
+        _GLM_EXPERTS,
+        hf_classes=("Glm4vMoeForConditionalGeneration",),
+        skipped_modules=("visual.",),
+        hyperparameters=(*_GLM_EXPERTS.hyperparameters, _SECTIONS),
+        defaults={**_GLM_EXPERTS.defaults, "attention_bias": True},
+    ),
     _one_of(
         "InternVLForConditionalGeneration",
         {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"},
     ),
+    replace(
+        _one_of("LlavaForConditionalGeneration", {"mistral": "MistralForCausalLM"}),
+        # Pixtral 12B leaves out what is Mistral's
+        defaults={
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-6,
+        },
+    ),
     _one_of("Lfm2VlForConditionalGeneration", {"lfm2": "Lfm2ForCausalLM"}),
+    replace(
+        _BY_CLASS["Qwen3ForCausalLM"],
+        hf_classes=("LightOnOcrForConditionalGeneration", "LightOnOCRForConditionalGeneration"),
+        skipped_modules=("vision_encoder.", "vision_projection."),
+    ),
+    replace(
+        _ERNIE,
+        hf_classes=("PaddleOCRVLForConditionalGeneration",),
+        gguf_name="paddleocr",
+        skipped_modules=("visual.", "projector.", "mlp_AR."),
+        hyperparameters=(
+            *_ERNIE.hyperparameters,
+            Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections((16, 24, 24))),
+        ),
+        defaults={**_ERNIE.defaults, "head_dim": 128},
+    ),
 )

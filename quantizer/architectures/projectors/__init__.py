@@ -12,7 +12,9 @@ from typing import Any
 from quantizer.architectures import find_architecture
 from quantizer.architectures.entry_settings import check_settings, given, unfolded, usually_named
 from quantizer.architectures.projectors.gemma4 import GEMMA_4_PROJECTORS
+from quantizer.architectures.projectors.glm4v import GLM_4V
 from quantizer.architectures.projectors.internvl import INTERNVL
+from quantizer.architectures.projectors.paddleocr import PADDLEOCR
 from quantizer.architectures.projectors.pixtral import PIXTRAL
 from quantizer.architectures.projectors.projector import Projector
 from quantizer.architectures.projectors.qwen_audio import QWEN_AUDIO
@@ -30,6 +32,8 @@ _FAMILIES: tuple[Projector, ...] = (
     *PIXTRAL,
     *INTERNVL,
     *GEMMA_4_PROJECTORS,
+    *GLM_4V,
+    *PADDLEOCR,
     *WHISPER,
     *QWEN_AUDIO,
 )

@@ -1,12 +1,15 @@
-"""The projector of Mistral 3: a Pixtral tower, which takes pictures of any size and rotates by row and column.
+"""The projectors of Mistral 3, Pixtral 12B and LightOnOCR: a Pixtral tower, which takes pictures of any size and
+rotates by row and column.
 
-Squares of patches become one vector. libmtmd puts the embedding of a token at the end of each row of vectors, so that
-the file holds that row of the language model's embeddings. Heads are rotated by neighbours in llama.cpp, by halves in
-transformers.
+Squares of patches become one vector, but not for Pixtral 12B. Its class is LLaVA's, of which no other tower is known:
+behind one of CLIP libmtmd takes the vector for the whole picture for that of a patch. For both Mistrals libmtmd puts
+the embedding of a token at the end of each row of vectors, so that the file holds that row of the language model's
+embeddings. Heads are rotated by neighbours in llama.cpp, by halves in transformers.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from quantizer.architectures.architecture import Hyperparameter, Value
@@ -17,6 +20,7 @@ from quantizer.architectures.projectors.projector import (
     Projector,
     layer_norm_eps,
     plain_rotation,
+    processor_of,
 )
 from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, Dimensions
 from quantizer.checkpoint.config import Config
@@ -53,6 +57,25 @@ def _outside_layers(config: Config) -> Dimensions:
     }
 
 
+def _outside_layers_of_pixtral(config: Config) -> Dimensions:
+    has_bias = config.section("model").flag("multimodal_projector_bias") is not False
+    kept = ("v.patch_embd.weight", "v.pre_ln.weight", "v.token_embd.img_break", "mm.1.weight", "mm.2.weight")
+    return {
+        **{name: extents for name, extents in _outside_layers(config).items() if name in kept},
+        **(dict.fromkeys(("mm.1.bias", "mm.2.bias"), ("n_projected",)) if has_bias else {}),
+    }
+
+
+def _of_llava(config: Config) -> dict[str, Any]:
+    """Return what the config of the whole says of what it takes of the tower, with its class's values."""
+    whole = config.section("model").values
+    return {
+        "projector_hidden_act": whole.get("projector_hidden_act"),
+        "vision_feature_layer": whole.get("vision_feature_layer", -2),
+        "vision_feature_select_strategy": whole.get("vision_feature_select_strategy", "default"),
+    }
+
+
 def _of_the_whole(config: Config) -> dict[str, Any]:
     """Return what the config of the whole says of what follows the tower."""
     whole = config.section("model").values
@@ -70,45 +93,93 @@ def _activation(name: str) -> Hyperparameter:
     return Hyperparameter(f"use_{name}", "bool", read)
 
 
+def _longest_edge(config: Config) -> Value:
+    """Return the longer side to which pictures are brought, by default the size of those the tower was made for."""
+    return processor_of(config).section("size").optional_integer("longest_edge") or config.integer("image_size")
+
+
+_MISTRAL_3 = Projector(
+    kind="pixtral",
+    hf_classes=("Mistral3ForConditionalGeneration",),
+    modules=("vision_tower.", "multi_modal_projector."),
+    hyperparameters=(
+        *TOWER,
+        *PICTURE,
+        _activation("silu"),
+        _activation("gelu"),
+        layer_norm_eps(_EPS),
+        Hyperparameter("vision.spatial_merge_size", "u32", _n_merged),
+    ),
+    layer_tensors=_LAYER,
+    model_tensors=_outside_layers,
+    row_orders={"V_ENC_ATTN_Q": unpermute_queries, "V_ENC_ATTN_K": unpermute_keys},
+    renames={r"^model\.": ""},
+    token_rows={"v.token_embd.img_break": "[IMG_BREAK]"},
+    defaults={
+        "image_size": 1024,
+        "patch_size": 16,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "hidden_act": "gelu",
+    },
+    derived=_of_the_whole,
+    assumed={
+        "hidden_act": lambda config: "silu" if config.text("hidden_act") == "silu" else "gelu",
+        "num_channels": lambda _config: 3,
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+        "rope_theta": lambda _config: 1e4,
+        "rope_parameters": plain_rotation,
+        "projector_hidden_act": lambda _config: "gelu",
+        "vision_feature_layer": lambda _config: -1,
+        # llama.cpp has one for the tower and for what follows
+        "rms_norm_eps": lambda _config: _EPS,
+    },
+    processor_assumed=PLAIN_PROCESSOR,
+)
+
 PIXTRAL = (
-    Projector(
-        kind="pixtral",
-        hf_classes=("Mistral3ForConditionalGeneration",),
-        modules=("vision_tower.", "multi_modal_projector."),
+    _MISTRAL_3,
+    replace(
+        _MISTRAL_3,
+        kind="lightonocr",
+        hf_classes=("LightOnOcrForConditionalGeneration", "LightOnOCRForConditionalGeneration"),
+        modules=("vision_encoder.", "vision_projection."),
         hyperparameters=(
-            *TOWER,
-            *PICTURE,
-            _activation("silu"),
-            _activation("gelu"),
-            layer_norm_eps(_EPS),
-            Hyperparameter("vision.spatial_merge_size", "u32", _n_merged),
+            *_MISTRAL_3.hyperparameters,
+            Hyperparameter("vision.preproc_image_size", "u32", _longest_edge),
         ),
-        layer_tensors=_LAYER,
-        model_tensors=_outside_layers,
-        row_orders={"V_ENC_ATTN_Q": unpermute_queries, "V_ENC_ATTN_K": unpermute_keys},
-        renames={r"^model\.": ""},
-        token_rows={"v.token_embd.img_break": "[IMG_BREAK]"},
-        defaults={
-            "image_size": 1024,
-            "patch_size": 16,
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "hidden_act": "gelu",
+        model_tensors=lambda config: {
+            name: extents for name, extents in _outside_layers(config).items() if name != "v.token_embd.img_break"
         },
-        derived=_of_the_whole,
+        renames={
+            **_MISTRAL_3.renames,
+            r"^vision_encoder\.": "vision_tower.",
+            r"^vision_projection\.": "multi_modal_projector.",
+        },
+        token_rows={},
+        defaults={**_MISTRAL_3.defaults, "image_size": 1540, "patch_size": 14, "hidden_act": "silu"},
         assumed={
-            "hidden_act": lambda config: "silu" if config.text("hidden_act") == "silu" else "gelu",
-            "num_channels": lambda _config: 3,
-            "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-            "rope_theta": lambda _config: 1e4,
-            "rope_parameters": plain_rotation,
-            "projector_hidden_act": lambda _config: "gelu",
-            "vision_feature_layer": lambda _config: -1,
-            # llama.cpp has one for the tower and for what follows
-            "rms_norm_eps": lambda _config: _EPS,
+            **_MISTRAL_3.assumed,
+            # too little to matter in the one norm of it that follows the tower
+            "rms_norm_eps": lambda config: min(config.number("rms_norm_eps"), _EPS),
         },
-        processor_assumed=PLAIN_PROCESSOR,
+    ),
+    replace(
+        _MISTRAL_3,
+        hf_classes=("LlavaForConditionalGeneration",),
+        hyperparameters=(
+            *(row for row in _MISTRAL_3.hyperparameters if row.key != "vision.spatial_merge_size"),
+            Hyperparameter("vision.spatial_merge_size", "u32", lambda _config: 1),
+        ),
+        model_tensors=_outside_layers_of_pixtral,
+        defaults={**_MISTRAL_3.defaults, "model_type": "clip_vision_model"},
+        derived=_of_llava,
+        assumed={
+            **{name: expected for name, expected in _MISTRAL_3.assumed.items() if name != "rms_norm_eps"},
+            "model_type": lambda _config: "pixtral",
+            "vision_feature_select_strategy": lambda _config: "full",
+        },
     ),
 )

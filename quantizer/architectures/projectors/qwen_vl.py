@@ -36,9 +36,9 @@ from quantizer.convert.derived_tensors import Cut, rows_in
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
 from quantizer.errors import CheckpointError
 
-__all__ = ["DEEPSTACK", "QWEN_VL_PROJECTORS"]
+__all__ = ["ASSUMED_OF_FRAMES", "DEEPSTACK", "FRAMES", "N_FRAMES", "QWEN_VL_PROJECTORS"]
 
-_N_FRAMES, _N_MERGED = 2, 4  # frames of a kernel, patches of a vector
+N_FRAMES, _N_MERGED = 2, 4  # frames of a kernel, patches of a vector
 DEEPSTACK = [8, 16, 24]  # transformers' default
 
 
@@ -46,8 +46,8 @@ def _frame(number: int) -> Cut:
     """Return the cut that takes the kernel of one frame."""
 
     def cut(kernel: FileTensor, name: str, _config: Config) -> RearrangedTensor:
-        if len(kernel.shape) != 5 or kernel.shape[2] != _N_FRAMES:
-            raise CheckpointError(f"{kernel.name} does not span {_N_FRAMES} frames.", "Choose another model.")
+        if len(kernel.shape) != 5 or kernel.shape[2] != N_FRAMES:
+            raise CheckpointError(f"{kernel.name} does not span {N_FRAMES} frames.", "Choose another model.")
         width, height, n_frames, n_colours, n_kernels = kernel.shape
         rows = np.arange(math.prod(kernel.shape[1:])).reshape(n_kernels, n_colours, n_frames, height)
         return RearrangedTensor(kernel, name, (width, height, n_colours, n_kernels), rows[:, :, number].reshape(-1))
@@ -55,7 +55,7 @@ def _frame(number: int) -> Cut:
     return cut
 
 
-_FRAMES: Mapping[str, Mapping[str, Cut]] = {
+FRAMES: Mapping[str, Mapping[str, Cut]] = {
     ".patch_embed.proj.weight": {
         ".patch_embed.proj.weight": _frame(0),
         ".patch_embed.proj.weight.1": _frame(1),
@@ -144,10 +144,10 @@ def _side_of_positions(config: Config) -> dict[str, Any]:
     return {"image_size": side * config.integer("patch_size")}
 
 
-_AS_ASSUMED: Mapping[str, Callable[[Config], Any]] = {
+ASSUMED_OF_FRAMES: Mapping[str, Callable[[Config], Any]] = {
     "rope_parameters": plain_rotation,
     "spatial_merge_size": lambda _config: 2,
-    "temporal_patch_size": lambda _config: _N_FRAMES,
+    "temporal_patch_size": lambda _config: N_FRAMES,
     "in_channels": lambda _config: 3,
     "in_chans": lambda _config: 3,
 }
@@ -159,7 +159,7 @@ _BASE = Projector(
     layer_tensors=TOWER_LAYER,
     model_tensors=lambda config: {**_outside_layers(config), "v.post_ln.bias": ("n_embd",)},
     renames={r"^model\.visual\.": "visual."},
-    splits={**_FRAMES, **_THIRDS},
+    splits={**FRAMES, **_THIRDS},
     suffixes=(".weight.1",),
     aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
     defaults={
@@ -175,8 +175,8 @@ _BASE = Projector(
         "hidden_size": config.integer("embed_dim"),
         "intermediate_size": int(config.integer("embed_dim") * config.number("mlp_ratio")),
     },
-    assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "quick_gelu"},
-    processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": _N_FRAMES},
+    assumed={**ASSUMED_OF_FRAMES, "hidden_act": lambda _config: "quick_gelu"},
+    processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": N_FRAMES},
 )
 _GATED: Dimensions = {**TOWER_WEIGHTS, "ffn_gate.weight": ("n_embd", "n_ff")}
 _NORMS = ("ln1.bias", "ln2.bias")
@@ -214,7 +214,7 @@ _QWEN_3 = replace(
         r"^visual\.merger\.linear_fc1\.": "mm.0.",
         r"^visual\.merger\.linear_fc2\.": "mm.2.",
     },
-    splits=_FRAMES,
+    splits=FRAMES,
     defaults={
         "num_hidden_layers": 27,
         "num_attention_heads": 16,
@@ -224,7 +224,7 @@ _QWEN_3 = replace(
         "num_position_embeddings": 2304,
     },
     derived=_side_of_positions,
-    assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "gelu_pytorch_tanh"},
+    assumed={**ASSUMED_OF_FRAMES, "hidden_act": lambda _config: "gelu_pytorch_tanh"},
     variant=_numbered,
 )
 
@@ -272,7 +272,7 @@ _QWEN_25 = replace(
         "image_size": 560,
     },
     derived=lambda _config: {},
-    assumed={**_AS_ASSUMED, "hidden_act": lambda _config: "silu", "window_size": lambda _config: 112},
+    assumed={**ASSUMED_OF_FRAMES, "hidden_act": lambda _config: "silu", "window_size": lambda _config: 112},
 )
 
 QWEN_VL_PROJECTORS = (

@@ -116,6 +116,12 @@ def renamed(name: str, pattern: str, new: str) -> dict[str, Any]:
         ("lfm2-seeing", r"^model\.vision_tower\.", "vision_tower.vision_model."),
         ("lfm2-seeing", r"^model\.", ""),
         ("gemma4-seeing", r"^model\.", ""),
+        ("glm4v", r"^model\.", ""),
+        ("pixtral", r"^", "model."),
+        ("paddleocr", r"^visual\.", "model.visual."),
+        ("paddleocr", r"^mlp_AR\.", "model.projector."),
+        ("lighton-ocr", r"^model\.", ""),
+        ("glm-ocr", r"^model\.", ""),
         ("mistral3-seeing", r"^", "model."),
         ("qwen2audio", r"^", "model."),
         ("qwen3asr", r"^model\.audio_tower\.", "thinker.audio_tower."),
@@ -143,6 +149,16 @@ def test_older_and_newer_names_find_the_same_places(name: str, pattern: str, new
         ("internvl", {"use_qk_norm": True}),
         ("internvl", {"use_mean_pooling": False}),
         ("lfm2-seeing", {"num_channels": 1}),
+        ("paddleocr", {"hidden_act": "gelu"}),
+        ("paddleocr", {"spatial_merge_size": 4}),
+        ("paddleocr", {"rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}}),
+        ("pixtral", {"model_type": "clip_vision_model"}),
+        ("pixtral", {"model_type": "siglip_vision_model"}),
+        ("glm4v", {"hidden_act": "gelu"}),
+        ("glm4v", {"out_hidden_size": 32}),
+        ("glm4v-experts", {"spatial_merge_size": 4}),
+        ("glm-ocr", {"rope_parameters": {"rope_type": "axial", "rope_theta": 500.0}}),
+        ("glm-ocr", {"head_dim": 64}),
         ("gemma4-seeing", {"hidden_activation": "silu"}),
         ("gemma4-seeing", {"num_key_value_heads": 1}),
         ("gemma4-seeing", {"head_dim": 64}),
@@ -326,6 +342,8 @@ def test_one_number_is_added_to_the_variance_everywhere() -> None:
         ("internvl", {"projector_hidden_act": "relu"}),
         ("internvl", {"vision_feature_layer": -2}),
         ("internvl", {"vision_feature_select_strategy": "full"}),
+        ("pixtral", {"vision_feature_layer": -2}),
+        ("pixtral", {"vision_feature_select_strategy": "default"}),
         ("lfm2-seeing", {"projector_hidden_act": "relu"}),
         ("lfm2-seeing", {"projector_bias": False}),
         ("lfm2-seeing", {"vision_feature_layer": -2}),
@@ -474,3 +492,58 @@ def test_towers_as_published_are_understood(name: str) -> None:
 
 def test_rotations_of_an_earlier_name_are_the_same() -> None:
     found(changed("mistral3-seeing", rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))
+
+
+def test_a_tower_of_glm_without_biases_has_none() -> None:
+    outline = changed("glm-ocr", attention_bias=False)
+    biased = re.compile(r"\.(attn\.(qkv|proj)|mlp\.\w+)\.bias$")
+    plain = outline | {
+        "tensors": {name: shape for name, shape in outline["tensors"].items() if not biased.search(name)}
+    }
+    [(projector, config)] = found(plain)
+    assert set(converted(plain)) == set(needed_tensors(projector, config))
+    assert len(plain["tensors"]) < len(outline["tensors"])
+
+
+def test_the_longer_side_of_pictures_is_the_processors_or_what_the_tower_was_made_for() -> None:
+    outline = PROJECTOR_OUTLINES["lighton-ocr"]
+    assert metadata(outline, size={"longest_edge": 700})["vision.preproc_image_size"] == 700
+    assert metadata(outline, size=None)["vision.preproc_image_size"] == 168
+
+
+@pytest.mark.parametrize("eps", [1e-4, 1.0])
+def test_a_norm_that_would_add_too_little_is_refused(eps: float) -> None:
+    outline = PROJECTOR_OUTLINES["lighton-ocr"]
+    text = outline["config"]["text_config"] | {"rms_norm_eps": eps}
+    with pytest.raises(CheckpointError, match="rms_norm_eps"):
+        found(outline | {"config": outline["config"] | {"text_config": text}})
+
+
+def test_the_pixels_of_pictures_are_found_in_either_of_two_places() -> None:
+    outline = PROJECTOR_OUTLINES["paddleocr"]
+    old = metadata(outline)
+    assert (old["vision.image_min_pixels"], old["vision.image_max_pixels"]) == (3136, 65536)
+    size = {"shortest_edge": 3136, "longest_edge": 65536}
+    assert metadata(outline, min_pixels=None, max_pixels=None, size=size) == old
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json has no min_pixels"):
+        metadata(outline, min_pixels=None)
+
+
+@pytest.mark.parametrize("name", ["model_type", "vision_feature_layer", "vision_feature_select_strategy"])
+def test_what_a_config_of_llava_leaves_out_is_its_classs_own(name: str) -> None:
+    config = PROJECTOR_OUTLINES["pixtral"]["config"]
+    tower = {key: value for key, value in config["vision_config"].items() if key != name}
+    rest = {key: value for key, value in config.items() if key != name or name == "model_type"}
+    with pytest.raises(CheckpointError, match=f"has {name} = "):
+        found(PROJECTOR_OUTLINES["pixtral"] | {"config": rest | {"vision_config": tower}})
+
+
+def test_pixtral_may_have_no_biases() -> None:
+    outline = PROJECTOR_OUTLINES["pixtral"]
+    plain = outline | {
+        "config": outline["config"] | {"multimodal_projector_bias": False},
+        "tensors": {name: shape for name, shape in outline["tensors"].items() if not name.endswith(".bias")},
+    }
+    [(projector, config)] = found(plain)
+    expected = set(needed_tensors(projector, config)) - {"v.token_embd.img_break"}
+    assert set(converted(plain)) >= expected
