@@ -669,7 +669,6 @@ _PICTURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     **dict.fromkeys(("qwen3omni", "qwen3omni-whole"), (_MERGED | _BANDS, (*_QWEN_PICTURE[1], *_QWEN_SOUND))),
 }
 _SECTIONS = ("vision_config", "audio_config")
-_MODULES = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 _MODULES = {"": "Transformer", "1_Pooling": "Pooling", "4_Normalize": "Normalize"}
 
 
