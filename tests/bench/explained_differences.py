@@ -124,7 +124,12 @@ _TENSORS = (
         ("mamba", "jamba", "qwen35moe"),
     ),
     _Explained(r"token_embd\.weight", r"F32 64×272 for F32 64×26[46]", _EMPTY_ROWS, ("gemma3", "gemma4")),
-    _Explained(r"general\.size_label", r"'321K' for '320K'|'191K' for '190K'", "follows from those rows", ("gemma3",)),
+    _Explained(
+        r"general\.size_label",
+        r"'321K' for '320K'|'191K' for '190K'|'216K' for '215K'",
+        "follows from those rows",
+        ("gemma3", "gemma4"),
+    ),
     _Explained("attention.causal", "False for nothing", "theirs leaves it to a flag of the runtime", ("llama-embed",)),
     _Explained(
         "pooling_type", r"\d for nothing", "theirs reads modules.json for other classes only", ("llama", "llama-embed")

@@ -684,19 +684,14 @@ def write(name: str, folder: Path) -> None:
         towers = next((towers for start, towers in _TOWERS.items() if name.startswith(start)), (_VISION,))
         named = {name: tower for name, tower in zip(_SECTIONS, towers, strict=False) if tower}
         config = getattr(transformers, SEEING[name])(text_config=config, **named, **_WHOLE.get(name, {}))
-        kind = transformers.AutoModelForImageTextToText
-    _save(lambda: kind.from_config(config, dtype=torch.float32), folder)
-    _set_published_class(name, folder)
-    if _PREDICTING in name:
-        _add_prediction_layer(folder / "model.safetensors")
     if name in _THINKING:
         config = getattr(transformers, _THINKING[name])(thinker_config=config.to_dict(), enable_audio_output=False)
     _save(lambda: auto_class(config).from_config(config, dtype=torch.float32), folder)
     if name.startswith("qwen25omni"):
         torch.save({}, folder / "spk_dict.pt")  # its voices, which transformers wants even where it does not speak
-    if name in _PUBLISHED_AS:
-        saved = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(saved | {"architectures": [_PUBLISHED_AS[name]]}))
+    _set_published_class(name, folder)
+    if _PREDICTING in name:
+        _add_prediction_layer(folder / "model.safetensors")
     if name == "qwen3vlmoe":
         _turn_experts(folder / "model.safetensors")
     processor, markers = _PICTURES.get(name, ({}, ()))
