@@ -32,7 +32,10 @@ _COMMON = {
 _DENSE = {"hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32, "head_dim": 64}
 _MAMBA = {"mamba_n_heads": 64, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1}
 _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "olmoe": ("OlmoeConfig", {"num_experts": 16, "intermediate_size": 1024, "num_hidden_layers": 20}),
+    "olmoe": (
+        "OlmoeConfig",
+        {"num_experts": 16, "intermediate_size": 1024, "num_hidden_layers": 20, "num_key_value_heads": 16},
+    ),
     "glm4moe": (
         "Glm4MoeConfig",
         {"n_routed_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 1024, "num_hidden_layers": 20}
