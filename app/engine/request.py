@@ -7,6 +7,7 @@ depend on their adapters, so every key of the cache contains the set. Independen
 from __future__ import annotations
 
 import math
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -21,6 +22,7 @@ __all__ = [
     "Adapter",
     "AdapterSet",
     "FinishReason",
+    "MediaInput",
     "Request",
     "SamplingParams",
     "Timings",
@@ -36,11 +38,31 @@ MAX_LOGPROBS = 20
 MAX_INDENT = 1024
 MAX_BRANCHES = 8
 MAX_SCALE = 100.0  # of an adapter
+MAX_MEDIA = 64
 
 # (key, scale) of each active adapter, sorted by key; a scale of 0 is the same as absence.
 AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
 NO_ADAPTERS: AdapterSet = ()
 IN_MEMORY = "memory"  # as the conversation of a request: none of its states reach the disk
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInput:
+    """A picture or sound of a prompt: its file in Base64, which stands where the prompt has the text `marker`.
+
+    Senders make markers that no text of a user can contain by chance or design.
+    """
+
+    marker: str
+    base64: str
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the file. Raises RequestError for invalid Base64."""
+        try:
+            return b64decode(self.base64, validate=True)
+        except ValueError as error:
+            raise RequestError("A picture or sound is not valid Base64.", "Send the file in Base64.") from error
 
 
 class FinishReason(StrEnum):
@@ -88,7 +110,8 @@ class Request:
     `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
     context is shifted. Other prompts may leave this one at its `branches`, in characters or, where the prompt is token
     ids, in those: a model whose sequences cannot be truncated saves its states there. A step verifies at most
-    `max_draft_tokens`; None leaves that to what pays. `conversation` names what its states belong to, in characters of
+    `max_draft_tokens`; None leaves that to what pays. Each of `media` stands in the prompt, then a text, where its marker
+    is, which may be several times. `conversation` names what its states belong to, in characters of
     a file name: they are removed with it.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
@@ -122,6 +145,7 @@ class Request:
     branches: tuple[int, ...] = ()
     max_draft_tokens: int | None = None
     conversation: str = ""
+    media: tuple[MediaInput, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_prompt()
@@ -147,6 +171,9 @@ class Request:
         assert self.conversation.isalnum() or not self.conversation, "it is part of a file name"
         if len(self.branches) > MAX_BRANCHES or any(not 0 <= end <= len(self.prompt) for end in self.branches):
             raise RequestError("The branches of the prompt are too many, or outside of it.", "Leave them out.")
+        if len(self.media) > MAX_MEDIA:
+            raise RequestError(f"The prompt has {len(self.media)} pictures and sounds.", f"Send at most {MAX_MEDIA}.")
+        assert not self.media or isinstance(self.prompt, str), "markers are text"
         if not 1 <= self.min_room <= 2**31 - 1:
             raise RequestError(f"min_room is {self.min_room}.", "Give a count from 1.")
 

@@ -9,15 +9,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Completed", "GenerationOptions", "Message", "TextDelta", "completed_of"]
+__all__ = ["Completed", "GenerationOptions", "MediaPart", "Message", "TextDelta", "completed_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """A picture or sound of a message: the MIME type of its file (image/png, audio/wav), and the file in Base64."""
+
+    mime_type: str
+    base64: str
+
+    @property
+    def is_sound(self) -> bool:
+        return self.mime_type.startswith("audio/")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation; its pictures and sounds come before its text."""
 
     role: Literal["system", "user", "assistant"]
     content: str
+    media: tuple[MediaPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.engine.loop.counters import Counters
-from app.engine.request import Adapter, FinishReason, Request, Timings, TokenLogprob, Usage
+from app.engine.request import Adapter, FinishReason, MediaInput, Request, Timings, TokenLogprob, Usage
 from app.engine.truncation import Truncation
 from app.protocol import codec
 from app.protocol.plan import Plan
@@ -90,6 +90,7 @@ class EngineConfig:
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
     saves_prefixes: bool = True  # on disk
+    projector_path: str = ""  # turns pictures or sounds into embeddings; none: the model reads text only
     gpu_layers: Mapping[str, int] | None = None  # layers by GPU chosen by the user; None: as planned
 
 
@@ -116,6 +117,7 @@ class Tokenize:
     add_special: bool
     parse_special: bool
     with_pieces: bool = False
+    media: tuple[MediaInput, ...] = ()  # as in a request; their tokens are negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ class BackendFacts:
     be truncated. With `supports_shift` tokens can move to other positions. Saved states are valid for the same `layout`
     only. A cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Attention that
     `passes_over_cells` takes time for those that a window has left. Without `can_generate` the model (an encoder) only
-    embeds or ranks whole texts.
+    embeds or ranks whole texts. With a projector the model may see pictures or hear sounds.
     """
 
     description: str
@@ -201,6 +203,8 @@ class BackendFacts:
     can_generate: bool = True
     has_attention: bool = True
     adapters: tuple[Adapter, ...] = ()
+    sees: bool = False
+    hears: bool = False
 
     @property
     def n_window(self) -> int:
