@@ -124,7 +124,9 @@ def setting_options(*names: str) -> Callable[[_Command], _Command]:
 def generation_options(command: _Command) -> _Command:
     """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is."""
     answering = options("system", "max_tokens", "temperature", "seed")
-    loading = setting_options("ctx", "kv_type", "rpc", "gpu", "threads", "host", "port", "connect", "api_key")
+    loading = setting_options(
+        *("ctx", "kv_type", "projector", "rpc", "gpu", "threads", "host", "port", "connect", "api_key")
+    )
     return answering(loading(options("assume_yes", "stats")(command)))
 
 
@@ -152,6 +154,9 @@ def _setting_option(name: str) -> Callable[[_Command], _Command]:
     if name == "model":
         flags.append("-m")
         attributes["shell_complete"] = complete_model
+    if name == "projector":
+        flags.append("--mmproj")  # llama.cpp's name
+        attributes["callback"] = _portable_projector
     if name == "rpc":
         attributes |= {"multiple": True, "callback": _joined}
     if description.metavar:
@@ -161,6 +166,13 @@ def _setting_option(name: str) -> Callable[[_Command], _Command]:
 
 def _none_if_empty(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> object:
     return values or None
+
+
+def _portable_projector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Return the choice of a projector for a process with another working folder: the path of a file is absolute."""
+    from app.library.local.projectors import portable_choice
+
+    return value and portable_choice(value)
 
 
 def _joined(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:

@@ -12,17 +12,21 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
 
-__all__ = ["external_models", "hugging_face_snapshots"]
+__all__ = ["external_models", "hugging_face_snapshots", "ollama_projectors", "snapshot_folders"]
 
 _LM_STUDIO_FOLDERS = (".lmstudio/models", ".cache/lm-studio/models")  # since version 0.3.6, and before
 _MAIN_BYTES = 256
 _OLLAMA_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install
 _MODEL_LAYER = "application/vnd.ollama.image.model"
+_PROJECTOR_LAYER = "application/vnd.ollama.image.projector"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_BLOB = re.compile(r"sha256-([0-9a-f]{64})")
+_MAX_MANIFESTS_CACHED = 1024
 _MAX_MANIFEST_BYTES = 1 << 20
 _OWN_HOST, _OWN_NAMESPACE = "registry.ollama.ai", "library"
 
@@ -104,14 +108,57 @@ def _ollama_models(home: Path, environment: Mapping[str, str]) -> Iterator[Model
 
 def _digest_of(manifest: Path) -> str:
     """Return the hash of the one model in a manifest; empty for none, several or an unreadable manifest."""
+    digests = [digest for kind, digest in _layers_of(manifest) if kind == _MODEL_LAYER]
+    return digests[0] if len(digests) == 1 else ""
+
+
+def _layers_of(manifest: Path) -> tuple[tuple[str, str], ...]:
+    """Return the media type and the hash of each layer in a manifest; none for an unreadable or invalid manifest."""
+    try:
+        status = manifest.stat()
+    except OSError:
+        return ()
+    return _read_layers(manifest, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(_MAX_MANIFESTS_CACHED)
+def _read_layers(manifest: Path, _modified_ns: int, _n_bytes: int) -> tuple[tuple[str, str], ...]:
     try:
         with manifest.open("rb") as file:
             layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]
-        digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == _MODEL_LAYER]
+        named = [(str(layer["mediaType"]), str(layer["digest"])) for layer in layers if "digest" in layer]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    match = _DIGEST.fullmatch(digests[0]) if len(digests) == 1 else None
-    return match[1] if match else ""
+        return ()
+    matched = ((kind, _DIGEST.fullmatch(digest)) for kind, digest in named)
+    return tuple((kind, match[1]) for kind, match in matched if match)
+
+
+def ollama_projectors(blob: Path) -> tuple[Path, ...]:
+    """Return the projectors that manifests of Ollama give the model in `blob`, sorted; none for any other file."""
+    if not (match := _BLOB.fullmatch(blob.name)):
+        return ()
+    manifests = (blob.parent.parent / "manifests").glob("*/*/*/*")
+    layers = (_layers_of(manifest) for manifest in manifests)
+    digests = {
+        digest
+        for found in layers
+        if (_MODEL_LAYER, match[1]) in found
+        for kind, digest in found
+        if kind == _PROJECTOR_LAYER
+    }
+    paths = (blob.with_name(f"sha256-{digest}") for digest in sorted(digests))
+    return tuple(path for path in paths if path.is_file())
+
+
+def snapshot_folders(folder: Path) -> tuple[Path, ...]:
+    """Return the folders above `folder` up to its commit in a cache of huggingface-hub; none for any other folder."""
+    above = (folder, *folder.parents)
+    commits = [i for i, each in enumerate(above) if each.parent.name == "snapshots" and _is_repo(each.parent.parent)]
+    return above[1 : commits[0] + 1] if commits else ()
+
+
+def _is_repo(folder: Path) -> bool:
+    return folder.name.startswith("models--")
 
 
 def _name(manifest: Path) -> str:

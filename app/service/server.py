@@ -31,6 +31,7 @@ from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.protocol.messages import UnfitPolicy
 from app.event_log import log_event, log_to
 from app.library.local.model_files import ModelRef
+from app.library.local.projectors import general_choice
 from app.library.local.resolve import GUIDE, resolve
 from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
@@ -141,12 +142,12 @@ def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, Mod
     """
     try:
         ref = resolve(settings.model, settings)
-        return ref, read_model_file(ref.path), read_attachments(settings, ref.path)
+        return ref, read_model_file(ref.path, settings.projector), read_attachments(settings, ref.path)
     except ModelFileError:
         if not is_owned or settings.model == GUIDE:
             raise
         ref = resolve(GUIDE, settings)
-        return ref, read_model_file(ref.path), NOTHING_ATTACHED
+        return ref, read_model_file(ref.path, general_choice(settings.projector)), NOTHING_ATTACHED
 
 
 async def _serve_while_loading(

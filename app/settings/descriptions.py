@@ -100,6 +100,11 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
         "head that lies beside a model.",
         metavar="MODEL",
     ),
+    "projector": SettingDescription(
+        "What lets models see or hear: auto, the one that is kept with each model; a type to prefer (F16, BF16, Q8_0, "
+        "F32); none; or the file of the default model.",
+        metavar="auto|none|TYPE|FILE",
+    ),
     "lora": SettingDescription("LoRA adapters of the default model.", metavar="FILE[=NAME]"),
     "control_vector": SettingDescription("Control vectors of the default model.", metavar="FILE[=SCALE]"),
     "gpu": SettingDescription("Use GPUs; otherwise only the CPU."),

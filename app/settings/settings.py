@@ -63,6 +63,7 @@ class Settings:
     any_name: bool = True
     max_memory: str = ""
     draft: str = ""
+    projector: str = "auto"
     lora: tuple[str, ...] = ()
     control_vector: tuple[str, ...] = ()
     gpu: bool = True

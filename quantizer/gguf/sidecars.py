@@ -17,14 +17,17 @@ __all__ = [
     "PROJECTOR_MARK",
     "PROJECTOR_TYPES",
     "head_rank",
+    "is_projector",
     "is_sidecar",
     "projector_name",
+    "projector_owner",
+    "without_type",
 ]
 
 PROJECTOR_MARK = "mmproj"
 # what the projector of a model may be written as, the usual type first
 PROJECTOR_TYPES = ("F16", "Q8_0", "F32")
-NO_PROJECTOR = "none"
+NO_PROJECTOR = "none"  # as a choice of one
 
 HEAD_MARKS = ("dspark-", "dflash-", "eagle3-")  # those that draft a block in one pass first
 _MTP = "mtp-"  # llama.cpp can take a model's MTP layer from a file of its own, and this engine cannot
@@ -42,9 +45,26 @@ def head_rank(name: str) -> int | None:
     return None if _MTP in name else next(marks, None)
 
 
-_TYPE_ENDING = re.compile(rf"[-_.]({'|'.join(FILE_TYPES)})$", re.IGNORECASE)
+_TYPE_ENDING = re.compile(rf"[-_.](UD-)?({'|'.join(FILE_TYPES)})$", re.IGNORECASE)
+_NAMELESS = re.compile(r"(ggml|gguf|model|vision|audio|[-_.])*", re.IGNORECASE)  # what names no model
 
 
 def projector_name(model: str, type_name: str) -> str:
     """Return the name of the projector of `type_name` beside the file `model`, whose own type it leaves out."""
-    return f"{PROJECTOR_MARK}-{_TYPE_ENDING.sub('', PurePath(model).stem)}-{type_name}.gguf"
+    return f"{PROJECTOR_MARK}-{without_type(PurePath(model).stem)}-{type_name}.gguf"
+
+
+def without_type(stem: str) -> str:
+    """Return the stem of a file's name without the type at its end."""
+    return _TYPE_ENDING.sub("", stem)
+
+
+def is_projector(name: str) -> bool:
+    """Return whether the file `name` is called a projector, in capitals too."""
+    return PROJECTOR_MARK in name.lower() and name.lower().endswith(".gguf")
+
+
+def projector_owner(name: str) -> str:
+    """Return the model that the projector `name` names, in lower case; empty for mmproj-F16.gguf and the like."""
+    stem = without_type(PurePath(name).stem).lower().replace(PROJECTOR_MARK, "")
+    return "" if _NAMELESS.fullmatch(stem) else without_type(stem.strip("-_."))

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 from tests.app.small_models import small_model
+from tests.quantizer.gguf_files import tiny_llama
+from tests.quantizer.gguf_projectors import tiny_projector
 
-__all__ = ["hugging_face_model", "ollama_model"]
+__all__ = ["hugging_face_model", "ollama_model", "ollama_model_that_sees"]
 
 
 def ollama_model(folder: Path, manifest: str, name: str = "small") -> Path:
@@ -23,6 +25,25 @@ def ollama_model(folder: Path, manifest: str, name: str = "small") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
     return blob
+
+
+def ollama_model_that_sees(folder: Path, manifest: str) -> tuple[Path, Path]:
+    """Write a model with its projector and their `manifest` into a folder of Ollama's; returns the two blobs."""
+    blobs = folder / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    made = (tiny_llama(blobs / "new"), tiny_projector(blobs / "new projector"))
+    model, projector = (
+        path.replace(blobs / f"sha256-{hashlib.sha256(path.read_bytes()).hexdigest()}") for path in made
+    )
+    kinds = (("model", model), ("projector", projector))
+    layers = [
+        {"mediaType": f"application/vnd.ollama.image.{kind}", "digest": blob.name.replace("-", ":")}
+        for kind, blob in kinds
+    ]
+    path = folder / "manifests" / manifest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+    return model, projector
 
 
 def hugging_face_model(cache: Path, repo: str, file: str, commit: str = "c1") -> Path:

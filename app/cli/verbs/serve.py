@@ -147,8 +147,8 @@ def context_advice(editor: str, n_ctx: int) -> str:
 
 @click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")
 @click.option("--editor", type=click.Choice(EDITORS), help="Print the settings for an editor or program, and exit.")
-@setting_options("host", "port", "also", "model", "ctx", "kv_type", "draft", "lora", "control_vector", "context_shift")
-@setting_options("rpc", "gpu", "threads", "parallel", "api_key", "access_log")
+@setting_options("host", "port", "also", "model", "ctx", "kv_type", "projector", "draft", "lora", "control_vector")
+@setting_options("context_shift", "rpc", "gpu", "threads", "parallel", "api_key", "access_log")
 @options("assume_yes")
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; print the address as JSON.")
 def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) -> None:

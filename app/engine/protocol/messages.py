@@ -91,6 +91,7 @@ class EngineConfig:
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
     saves_prefixes: bool = True  # on disk
     projector_path: str = ""  # turns pictures or sounds into embeddings; none: the model reads text only
+    has_chosen_projector: bool = False  # by the user: it is loaded even where the model fits worse with it
     gpu_layers: Mapping[str, int] | None = None  # layers by GPU chosen by the user; None: as planned
 
 

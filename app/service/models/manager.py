@@ -12,10 +12,18 @@ from typing import Any
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.event_log import log_event
-from app.library.local.model_files import ModelRef, identity_of
+from app.library.local.model_files import ModelRef
+from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError
 from app.service.models.model_catalog import ModelCatalog
-from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, ModelTask, read_model_file
+from app.service.models.model_file import (
+    NOTHING_ATTACHED,
+    Attachments,
+    ModelFile,
+    ModelTask,
+    is_current,
+    read_model_file,
+)
 from app.service.models.placeholder_names import is_placeholder
 from app.service.models.served_model import ServedModel, TemplateRenderer
 from app.service.pool.background import IdleTuning
@@ -206,14 +214,14 @@ class ModelManager:
         return self._models.get(name) if name else self.default
 
     async def _known_if_current(self, name: str) -> ServedModel | None:
-        """Return the model known as `name`, unless its file has been removed or replaced.
+        """Return the model known as `name`, unless its file or its projector has been removed, added or replaced.
 
         A loaded model is not checked, and the default is always kept.
         """
         model = self._known(name)
         if model is None or model is self.default or model.keep_alive.is_holding:
             return model
-        if await asyncio.to_thread(identity_of, model.ref.path) == model.file.identity:
+        if await asyncio.to_thread(is_current, model.ref.path, model.file):
             return model
         if self._models.get(model.ref.id) is model and not model.is_busy:
             await self._forget(model)
@@ -231,7 +239,7 @@ class ModelManager:
         async with self._opening:
             if same := self.serving(ref):
                 return same
-            file = await asyncio.to_thread(read_model_file, ref.path)
+            file = await asyncio.to_thread(read_model_file, ref.path, general_choice(self.settings.projector))
             linked = self._models.get(ref.id)  # a model of another program that was imported under its name
             is_same = linked is not None and linked.file.identity == file.identity
             return linked if linked and is_same else self.add(ref, file, when_unfit=when_unfit)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from app.library.local.model_files import FileIdentity, identity_of
+from app.library.local.projectors import NOTHING_FOUND, FoundProjector, choose_projector, projector_stamp
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
 from app.library.local.resolve import absolute, resolve
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
@@ -21,7 +22,15 @@ from quantizer.gguf.header import Header
 from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import check_answers, validate_gguf
 
-__all__ = ["NOTHING_ATTACHED", "Attachments", "ModelFile", "ModelTask", "read_attachments", "read_model_file"]
+__all__ = [
+    "NOTHING_ATTACHED",
+    "Attachments",
+    "ModelFile",
+    "ModelTask",
+    "is_current",
+    "read_attachments",
+    "read_model_file",
+]
 
 MAX_SCALE = 100.0
 _RANK = 4  # as a `pooling_type`
@@ -37,7 +46,7 @@ class ModelFile:
     `recipe` is how it was made of another model, if it was; its template becomes the `chat_template`.
 
     `infill` are the tokens for filling in the middle, None for a model that cannot. `identity` is the same for all
-    names of the file.
+    names of the file. With its `projector`, if it has one, it `sees` pictures or `hears` sounds.
     """
 
     chat_template: str
@@ -49,6 +58,21 @@ class ModelFile:
     task: ModelTask = "text"
     recipe: Recipe = NO_RECIPE
     identity: FileIdentity = ()
+    projector: FoundProjector = NOTHING_FOUND
+    projectors: str = ""  # a stamp of the files that may be its projector
+
+    @property
+    def projector_path(self) -> str:
+        """The file of its projector; empty without one."""
+        return self.projector.path
+
+    @property
+    def sees(self) -> bool:
+        return self.projector.sees
+
+    @property
+    def hears(self) -> bool:
+        return self.projector.hears
 
     @property
     def recipe_n_ctx(self) -> int:
@@ -57,8 +81,12 @@ class ModelFile:
         return wanted if isinstance(wanted, int) else 0  # requests refuse a recipe with anything else
 
 
-def read_model_file(path: Path) -> ModelFile:
-    """Read the header of the GGUF at `path`. Raises ModelFileError for a file without a text model."""
+def read_model_file(path: Path, projector: str = "") -> ModelFile:
+    """Read the header of the GGUF at `path`; `projector` is how to choose the one that belongs to it.
+
+    Raises ModelFileError for a file without a text model, and for a chosen projector that does not belong to it.
+    """
+    projectors = projector_stamp(path)  # before reading: a change in between is detected next time
     header, recipe = validate_gguf(path), read_recipe(path)
     check_answers(header, needs_tokenizer=True)
     return ModelFile(
@@ -71,7 +99,14 @@ def read_model_file(path: Path) -> ModelFile:
         task=_task(header),
         recipe=recipe,
         identity=identity_of(path),
+        projector=choose_projector(header, projector),
+        projectors=projectors,
     )
+
+
+def is_current(path: Path, file: ModelFile) -> bool:
+    """Return whether the model at `path` is still `file`, with the same files that may be its projector."""
+    return identity_of(path) == file.identity and projector_stamp(path) == file.projectors
 
 
 def _task(header: Header) -> ModelTask:

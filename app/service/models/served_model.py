@@ -72,6 +72,21 @@ class ServedModel:
         return self.shared.engine
 
     @property
+    def projector_path(self) -> str:
+        """The file that lets it see or hear; empty without one."""
+        return self.file.projector_path
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes pictures."""
+        return self.file.sees
+
+    @property
+    def hears(self) -> bool:
+        """Whether it takes sounds."""
+        return self.file.hears
+
+    @property
     def status(self) -> EngineStatus:
         """The state of the engine for this name: "unloaded" where only other names hold it."""
         return self.engine.status if self.keep_alive.is_holding else EngineStatus(state="unloaded")

@@ -41,13 +41,15 @@ _ENGINES: Mapping[str, tuple[str, ...]] = {
 class EngineKey:
     """What names have in common that share an engine: the file, and what changes its answers when it is loaded.
 
-    `n_ctx` is the context that a recipe asks for beyond the usual one, else 0. A draft model changes no answer.
+    `n_ctx` is the context that a recipe asks for beyond the usual one, else 0. `projector` identifies the file that
+    lets it see or hear. A draft model changes no answer.
     """
 
     identity: FileIdentity
     lora: tuple[tuple[str, str], ...] = ()
     control_vectors: tuple[tuple[str, float], ...] = ()
     n_ctx: int = 0
+    projector: FileIdentity = ()
 
 
 class SharedEngine(EngineOwner):
@@ -145,10 +147,11 @@ class EnginePool:
 
         `when_unfit` is for a new one, None is the policy of the settings. Raises UsageError.
         """
-        key = EngineKey(file.identity, attached.lora, attached.control_vectors, self._own_n_ctx(file))
+        projector = identity_of(Path(file.projector_path)) if file.projector_path else ()
+        key = EngineKey(file.identity, attached.lora, attached.control_vectors, self._own_n_ctx(file), projector)
         if key not in self._shared:
             self._tune(path, file)
-            config = _engine_config(self._settings, attached, key.n_ctx, when_unfit)
+            config = _engine_config(self._settings, file, attached, key.n_ctx, when_unfit)
             shared = SharedEngine(path, key.identity, config, self._start_worker, self._queue, self._tuning)
             self._shared[key] = shared
         return self._shared[key]
@@ -195,7 +198,7 @@ def keep_alive_s(settings: Settings) -> float | None:
 
 
 def _engine_config(
-    settings: Settings, attached: Attachments, n_ctx: int, when_unfit: UnfitPolicy | None
+    settings: Settings, file: ModelFile, attached: Attachments, n_ctx: int, when_unfit: UnfitPolicy | None
 ) -> EngineConfig:
     return EngineConfig(
         n_ctx=n_ctx or settings.ctx,
@@ -211,6 +214,8 @@ def _engine_config(
         draft_path=attached.draft_path,
         finds_head=settings.draft != NO_DRAFT,
         saves_prefixes=settings.save_prefixes,
+        projector_path=file.projector_path,
+        has_chosen_projector=file.projector.is_chosen,
     )
 
 

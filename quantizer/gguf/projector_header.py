@@ -1,0 +1,171 @@
+"""The header of a projector (mmproj): what it sees and hears, of which kind it is, and for which models it was made.
+
+Owns the reading of its encoders' hyperparameters, and the width of its embeddings. Whether libmtmd survives the file,
+and what it takes to run, is decided elsewhere. Source: `load_hparams` and `clip_n_mmproj_embd` in tools/mtmd/clip.cpp
+of llama.cpp as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from quantizer.errors import ModelFileError
+from quantizer.gguf.file_types import file_type_name
+from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.sidecars import PROJECTOR_MARK
+
+__all__ = ["Encoder", "EncoderName", "ProjectorHeader", "input_width", "mismatch", "read_projector"]
+
+EncoderName: TypeAlias = Literal["vision", "audio"]
+
+_ARCHITECTURE = "clip"
+_REMEDY = "Name the mmproj GGUF that belongs to the model."
+_MAX_WIDTH = 1 << 24
+_SPEAKERS = ("qwen3tts_spkenc", "pockettts_spkenc")  # encoders of a voice to speak with: they hear nothing said
+_BY_ENCODER = {("qwen2.5o", "vision"): "qwen2.5vl_merger", ("qwen2.5o", "audio"): "qwen2a"}  # one name for two kinds
+_DEEPSTACK = re.compile(r"v\.deepstack\.(\d{1,4})\.fc1\.weight")
+
+
+def _rows(names: Iterable[str], tensor: str, axis: int) -> dict[str, tuple[str, int]]:
+    return dict.fromkeys(names, (tensor, axis))
+
+
+# The tensor of each kind that has the width of the embeddings, and on which axis in ggml's order.
+_WIDTHS = {
+    **_rows(("pixtral", "lightonocr", "dots_ocr", "dots3note_v", "lfm2", "kimivl", "kimik25"), "mm.2.weight", 1),
+    **_rows(("mlp", "phi4", "paddleocr", "yasa2", "deepseek4v", "muse-glimmer", "mimovl"), "mm.2.weight", 1),
+    **_rows(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "ling3vl", "exaone4_5"), "mm.2.bias", 0),
+    **_rows(("youtuvl",), "mm.2.bias", 0),
+    **_rows(("janus_pro",), "mm.1.bias", 0),
+    **_rows(("gemma3", "gemma3nv"), "mm.input_projection.weight", 0),
+    **_rows(("gemma4v", "gemma4uv"), "mm.input_projection.weight", 1),
+    **_rows(("gemma4a", "gemma4ua"), "mm.a.input_projection.weight", 1),
+    **_rows(("idefics3", "llama4", "step3vl", "hunyuanvl", "deepseekocr", "deepseekocr2"), "mm.model.fc.weight", 1),
+    **_rows(("resampler",), "resampler.proj.weight", 0),
+    **_rows(("minimax_m3",), "mm.merger.fc2.bias", 0),
+    **_rows(("internvl", "nemotron_v2_vl"), "mm.model.mlp.3.weight", 1),
+    **_rows(("glm4v", "glm5v", "cogvlm", "minicpmv4_6"), "mm.down.weight", 1),
+    **_rows(("ultravox", "voxtral", "musicflamingo", "qwen3a", "mimo_audio", "glma"), "mm.a.mlp.2.weight", 1),
+    **_rows(("meralion", "dots3note_a", "lfm2a"), "mm.a.mlp.3.weight", 1),
+    **_rows(("qwen2a",), "mm.a.fc.weight", 1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """One encoder of a projector: what llama.cpp calls its kind, and its sizes, 0 where the file has none.
+
+    `width` is that of the embeddings that leave the projector, in elements.
+    """
+
+    name: EncoderName
+    kind: str
+    n_layers: int
+    n_embd: int
+    n_ff: int
+    n_heads: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectorHeader:
+    """A projector by its `header`: the encoder that sees, the one that hears; at least one of them."""
+
+    header: Header
+    vision: Encoder | None
+    audio: Encoder | None
+
+    @property
+    def path(self) -> Path:
+        return self.header.path
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes pictures."""
+        return self.vision is not None
+
+    @property
+    def hears(self) -> bool:
+        """Whether it takes sounds."""
+        return self.audio is not None
+
+    @property
+    def encoders(self) -> tuple[Encoder, ...]:
+        """Those that it has, the one that sees first."""
+        return tuple(encoder for encoder in (self.vision, self.audio) if encoder)
+
+    @property
+    def type_name(self) -> str:
+        """The type of its weights, such as F16; empty for an unknown one."""
+        return file_type_name(self.header.integer("general.file_type"))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.n_bytes for tensor in self.header.tensors)
+
+
+def read_projector(path: Path) -> ProjectorHeader:
+    """Read the projector at `path`. Raises ModelFileError for another file, and for one that neither sees nor hears."""
+    header = read_header(path)
+    if header.architecture != _ARCHITECTURE and header.text("general.type") != PROJECTOR_MARK:  # their general.type too
+        raise ModelFileError(f"{path.name} is not a projector.", _REMEDY)
+    vision, audio = _encoder(header, "vision"), _encoder(header, "audio")
+    if vision is None and audio is None:
+        raise ModelFileError(f"{path.name} is a projector that neither sees nor hears.", _REMEDY)
+    return ProjectorHeader(header, vision, audio)
+
+
+def mismatch(projector: ProjectorHeader, model: Header) -> str:
+    """Return why `projector` was made for other models than `model`; empty where its embeddings have the width."""
+    widths = {encoder.width for encoder in projector.encoders}
+    if len(widths) > 1:
+        return f"its embeddings of pictures and of sounds differ in width: {' and '.join(map(str, sorted(widths)))}"
+    (width,), expected = widths, input_width(model)
+    if not width:
+        return "it does not say how wide its embeddings are"
+    return "" if width == expected else f"its embeddings have {width} numbers, and the model takes {expected}"
+
+
+def input_width(model: Header) -> int:
+    """Return how wide the embeddings are that a model takes: more than its own where several layers get some."""
+    return hyperparameter(model, "embedding_length") * (1 + hyperparameter(model, "n_deepstack_layers"))
+
+
+def _encoder(header: Header, name: EncoderName) -> Encoder | None:
+    kind = header.text("clip.projector_type") or header.text(f"clip.{name}.projector_type")
+    kind = _BY_ENCODER.get((kind, name), kind)
+    if header.metadata.get(f"clip.has_{name}_encoder") is not True or kind in _SPEAKERS:
+        return None
+
+    def size(key: str) -> int:
+        value = header.integer(f"clip.{name}.{key}") or 0
+        return value if 0 <= value <= _MAX_WIDTH else 0
+
+    return Encoder(
+        name=name,
+        kind=kind,
+        n_layers=size("block_count"),
+        n_embd=size("embedding_length"),
+        n_ff=size("feed_forward_length"),
+        n_heads=size("attention.head_count"),
+        width=_width(header, kind) or size("projection_dim"),
+    )
+
+
+def _width(header: Header, kind: str) -> int:
+    """Return the width that the tensors of `kind` give; 0 without them."""
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    tensor, axis = _WIDTHS.get(kind, ("", 0))
+    if kind == "mlp" and "mm.3.bias" in shapes:  # llama.cpp's MLP_NORM
+        tensor, axis = "mm.3.bias", 0
+    shape = shapes.get(tensor, ())
+    width = shape[axis] if len(shape) > axis else 0
+    if kind == "qwen3vl_merger":  # it gives embeddings to several layers
+        width *= 1 + len({match[1] for name in shapes if (match := _DEEPSTACK.fullmatch(name))})
+    return width
