@@ -1,4 +1,4 @@
-"""Tiny projectors (mmproj) that libmtmd runs, written by gguf alone: those of Gemma 3 and of Idefics 3."""
+"""Tiny projectors (mmproj) that libmtmd runs, written by gguf alone: those of Gemma 3, Idefics 3 and Qwen 2-VL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def tiny_projector(
     edit: Callable[[gguf.GGUFWriter], None] | None = None,
     file_type: gguf.LlamaFileType = gguf.LlamaFileType.ALL_F32,
 ) -> Path:
-    """Write a projector of `kind` (gemma3 or idefics3) for models of width `n_embd`: 4 tokens for a picture of 56 × 56.
+    """Write a projector of `kind` (gemma3, idefics3 or qwen2vl_merger) for models of width `n_embd`: 4 tokens for a
+    picture of 56 × 56.
 
     `edit` may add or change metadata before it is written. `file_type` is only declared: the weights are F32.
     """
@@ -81,4 +82,10 @@ def _tensors(n_embd: int, kind: str) -> dict[str, np.ndarray]:
         tensors |= {"mm.input_projection.weight": weights(_WIDTH, n_embd), "mm.soft_emb_norm.weight": ones}
     if kind == "idefics3":
         tensors |= {"mm.model.fc.weight": weights(n_embd, _WIDTH * _MERGE * _MERGE)}
+    if kind == "qwen2vl_merger":
+        del tensors["v.patch_embd.bias"], tensors["v.position_embd.weight"]
+        n_merged = _WIDTH * _MERGE * _MERGE
+        tensors |= {"v.patch_embd.weight.1": weights(_WIDTH, 3, _PATCH, _PATCH)}
+        tensors |= {"mm.0.weight": weights(n_merged, n_merged), "mm.0.bias": weights(n_merged)}
+        tensors |= {"mm.2.weight": weights(n_embd, n_merged), "mm.2.bias": weights(n_embd)}
     return tensors

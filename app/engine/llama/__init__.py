@@ -1,6 +1,7 @@
 """llama.cpp as a `Backend`. `native` is the only module of the project that imports llama_cpp.
 
-Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), HeadContext and samplers.
+Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), HeadContext,
+LlamaProjector and samplers.
 One thread makes all calls except `interrupt`. Independent of requests, except for their sampling parameters.
 """
 
@@ -11,6 +12,7 @@ from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, gg
 from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecorder, WritableWeights
 from app.engine.llama.head_backend import HeadBackend
 from app.engine.llama.head_context import AutoregressiveContext, BlockContext, HeadContext, MtpContext
+from app.engine.llama.media import LlamaProjector, ProjectorOptions
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes
 from app.engine.llama.native import EvalObserver, native_log
 
@@ -24,8 +26,10 @@ __all__ = [
     "HiddenStateRecorder",
     "LlamaBackend",
     "LlamaModel",
+    "LlamaProjector",
     "LoadedHead",
     "MtpContext",
+    "ProjectorOptions",
     "WritableWeights",
     "add_rpc_servers",
     "buffer_bytes_by_device",

@@ -25,8 +25,10 @@ from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head_backend import HeadBackend
 from app.engine.llama.head_context import BlockContext, EagleContext, HeadContext, MtpContext
 from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
+from app.engine.llama.media import LlamaProjector, ProjectorOptions
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
+from app.engine.media.decoded import MediaDecoder
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
@@ -148,6 +150,10 @@ class LlamaModel:
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without memory."""
         return LlamaEmbedder(self._model, config, setting, pooling, self._llama_adapters)
+
+    def projector(self, path: Path, options: ProjectorOptions, decoder: MediaDecoder) -> LlamaProjector:
+        """Return the validated projector at `path` for these weights; close it before the model. Raises as it does."""
+        return LlamaProjector(path, self._model, options, decoder)
 
     def load_adapters(self, adapters: Mapping[Adapter, Path], control_vector: NDArray[np.float32] | None) -> None:
         """Load validated adapters and a control vector for all contexts created from now on.

@@ -36,6 +36,7 @@ __all__ = [
     "layer_inputs",
     "lib",
     "load_error",
+    "mtmd",
     "native_log",
     "parse_buffer",
     "tokenize",
@@ -79,8 +80,8 @@ class NativeLog:
         self._lines: deque[str] = deque(maxlen=_N_LOG_LINES)
         self._level = 0
         self._buffers: list[Buffer] = []
-        self._callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
-        lib.llama_log_set(self._callback, ctypes.c_void_p())
+        self.callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
+        lib.llama_log_set(self.callback, ctypes.c_void_p())
 
     def last_lines(self, n_lines: int = 3) -> str:
         """Return the last lines joined to one, without control characters and folders."""
@@ -121,6 +122,15 @@ def load_error(what: str, words: str, remedy: str) -> EngineError:
     buffer = _BUFFER_BYTES.search(words)
     needs = f", which needs another {format_memory(int(buffer[1]))}" if buffer else ""
     return MemoryShortError(f"Not enough memory: {what}{needs}.", remedy)
+
+
+@cache
+def mtmd() -> Any:
+    """Return the binding of libmtmd, whose log goes where llama.cpp's goes."""
+    from llama_cpp import mtmd_cpp
+
+    mtmd_cpp.mtmd_helper_log_set(native_log().callback, ctypes.c_void_p())
+    return mtmd_cpp
 
 
 @cache

@@ -1,0 +1,268 @@
+"""libmtmd as a `MediaEncoder`: a projector beside a loaded model turns decoded pictures and sounds into embeddings.
+
+Owns the native projector, the bitmaps and the chunks of the last layouts, and frees them. libmtmd tokenizes the text
+and each picture of a prompt apart, so what one picture becomes does not depend on its prompt; projectors for which it
+does are refused before they are loaded. Files are decoded by a `MediaDecoder`, never by libmtmd. Source: mtmd_tokenizer
+in tools/mtmd/mtmd.cpp as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.llama.native import lib, load_error, mtmd, native_log
+from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
+from app.engine.media.decoded import MediaDecoder, Picture
+from app.engine.media.file_kinds import FileKind, MediaKind, kind_of
+from app.engine.request import MediaInput
+from quantizer.errors import EngineError, ModelFileError, RequestError
+
+__all__ = ["LlamaProjector", "ProjectorOptions"]
+
+_N_LAYOUTS = 4  # whose decoded content is at hand
+_REMEDY = "See `localllm show`, or name another projector with --projector."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectorOptions:
+    """How a projector runs: `n_threads` on the processor, or on the first GPU.
+
+    A picture becomes at most `max_tokens`, and a chunk that is computed as a whole at most `max_whole_tokens`.
+    `limits_tokens` makes libmtmd scale pictures down to that, for projectors that let it choose. `key` identifies the
+    projector's file.
+    """
+
+    key: str
+    n_threads: int
+    max_tokens: int
+    max_whole_tokens: int
+    limits_tokens: bool = False
+    uses_gpu: bool = False
+
+
+class LlamaProjector:
+    """A loaded projector; close it before its model, whose pointer it gets. One thread makes all calls but `close`."""
+
+    def __init__(self, path: Path, model: int, options: ProjectorOptions, decoder: MediaDecoder) -> None:
+        """Load the validated projector at `path`.
+
+        Raises EngineError with libmtmd's message, MemoryShortError without memory for it.
+        """
+        log = native_log()
+        params = mtmd().mtmd_context_params_default()
+        params.use_gpu = options.uses_gpu
+        params.print_timings = False
+        params.n_threads = options.n_threads
+        if options.limits_tokens:
+            params.image_max_tokens = options.max_whole_tokens
+        self._options, self._decoder = options, decoder
+        self._owned = ExitStack()
+        self._projector = mtmd().mtmd_init_from_file(os.fsencode(path), model, params)
+        if not self._projector:
+            raise load_error(f"llama.cpp cannot load the projector {path.name}", log.last_lines(), _REMEDY)
+        self._owned.callback(mtmd().mtmd_free, self._projector)
+        self._n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+        self._n_embd = lib.llama_model_n_embd_inp(model)
+        self._layouts: OrderedDict[bytes, _Chunks] = OrderedDict()  # by the file's SHA-256, the oldest first
+        self._owned.callback(self._free_layouts)
+
+    @property
+    def sees(self) -> bool:
+        return bool(mtmd().mtmd_support_vision(self._projector))
+
+    @property
+    def hears(self) -> bool:
+        return bool(mtmd().mtmd_support_audio(self._projector))
+
+    def layout(self, media: MediaInput) -> MediaLayout:
+        data = media.data
+        kind = kind_of(data)
+        self._check_takes(kind)
+        sha256 = hashlib.sha256(data).digest()
+        if known := self._layouts.get(sha256):
+            self._layouts.move_to_end(sha256)
+            return known.layout
+        with self._bitmap(data, kind) as bitmap:
+            chunks = self._tokenize(bitmap, kind)
+        try:
+            layout = self._layout(chunks, sha256)
+        except BaseException:
+            mtmd().mtmd_input_chunks_free(chunks)
+            raise
+        self._layouts[sha256] = _Chunks(chunks, layout)
+        if len(self._layouts) > _N_LAYOUTS:
+            _, oldest = self._layouts.popitem(last=False)
+            oldest.free()
+        return layout
+
+    def encode(self, chunk: MediaChunk) -> Embeddings:
+        pointer = self._find(chunk.content_id)
+        if mtmd().mtmd_encode_chunk(self._projector, pointer):
+            cause = f"A picture or sound could not be encoded: {native_log().last_lines(1)}"
+            raise EngineError(cause, "Try it again, or name another projector with --projector.")
+        shape = (chunk.n_tokens, self._n_embd)
+        embeddings = np.ctypeslib.as_array(mtmd().mtmd_get_output_embd(self._projector), shape).copy()
+        if not np.isfinite(embeddings).all():
+            raise EngineError(
+                "A picture or sound has no finite embeddings.", "Name another projector with --projector."
+            )
+        return embeddings
+
+    def close(self) -> None:
+        self._owned.close()
+
+    def _check_takes(self, kind: FileKind) -> None:
+        """Raise RequestError if the model does not take such a file."""
+        if self.hears if kind.media is MediaKind.SOUND else self.sees:
+            return
+        takes = MediaKind.PICTURE if self.sees else MediaKind.SOUND
+        raise RequestError(
+            f"The model takes no {kind.media}s; a file of the prompt is a {kind.media} ({kind}).",
+            f"Send {takes}s, or choose a model that takes {kind.media}s.",
+        )
+
+    @contextmanager
+    def _bitmap(self, data: bytes, kind: FileKind) -> Iterator[int]:
+        """Decode a file for libmtmd."""
+        if kind.media is MediaKind.PICTURE:
+            picture = self._decoder.picture(data)
+            bitmap = mtmd().mtmd_bitmap_init(picture.width, picture.height, _bytes_pointer(picture))
+        else:
+            rate = mtmd().mtmd_get_audio_sample_rate(self._projector)
+            samples = self._decoder.sound(data, rate).samples
+            pointer = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+            bitmap = mtmd().mtmd_bitmap_init_from_audio(len(samples), pointer)
+        try:
+            yield bitmap
+        finally:
+            mtmd().mtmd_bitmap_free(bitmap)
+
+    def _tokenize(self, bitmap: int, kind: FileKind) -> int:
+        """Return the chunks of a bitmap alone, which the caller frees."""
+        marker = mtmd().mtmd_default_marker()
+        text = mtmd().mtmd_input_text(marker, len(marker), False, True)
+        chunks = mtmd().mtmd_input_chunks_init()
+        bitmaps = (ctypes.c_void_p * 1)(bitmap)
+        if mtmd().mtmd_tokenize(self._projector, chunks, ctypes.byref(text), bitmaps, 1):
+            mtmd().mtmd_input_chunks_free(chunks)
+            cause = f"The projector cannot take this {kind.media}: {native_log().last_lines(1)}"
+            raise RequestError(cause, f"Send another {kind.media}.")
+        return int(chunks)
+
+    def _layout(self, chunks: int, sha256: bytes) -> MediaLayout:
+        """Return the layout of native chunks. Raises RequestError if it is too long, ModelFileError for a projector of
+        another vocabulary."""
+        pointers = [
+            mtmd().mtmd_input_chunks_get(chunks, index) for index in range(mtmd().mtmd_input_chunks_size(chunks))
+        ]
+        n_tokens = sum(mtmd().mtmd_input_chunk_get_n_tokens(pointer) for pointer in pointers)
+        if n_tokens > self._options.max_tokens:
+            cause = f"A picture or sound takes {n_tokens:,} tokens and the context has {self._options.max_tokens:,}."
+            raise RequestError(cause, "Send a smaller picture or a shorter sound, or use a longer --ctx.")
+        parts = [self._part(pointer, sha256, index) for index, pointer in enumerate(pointers)]
+        if not any(isinstance(part, MediaChunk) for part in parts):
+            raise RequestError("A picture or sound becomes no tokens.", "Send a larger picture or a longer sound.")
+        return MediaLayout(tuple(part for part in parts if part != ()))
+
+    def _part(self, pointer: int, sha256: bytes, index: int) -> tuple[int, ...] | MediaChunk:
+        if mtmd().mtmd_input_chunk_get_type(pointer) == mtmd().MTMD_INPUT_CHUNK_TYPE_TEXT:
+            return self._tokens(pointer)
+        n_tokens = mtmd().mtmd_input_chunk_get_n_tokens(pointer)
+        is_causal = not mtmd().mtmd_decode_use_non_causal(self._projector, pointer)
+        if n_tokens == 0:
+            raise RequestError("A picture or sound becomes no tokens.", "Send a larger picture or a longer sound.")
+        if not is_causal and n_tokens > self._options.max_whole_tokens:
+            raise RequestError(
+                f"The picture is computed as a whole of {n_tokens} tokens and the micro-batch has "
+                f"{self._options.max_whole_tokens}.",
+                "Use a larger micro-batch, a shorter --ctx, or another model.",
+            )
+        return MediaChunk(
+            hashlib.sha256(b"%s/%d/%s" % (self._settings_key(), index, sha256)).hexdigest(),
+            n_tokens,
+            mtmd().mtmd_input_chunk_get_n_pos(pointer),
+            is_causal,
+            self._positions(pointer, n_tokens),
+        )
+
+    def _tokens(self, pointer: int) -> tuple[int, ...]:
+        """Return the tokens of a text chunk: the marks around a picture or sound, or a tile."""
+        n_tokens = ctypes.c_size_t()
+        found = mtmd().mtmd_input_chunk_get_tokens_text(pointer, ctypes.byref(n_tokens))
+        tokens = tuple(found[: n_tokens.value]) if n_tokens.value else ()
+        if all(0 <= token < self._n_vocab for token in tokens):
+            return tokens
+        raise ModelFileError(
+            "The projector marks pictures or sounds with tokens that the model's vocabulary lacks.",
+            "Name the projector that belongs to the model.",
+        )
+
+    def _positions(self, pointer: int, n_tokens: int) -> NDArray[np.int32] | None:
+        """Return time, height and width of each token of a picture under M-RoPE, None where they count up."""
+        picture = mtmd().mtmd_input_chunk_get_tokens_image(pointer)
+        if not picture or not mtmd().mtmd_decode_use_mrope(self._projector):
+            return None
+        found = (mtmd().mtmd_image_tokens_get_decoder_pos(picture, 0, index) for index in range(n_tokens))
+        positions = np.array([(each.t, each.y, each.x) for each in found], np.int64)
+        if (positions == np.arange(n_tokens)[:, None]).all():
+            return None
+        n_positions = mtmd().mtmd_input_chunk_get_n_pos(pointer)
+        if positions.min() < 0 or positions.max() >= max(1, n_positions):
+            raise ModelFileError("The projector gives positions outside of its picture.", _REMEDY)
+        return positions.astype(np.int32)
+
+    def _settings_key(self) -> bytes:
+        """Return what embeddings depend on besides the file."""
+        limit = self._options.max_whole_tokens if self._options.limits_tokens else 0
+        return f"{self._options.key}/{limit}/{self._n_embd}".encode()
+
+    def _find(self, content_id: str) -> int:
+        """Return the native chunk. Raises KeyError if it is of none of the last layouts."""
+        for known in self._layouts.values():
+            if pointer := known.find(content_id):
+                return pointer
+        raise KeyError(content_id)
+
+    def _free_layouts(self) -> None:
+        while self._layouts:
+            self._layouts.popitem()[1].free()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunks:
+    """Native chunks with the decoded content, and their layout."""
+
+    pointer: int
+    layout: MediaLayout
+
+    def find(self, content_id: str) -> int:
+        """Return the native chunk with this content, 0 without one."""
+        media = (part for part in self.layout.parts if isinstance(part, MediaChunk))
+        for index, part in zip(self._media_indexes(), media, strict=True):
+            if part.content_id == content_id:
+                return int(mtmd().mtmd_input_chunks_get(self.pointer, index))
+        return 0
+
+    def free(self) -> None:
+        mtmd().mtmd_input_chunks_free(self.pointer)
+
+    def _media_indexes(self) -> list[int]:
+        text = mtmd().MTMD_INPUT_CHUNK_TYPE_TEXT
+        chunks = range(mtmd().mtmd_input_chunks_size(self.pointer))
+        pointers = ((index, mtmd().mtmd_input_chunks_get(self.pointer, index)) for index in chunks)
+        return [index for index, pointer in pointers if mtmd().mtmd_input_chunk_get_type(pointer) != text]
+
+
+def _bytes_pointer(picture: Picture) -> Any:
+    return ctypes.cast(ctypes.c_char_p(picture.rgb), ctypes.POINTER(ctypes.c_uint8))

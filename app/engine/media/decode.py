@@ -1,0 +1,261 @@
+"""Files → pixels and samples, in a child process (this module as `__main__`), for they are untrusted.
+
+A file's first bytes decide what it is, and its declared size is checked before anything is decoded. Owns the limits and
+what a format becomes; `app.engine.media.decoder_process` kills a child that takes too long. Pillow decodes pictures,
+miniaudio sounds: the same C library as llama.cpp's, so the samples are the same.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S, Picture, Sound
+from app.engine.media.file_kinds import FileKind, MediaKind, kind_of
+from quantizer.errors import ErrorInfo, RequestError, UserError
+
+__all__ = ["MAX_PIXELS", "decode_picture", "decode_sound"]
+
+MAX_PIXELS = 100_000_000  # 300 MB of RGB while a picture is decoded
+MAX_RATIO = 200  # of the sides; projectors cut a picture into squares
+MAX_MEMORY_BYTES = 1 << 30
+_BLOCK_FRAMES = 16_384
+_WHITE = (255, 255, 255)
+_ORIENTATION = 0x0112  # of EXIF
+
+
+def decode_picture(data: bytes) -> Picture:
+    """Return the first frame of a picture as RGB: upright, over white, its sides at most MAX_SIDE.
+
+    Raises RequestError for a damaged one, and for one whose declared size is out of bounds.
+    """
+    from PIL import Image
+
+    kind = kind_of(data)
+    Image.MAX_IMAGE_PIXELS = None  # the limit below comes before any pixel, with a sentence of its own
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd metadata, which does not count
+            with Image.open(io.BytesIO(data), formats=[kind.name]) as image:
+                _check_size(image.size)
+                return _upright_rgb(image, kind)
+    except UserError:
+        raise
+    except MemoryError:
+        raise RequestError("A picture needs too much memory to decode.", "Send a smaller one.") from None
+    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error and more
+        words = str(error)[:120] or type(error).__name__
+        raise RequestError(f"A picture ({kind}) is damaged: {words}.", "Send a whole file.") from None
+
+
+def _check_size(size: tuple[int, int]) -> None:
+    width, height = size
+    if not 0 < width * height <= MAX_PIXELS:
+        cause = f"A picture has {width:,} × {height:,} pixels."
+        raise RequestError(cause, f"Send one of 1 to {MAX_PIXELS:,} pixels.")
+    if max(size) > MAX_RATIO * min(size):
+        cause = f"A picture of {width:,} × {height:,} pixels is too narrow."
+        raise RequestError(cause, f"Send one whose sides differ by at most {MAX_RATIO} to 1.")
+
+
+def _upright_rgb(image: Any, kind: FileKind) -> Picture:
+    """Decode the pixels of an opened picture."""
+    from PIL import Image, ImageOps
+
+    if kind is FileKind.JPEG:  # decodes fewer pixels where the result needs fewer
+        image.draft("RGB", (MAX_SIDE, MAX_SIDE))
+    image.load()
+    image = _without_palette(image)
+    if max(image.size) > MAX_SIDE:
+        image.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS, reducing_gap=1.0)
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    if image.mode == "RGBA":
+        background = Image.new("RGBA", image.size, (*_WHITE, 255))
+        background.alpha_composite(image)
+        image = background
+    rgb = image.convert("RGB")
+    return Picture(rgb.width, rgb.height, rgb.tobytes())
+
+
+def _without_palette(image: Any) -> Any:
+    """Return the picture in a mode that can be scaled: RGBA where something is transparent, else gray or RGB."""
+    if image.mode in ("PA", "LA", "La", "RGBa") or "transparency" in image.info:
+        return image.convert("RGBA")
+    if image.mode.startswith("I") or image.mode == "F":
+        return _gray(image)
+    return image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
+
+
+def _gray(image: Any) -> Any:
+    """Return a picture of 16 or 32 bits a pixel, which Pillow cuts at 255, with its range scaled to 8 bits."""
+    from PIL import Image
+
+    values = np.nan_to_num(np.asarray(image, np.float32))
+    highest = 65_535.0 if image.mode.startswith("I") and values.max(initial=0) <= 65_535 else float(values.max())
+    scaled = np.clip(values / max(highest, 1e-30), 0, 1)
+    return Image.fromarray((scaled * 255).round().astype(np.uint8))
+
+
+def decode_sound(data: bytes, sample_rate: int) -> Sound:
+    """Return a sound as one channel at `sample_rate`.
+
+    Raises RequestError for a damaged or empty one, and for one longer than MAX_SOUND_S.
+    """
+    import miniaudio
+
+    kind = kind_of(data)
+    _check_length(_declared_s(data, kind))
+    max_samples = MAX_SOUND_S * sample_rate
+    blocks, n_samples = [], 0
+    try:
+        for block in _blocks(data, sample_rate):
+            n_samples += len(block)
+            _check_length(MAX_SOUND_S + 1 if n_samples > max_samples else 0)
+            blocks.append(block)
+    except miniaudio.MiniaudioError as error:
+        raise RequestError(f"A sound ({kind}) is damaged: {error}.", "Send a whole file.") from None
+    if not n_samples:
+        raise RequestError(f"A sound ({kind}) has no samples.", "Send a whole file.")
+    samples = np.concatenate(blocks)
+    if not np.isfinite(samples).all():
+        raise RequestError(f"A sound ({kind}) has samples that are no numbers.", "Send another file.")
+    return Sound(samples)
+
+
+def _declared_s(data: bytes, kind: FileKind) -> float:
+    """Return how long a sound says it is, 0 where it does not: the decoder stops at the limit in any case."""
+    import miniaudio
+
+    readers = {
+        FileKind.WAV: miniaudio.wav_get_info,
+        FileKind.FLAC: miniaudio.flac_get_info,
+        FileKind.VORBIS: miniaudio.vorbis_get_info,
+    }
+    if kind is FileKind.MP3:
+        return _mp3_s(data)
+    try:
+        return float(readers[kind](data).duration)
+    except miniaudio.MiniaudioError:
+        return 0.0
+
+
+def _blocks(data: bytes, sample_rate: int) -> Iterator[NDArray[np.float32]]:
+    import miniaudio
+
+    stream = miniaudio.stream_memory(data, miniaudio.SampleFormat.FLOAT32, 1, sample_rate, _BLOCK_FRAMES)
+    for block in stream:
+        yield np.array(block, np.float32)
+
+
+def _check_length(length_s: float) -> None:
+    if not length_s <= MAX_SOUND_S:  # NaN too
+        known = f"{length_s / 60:,.0f} minutes" if math.isfinite(length_s) and length_s > MAX_SOUND_S + 1 else "more"
+        cause = f"A sound is longer than {MAX_SOUND_S // 60} minutes ({known})."
+        raise RequestError(cause, "Send it in shorter parts.")
+
+
+_MP3_KBPS_1 = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # layer III of MPEG 1
+_MP3_KBPS_2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # of MPEG 2 and 2.5
+_MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
+_N_SAMPLED_FRAMES = 200
+
+
+def _mp3_s(data: bytes) -> float:
+    """Return how long an MP3 is about, from the first frames; 0 where none is found."""
+    position, n_frames, sum_s = _mp3_begin(data), 0, 0.0
+    begin = position
+    while n_frames < _N_SAMPLED_FRAMES and position + 4 <= len(data):
+        frame = _mp3_frame(data[position : position + 4])
+        if frame is None:
+            break
+        n_bytes, frame_s = frame
+        position, n_frames, sum_s = position + n_bytes, n_frames + 1, sum_s + frame_s
+    return sum_s * (len(data) - begin) / (position - begin) if n_frames else 0.0
+
+
+def _mp3_begin(data: bytes) -> int:
+    """Return where the frames begin, after an ID3 tag."""
+    if not data.startswith(b"ID3") or len(data) < 10:
+        return 0
+    n_bytes = 0
+    for byte in data[6:10]:
+        n_bytes = n_bytes << 7 | byte & 0x7F
+    return 10 + n_bytes
+
+
+def _mp3_frame(header: bytes) -> tuple[int, float] | None:
+    """Return bytes and seconds of the frame with this header, None for what is no header."""
+    version, layer = header[1] >> 3 & 3, header[1] >> 1 & 3
+    rate, kbps = header[2] >> 2 & 3, header[2] >> 4
+    if header[0] != 0xFF or header[1] < 0xE0 or version == 1 or layer != 1 or rate == 3 or kbps in (0, 15):
+        return None
+    is_first = version == 3
+    hertz = _MP3_RATES[version][rate]
+    n_samples = 1152 if is_first else 576
+    bit_rate = 1000 * (_MP3_KBPS_1 if is_first else _MP3_KBPS_2)[kbps]
+    return n_samples // 8 * bit_rate // hertz + (header[2] >> 1 & 1), n_samples / hertz
+
+
+def _limit_memory() -> None:
+    """Let this process grow by at most 1 GiB, or by what a tighter limit allows. Windows has no such limit."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    import psutil
+
+    limit = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
+    present, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if present != resource.RLIM_INFINITY:
+        limit = min(limit, present)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _serve(job: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the reply to a job and the bytes after it."""
+    try:
+        if job["media"] == MediaKind.PICTURE:
+            picture = decode_picture(data)
+            return {"width": picture.width, "height": picture.height}, picture.rgb
+        return {}, decode_sound(data, job["sample_rate"]).samples.tobytes()
+    except UserError as error:
+        info = ErrorInfo.of(error)
+        return {"cause": info.cause, "remedy": info.remedy}, b""
+    except MemoryError:
+        return {"cause": f"A {job['media']} needs too much memory to decode.", "remedy": "Send a smaller one."}, b""
+
+
+def main() -> None:
+    """Reply to each job on stdin: a line of JSON and bytes, both ways, until stdin ends."""
+    import miniaudio  # noqa: F401 - imported before memory is limited, as Pillow is
+    from PIL import Image
+
+    Image.init()
+    _limit_memory()
+    jobs, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # output of native code must not come between the replies
+    while line := jobs.readline():
+        job = json.loads(line)
+        reply, data = _serve(job, jobs.read(job["n_bytes"]))
+        _send(replies, reply, data)
+
+
+def _send(replies: BinaryIO, reply: dict[str, Any], data: bytes) -> None:
+    replies.write(json.dumps({**reply, "n_bytes": len(data)}).encode() + b"\n")
+    replies.write(data)
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()

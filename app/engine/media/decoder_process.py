@@ -1,0 +1,158 @@
+"""The child process that decodes pictures and sounds; it is killed when one takes too long.
+
+Owns the process and the time limits, which count the child's processor time: other work of the machine is not the
+file's fault. `app.engine.media.decode` owns what a file may contain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+
+from app.engine.media.decoded import Picture, Sound
+from app.engine.media.file_kinds import MediaKind
+from quantizer.errors import EngineError, RequestError
+from quantizer.memory_limit import ProcessBytes, check_memory_limit
+from quantizer.process import child_environment, python_command
+
+__all__ = ["DecoderProcess"]
+
+PICTURE_TIMEOUT_S = 2.0
+SOUND_TIMEOUT_S = 2.0  # and for each MiB
+_WAIT_FACTOR = 10  # a child that gets no processor is waited for this often as long
+_S_PER_SOUND_MIB = 0.3  # an MP3 of 30 minutes decodes in 3 s
+START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; a file gets its own time
+_LEAST_WAIT_S = 0.05
+_MAX_FILE_BYTES = 256 << 20
+_MAX_HEADER_BYTES = 65_536
+_NAME = "media decoder"
+
+
+class DecoderProcess:
+    """A `MediaDecoder` in a child that starts at its first use and again after it was killed."""
+
+    def __init__(self, picture_timeout_s: float = PICTURE_TIMEOUT_S, sound_timeout_s: float = SOUND_TIMEOUT_S) -> None:
+        self._picture_timeout_s, self._sound_timeout_s = picture_timeout_s, sound_timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def picture(self, data: bytes) -> Picture:
+        reply, rgb = self._decode({"media": MediaKind.PICTURE}, data, self._picture_timeout_s)
+        return Picture(reply["width"], reply["height"], rgb)
+
+    def sound(self, data: bytes, sample_rate: int) -> Sound:
+        timeout_s = self._sound_timeout_s + _S_PER_SOUND_MIB * len(data) / (1 << 20)
+        _, samples = self._decode({"media": MediaKind.SOUND, "sample_rate": sample_rate}, data, timeout_s)
+        return Sound(np.frombuffer(samples, np.float32))
+
+    def close(self) -> None:
+        """Kill the child, if there is one."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            child.kill()
+            child.wait()
+            for pipe in (child.stdin, child.stdout):
+                assert pipe is not None
+                with contextlib.suppress(OSError):  # what was not written to a dead child
+                    pipe.close()
+
+    def _decode(self, job: dict[str, Any], data: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+        """Return the child's reply and the bytes after it. Raises RequestError for what it refuses or dies of."""
+        media = job["media"]
+        if len(data) > _MAX_FILE_BYTES:
+            cause = f"A {media} has {len(data) >> 20} MiB."
+            raise RequestError(cause, f"Send at most {_MAX_FILE_BYTES >> 20} MiB.")
+        child = self._child or self._start()
+        with self._killing_after(child, timeout_s) as is_late:
+            try:
+                reply, decoded = _exchange(child, job, data)
+            except (OSError, ValueError):
+                self.close()
+                raise _ended(media, timeout_s if is_late.is_set() else None) from None
+        if "cause" in reply:
+            raise RequestError(reply["cause"], reply["remedy"])
+        return reply, decoded
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        check_memory_limit(_NAME, ProcessBytes.JOB)
+        command = python_command("app.engine.media.decode")
+        options: dict[str, Any] = {}
+        if sys.platform == "win32":
+            options["creationflags"] = subprocess.CREATE_NO_WINDOW
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), **options
+            )
+        except OSError as error:
+            raise EngineError(
+                f"The {_NAME} cannot be started: {error.strerror}.", "Free memory or processes."
+            ) from error
+        self._child = child
+        with self._killing_after(child, START_TIMEOUT_S):
+            try:
+                _exchange(child, {"media": MediaKind.PICTURE}, b"")
+            except (OSError, ValueError):
+                self.close()
+                raise EngineError(f"The {_NAME} does not start.", "Install localllm again, or free memory.") from None
+        return child
+
+    @contextlib.contextmanager
+    def _killing_after(self, child: subprocess.Popen[bytes], timeout_s: float) -> Iterator[threading.Event]:
+        """Kill the child after `timeout_s` of its time, unless the context was left; the event tells whether it was."""
+        is_late, is_done = threading.Event(), threading.Event()
+        limit_s, deadline_s = _used_s(child) + timeout_s, time.monotonic() + _WAIT_FACTOR * timeout_s
+
+        def watch() -> None:
+            while not is_done.wait(max(_LEAST_WAIT_S, limit_s - _used_s(child))):
+                if _used_s(child) >= limit_s or time.monotonic() >= deadline_s:
+                    is_late.set()
+                    child.kill()
+                    return
+
+        watcher = threading.Thread(target=watch, name="decoder-watch", daemon=True)
+        watcher.start()
+        try:
+            yield is_late
+        finally:
+            is_done.set()
+            watcher.join()
+
+
+def _used_s(child: subprocess.Popen[bytes]) -> float:
+    """Return the processor time that the child has taken, infinite for one that ended."""
+    try:
+        times = psutil.Process(child.pid).cpu_times()
+    except psutil.Error:
+        return math.inf
+    return float(times.user + times.system)
+
+
+def _exchange(child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Send a job and return the reply and the bytes after it. Raises OSError and ValueError if the child dies."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(json.dumps({**job, "n_bytes": len(data)}).encode() + b"\n")
+    child.stdin.write(data)
+    child.stdin.flush()
+    reply: dict[str, Any] = json.loads(child.stdout.readline(_MAX_HEADER_BYTES))
+    decoded = child.stdout.read(reply["n_bytes"])
+    if len(decoded) != reply["n_bytes"]:
+        raise ValueError("the child died while it replied")
+    return reply, decoded
+
+
+def _ended(media: MediaKind, timeout_s: float | None) -> RequestError:
+    if timeout_s is not None:
+        cause = f"A {media} took more than {timeout_s:.2g} s to decode and was given up."
+    else:
+        cause = f"A {media} ended the {_NAME}: the file is damaged, or it needs too much memory."
+    return RequestError(cause, f"Send another {media}, or write it anew with a program that can open it.")

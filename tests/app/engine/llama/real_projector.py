@@ -1,0 +1,67 @@
+"""Lays out and encodes pictures with a real projector; run as a child, for native code may end its process.
+
+Usage: python real_projector.py MODEL.gguf PROJECTOR.gguf < JSON {name: Base64 of a file}; prints JSON
+{name: {"parts", "embeddings", "error", ...}}, or {"error": ...} if the projector cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from app.engine.llama import LlamaModel, LlamaProjector, ProjectorOptions
+from app.engine.media.chunks import MediaChunk
+from app.engine.media.decoder_process import DecoderProcess
+from app.engine.request import MediaInput
+from offload.placement.load_parameters import ON_HOST
+from quantizer.errors import UserError
+
+
+def described(part: tuple[int, ...] | MediaChunk) -> Any:
+    if not isinstance(part, MediaChunk):
+        return list(part)
+    positions = None if part.positions is None else part.positions.tolist()
+    return {
+        "content_id": part.content_id,
+        "n_tokens": part.n_tokens,
+        "n_positions": part.n_positions,
+        "is_causal": part.is_causal,
+        "positions": positions,
+    }
+
+
+def answer(projector: LlamaProjector, base64: str) -> dict[str, Any]:
+    try:
+        layout = projector.layout(MediaInput("<media>", base64))
+        found = [projector.encode(part) for part in layout.parts if isinstance(part, MediaChunk)]
+    except UserError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    shapes = [list(each.shape) for each in found]
+    digests = [hashlib.sha256(each.tobytes()).hexdigest() for each in found]
+    return {"parts": [described(part) for part in layout.parts], "shapes": shapes, "embeddings": digests}
+
+
+def main() -> None:
+    model_path, projector_path = map(Path, sys.argv[1:])
+    options = ProjectorOptions(key="projector", n_threads=2, max_tokens=4096, max_whole_tokens=512)
+    with ExitStack() as owned:
+        model = LlamaModel(model_path, ON_HOST, False, lambda _fraction: True)
+        owned.callback(model.close)
+        decoder = DecoderProcess()
+        owned.callback(decoder.close)
+        try:
+            projector = model.projector(projector_path, options, decoder)
+        except UserError as error:
+            print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+            return
+        owned.callback(projector.close)
+        jobs = json.loads(sys.stdin.read())
+        print(json.dumps({name: answer(projector, base64) for name, base64 in jobs.items()}))
+
+
+if __name__ == "__main__":
+    main()
