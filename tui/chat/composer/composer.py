@@ -16,6 +16,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import OptionList, TextArea
+from textual.worker import Worker
 
 from app.chat.conversation import Attachment, Draft
 from app.terminal import printable
@@ -47,11 +48,13 @@ from tui.chat.composer.completion import (
     partial_word,
 )
 from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, read_mentions, without_mention
+from tui.chat.composer.pasted_paths import pasted_paths
 from tui.chat.composer.prompt_input import PromptInput
 from tui.commands import slash_line
 
 __all__ = ["Composer"]
 
+_PASTED = "attach-pasted"  # the group of workers that read pasted files
 SlashWords = Callable[[], Iterable[tuple[str, str]]]
 Arguments = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
 
@@ -185,7 +188,11 @@ class Composer(Vertical):
         return True
 
     def paste(self, text: str) -> bool:
-        """Attach a long pasted text; return False for a short one."""
+        """Attach the files that a pasted text names, or a long text itself; return False for any other."""
+        paths = () if self._is_naming_path else pasted_paths(text)
+        if paths:
+            self.run_worker(self._attach_pasted(paths), group=_PASTED)
+            return True
         if not is_long(text):
             return False
         self._add_attachment(pasted(text, self.attachments))
@@ -211,24 +218,40 @@ class Composer(Vertical):
             self.post_message(self.Submitted(event.text, ()))
             return
         self.workers.cancel_group(self, "attach")  # a file still being read is read again with its mention
-        bar = self.query_one(AttachmentBar)
-        attachments = bar.attachments
-        bar.clear()
-        if has_mention(event.text):
-            self.run_worker(self._send_with_mentions(event, attachments), group="send")
+        attachments = self._taken_attachments()
+        pasted_files = [work for work in self.workers if work.node is self and work.group == _PASTED]
+        if pasted_files or has_mention(event.text):
+            self.run_worker(self._send_when_read(event, attachments, pasted_files), group="send")
         else:
             self.post_message(self.Submitted(event.text, attachments))
 
-    async def _send_with_mentions(self, event: PromptInput.Submitted, attachments: tuple[Attachment, ...]) -> None:
-        """Send a question with the files that it mentions, or put it back if there is a fault in one."""
-        names = {attachment.name for attachment in attachments}
+    async def _send_when_read(
+        self, event: PromptInput.Submitted, attachments: tuple[Attachment, ...], pasted_files: Sequence[Worker[bool]]
+    ) -> None:
+        """Send a question with the files that are being read and those that it mentions, or put it back if there is a
+        fault in one."""
         try:
+            are_read = [await work.wait() for work in pasted_files]
+            attachments = (*attachments, *self._taken_attachments())
+            names = {attachment.name for attachment in attachments}
             mentioned = await self._mention_reader.read(event.text, names, is_typed=event.is_typed)
         except UserError as error:
-            self.put("\n".join(filter(None, (event.text, self.prompt.text))), (*attachments, *self.attachments))
+            self._put_back(event.text, attachments)
             self.post_message(self.Refused(error))
-        else:
+            return
+        if all(are_read):
             self.post_message(self.Submitted(event.text, (*attachments, *mentioned)))
+        else:
+            self._put_back(event.text, attachments)
+
+    def _put_back(self, text: str, attachments: tuple[Attachment, ...]) -> None:
+        self.put("\n".join(filter(None, (text, self.prompt.text))), (*attachments, *self.attachments))
+
+    def _taken_attachments(self) -> tuple[Attachment, ...]:
+        bar = self.query_one(AttachmentBar)
+        attachments = bar.attachments
+        bar.clear()
+        return attachments
 
     @on(TextArea.Changed)
     async def _changed(self) -> None:
@@ -325,11 +348,27 @@ class Composer(Vertical):
         if not is_folder:
             self.run_worker(self._attach_file(name), group="attach")
 
-    async def _attach_file(self, name: str) -> None:
+    @property
+    def _is_naming_path(self) -> bool:
+        """Whether a path that is pasted now belongs to a command or a mention."""
+        text = self.prompt.text
+        return slash_line(text) is not None or text.startswith("/") or self.prompt.before_cursor.endswith(("@", '@"'))
+
+    async def _attach_pasted(self, paths: Sequence[Path]) -> bool:
+        """Attach files by their names, or by their paths where a name is taken; return whether all could be read."""
+        are_read = []
+        for path in paths:
+            is_taken = any(each.name == path.name for each in self.attachments)
+            are_read.append(await self._attach_file(str(path) if is_taken else path.name, path))
+        return all(are_read)
+
+    async def _attach_file(self, name: str, path: Path | None = None) -> bool:
         try:
-            self._add_attachment(await asyncio.to_thread(read_text_file, path_of(name, self._folder), name))
+            self._add_attachment(await asyncio.to_thread(read_text_file, path or path_of(name, self._folder), name))
         except UserError as error:
             self.post_message(self.Refused(error))
+            return False
+        return True
 
     def _add_attachment(self, attachment: Attachment) -> None:
         self.query_one(AttachmentBar).add(attachment)

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 
 from app.client.fake import ScriptedClient
 
@@ -200,6 +200,49 @@ async def test_a_long_paste_is_attached_and_backspace_removes_it(open_app):
         await user.sees("Hello.")
     words = "word\n" * 20
     assert client.requests[0][0].content == f"pasted 1:\n```\n{words}```\n\nand?"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="paths have other forms there")
+async def test_a_file_dropped_on_the_terminal_is_attached_and_backspace_removes_it(open_app, tmp_path):
+    client = ScriptedClient()
+    (tmp_path / "my soup.md").write_text("Peas.")
+    async with open_app(client) as user:
+        await user.types("Which? ")
+        await user.pastes(f"'{tmp_path}/my soup.md' ")
+        await user.sees("[my soup.md · 1 tokens ×]")
+        await user.pastes(f"file://{tmp_path}/notes/soup.md\r\nfile://{tmp_path}/my%20soup.md\r\n")
+        await user.sees("[soup.md · 3 tokens ×]", f"[{tmp_path}/my soup.md"[:20])
+        await user.presses("ctrl+u", "backspace", "backspace")
+        await user.no_longer_sees("[soup.md")
+        await user.asks("Is it good?")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content == "my soup.md:\n```\nPeas.\n```\n\nIs it good?"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="paths have other forms there")
+async def test_a_question_waits_for_the_file_that_was_dropped_just_before(open_app, tmp_path):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        user.app.post_message(Paste(f"{tmp_path}/notes/soup.md"))
+        for character in "Why":
+            user.app.post_message(Key(character, character))
+        user.app.post_message(Key("enter", "\r"))
+        await user.sees("Hello.")
+    assert [request[-1].content for request in client.requests] == ["soup.md:\n```\nSalt and leeks.\n```\n\nWhy"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="paths have other forms there")
+async def test_a_path_behind_a_command_or_an_at_sign_stays_text(open_app, tmp_path):
+    async with open_app(ScriptedClient()) as user:
+        await user.types("/system ")
+        await user.pastes(f"{tmp_path}/notes/soup.md")
+        await user.sees("notes/soup.md")
+        assert user.app.screen.query_one("PromptInput").text == f"/system {tmp_path}/notes/soup.md"
+        await user.presses("ctrl+u", "ctrl+u")
+        await user.types("@")
+        await user.pastes(f"{tmp_path}/notes/soup.md")
+        assert user.app.screen.query_one("PromptInput").text == f"@{tmp_path}/notes/soup.md"
 
 
 async def clicks_the_cross(user):
