@@ -129,7 +129,8 @@ class Backend(Protocol):
     def overlay(self, source_id: int, target_id: int) -> None:
         """Make `target_id` attend to the cells of `source_id` in addition to its own at the same positions.
 
-        Its output is meaningless from then on but costs as much as that text. Requires `facts.supports_truncation`.
+        Its output is meaningless from then on but costs as much as that text. Where `facts.truncation` has states, both
+        have equally many tokens, and the state becomes that of the source.
         """
         ...
 

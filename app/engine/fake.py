@@ -195,8 +195,9 @@ class FakeBackend:
             self._first_held[sequence_id] = max(self._first_held[sequence_id], 1 + max(own, default=-1))
 
     def overlay(self, source_id: int, target_id: int) -> None:
-        assert self.facts.supports_truncation, "this model shares only whole sequences"
-        self._n_overlaid[target_id] += len(self._cells[source_id])
+        n_tokens = len(self._cells[source_id])
+        assert self.facts.supports_truncation or n_tokens == len(self._cells[target_id]), "a state has one position"
+        self._n_overlaid[target_id] += n_tokens
 
     def n_attended(self, sequence_id: int) -> int:
         """Return how many cells the sequence attends to."""

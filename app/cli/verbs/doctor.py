@@ -55,8 +55,7 @@ def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTim
     """Measure one turn of `model`, and return it with the bottleneck. Raises UserError."""
     from app.bench.target import measure_turn
     from app.cli.output.answer import LoadingLine
-    from app.engine.load.machine_file import model_key
-    from app.engine.tuning.tune_results import TuneFile
+    from app.engine.tuning.tune_results import TuneFile, tune_key
     from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import local_planning_context
     from offload.advice.bottleneck import Symptoms, bottleneck
@@ -67,7 +66,7 @@ def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTim
     candidate, here = PlannedModel.read(path), local_planning_context(settings, machine)
     planned = here.plan(candidate)
     smaller = faster_quantization(candidate, here.requested, here.machine, here.rates)
-    work = TuneFile(settings.cache_dir).work(model_key(path))
+    work = TuneFile(settings.cache_dir).work(tune_key(candidate.header))
     click.echo(printable(f"Measuring {path.name} …"), err=True)
     turn = asyncio.run(measure_turn(model, settings, LoadingLine().show))
     symptoms = Symptoms(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from offload.footprint.auxiliary_models import AuxiliaryModels
     from offload.footprint.model import PlannedModel
     from offload.plan import PlacementPlan
+    from quantizer.gguf.header import Header
 
 __all__ = ["plan"]
 
@@ -71,7 +72,7 @@ def plan(
         rows = kv_table(candidate, settings.parallel)
         data, lines = kv_table_json(rows), kv_table_lines(rows)
     elif wants_gains:
-        data, lines = _gains(None if notice else candidate.header.path, settings)
+        data, lines = _gains(None if notice else candidate.header, settings)
     elif notice:
         found = plan_of_absent(candidate, notice, wanted())
         data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
@@ -91,14 +92,14 @@ def plan(
         print_lines(lines)
 
 
-def _gains(path: Path | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:
-    """Return the speed-up by drafts, with the measured step costs of the model at `path`; typical ones without it."""
+def _gains(header: Header | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:
+    """Return the speed-up by drafts, with the measured step costs of the model of `header`; typical ones without it."""
     from app.cli.output.plan import gains_json, gains_lines
     from app.engine.speculative.acceptance import draft_gains
     from app.engine.speculative.step_cost import StepCost
     from app.engine.tuning.tune_results import measured_step_cost
 
-    cost = measured_step_cost(path, settings.cache_dir) if path else None
+    cost = measured_step_cost(header, settings.cache_dir) if header else None
     gains = draft_gains(cost or StepCost())
     return gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
 

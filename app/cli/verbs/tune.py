@@ -11,7 +11,6 @@ import click
 from app.cli.options import complete_model, options, setting_options
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
-from app.engine.load.machine_file import model_key
 from app.engine.tuning.tune_results import (
     DEFAULT_KV_TYPE,
     DEFAULT_WORKLOAD,
@@ -19,10 +18,12 @@ from app.engine.tuning.tune_results import (
     TuneFile,
     TuneRequest,
     fastest,
+    tune_key,
 )
 from app.settings.settings import load_settings
 from app.terminal import printable
 from quantizer.errors import UsageError
+from quantizer.gguf.header import read_header
 
 __all__ = ["tune", "warn_if_busy"]
 
@@ -77,7 +78,7 @@ def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -
 
 def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
     known = TuneFile(cache_dir)
-    wanted = None if path is None else model_key(path)
+    wanted = None if path is None else tune_key(read_header(path))
     names = {key: name for key, name in known.names().items() if wanted in (None, key)}
     if not names:
         raise UsageError("There are no measurements yet.", "Run `localllm tune MODEL`.")

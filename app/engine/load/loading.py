@@ -46,6 +46,7 @@ from app.engine.tuning.tune_results import (
     TuneFile,
     Workload,
     plain_from_of,
+    tune_key,
 )
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
@@ -131,11 +132,10 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     config, passed_over = with_found_head(config, header)
     for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over)):
         listener.on_notice(sentence)
-    key = model_key(path)
-    tuned = TuneFile(cache_dir)
+    key, tuned, tuned_as = model_key(path), TuneFile(cache_dir), tune_key(header)
     choice = choose_setting(
-        tuned.measured(key),
-        tuned.work(key),
+        tuned.measured(tuned_as),
+        tuned.work(tuned_as),
         config,
         has_gpu=devices.has_gpu,
         is_safe=tested.is_safe,
@@ -154,14 +154,14 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
     with native.owned as owned:
         devices.check_load(attempt, native.usage, key)
-        step_cost = StepCost.from_measured(tuned.step_ratios(key) or choice.step_ratios)
+        step_cost = StepCost.from_measured(tuned.step_ratios(tuned_as) or choice.step_ratios)
         draft_sources = _draft_sources(native, attempt, header, devices, step_cost, listener)
         loaded = LoadedEngine(
             native.backend,
             partial(native.model.embedder, requested, attempt.setting, pooling_of(header)),
             step_cost,
             _store(native.backend, key, config, cache_dir, owned),
-            partial(tuned.record_use, key),
+            partial(tuned.record_use, tuned_as),
             draft_sources=draft_sources,
             settings=describe_settings(choice, native.setting, requested, native.backend.facts),
             owned=owned.pop_all(),

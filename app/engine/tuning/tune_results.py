@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from app.engine.load.machine_file import MachineFile, model_key, this_build
+from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
 from app.protocol.codec import decode, encode
-from offload.footprint.kv_cache import parse_kv_types
+from offload.footprint.kv_cache import parse_kv_types, supports_truncation
+from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.tensor_types import tensor_type_named
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "measured_step_cost",
     "plain_from_of",
     "seconds",
+    "tune_key",
     "with_kv_type",
 ]
 
@@ -49,6 +51,9 @@ DISTURBED = 75
 PLAIN_TYPES = frozenset({tensor_type_named("Q2_K").type_id, tensor_type_named("Q4_K").type_id})
 PLAIN_FROM = 24
 _X86 = ("x86_64", "amd64")
+# Of models with states: earlier versions held the state before each step that they timed, in memory that was new. So a
+# step of one token took 1.3 to 2 times as long as in an answer (Qwen3.5 0.8B), and every draft seemed cheap.
+_STATE_METHOD = "steps in a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +196,11 @@ class TuneFile:
         others = [item for item in self.measured(model) if item.setting != measured.setting]
         self.store(model, name, [*others, measured])
 
+    def drop(self, model: str) -> None:
+        """Remove the measurements of `model`."""
+        if self._file.entry(model):
+            self._file.update(model, {"measured": [], "step_ratios": {}})
+
     def step_ratios(self, model: str) -> dict[int, float]:
         """Return the step costs of `model` from its last use, empty before its first."""
         return {int(n_tokens): ratio for n_tokens, ratio in self._file.entry(model).get("step_ratios", {}).items()}
@@ -201,21 +211,27 @@ class TuneFile:
 
     def names(self) -> Mapping[str, str]:
         """Return model fingerprint → file name of every measured model."""
-        return {model: str(entry["name"]) for model, entry in self._file.entries().items() if "name" in entry}
+        return {model: str(entry["name"]) for model, entry in self._file.entries().items() if entry.get("measured")}
 
 
-def best_measurement(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
-    """Return the measurement of the model at `path` that is fastest for its workload; None before it was tuned."""
-    known, key = TuneFile(cache_dir), model_key(path)
+def tune_key(header: Header) -> str:
+    """Return the key of measurements of the model with `header`: its weights, the build, and how steps were timed."""
+    key = model_key(header.path)
+    return key if supports_truncation(layer_caches_of(header)) else fingerprint(header.path, key, _STATE_METHOD)
+
+
+def best_measurement(header: Header, cache_dir: Path) -> SpeedMeasurement | None:
+    """Return the measurement of the model with `header` that is fastest for its workload; None before it was tuned."""
+    known, key = TuneFile(cache_dir), tune_key(header)
     measured = known.measured(key)
     return fastest(measured, known.work(key)) if measured else None
 
 
-def measured_step_cost(path: Path, cache_dir: Path) -> StepCost | None:
-    """Return the step cost of the model at `path`, as of its last use since it was tuned; None before it was tuned."""
+def measured_step_cost(header: Header, cache_dir: Path) -> StepCost | None:
+    """Return the step cost of a model, as of its last use since it was tuned; None before it was tuned."""
     from app.engine.speculative.step_cost import StepCost
 
-    best = best_measurement(path, cache_dir)
+    best = best_measurement(header, cache_dir)
     if best is None:
         return None
-    return StepCost.from_measured(TuneFile(cache_dir).step_ratios(model_key(path)) or dict(best.step_ratios))
+    return StepCost.from_measured(TuneFile(cache_dir).step_ratios(tune_key(header)) or dict(best.step_ratios))

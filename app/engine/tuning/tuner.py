@@ -38,6 +38,7 @@ from app.engine.tuning.tune_results import (
     TuneRequest,
     fastest,
     plain_from_of,
+    tune_key,
     with_kv_type,
 )
 from app.settings.settings import load_settings
@@ -45,7 +46,7 @@ from offload.devices.cpu import default_threads, usable_processors
 from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
 from quantizer.errors import UserError
-from quantizer.gguf.header import read_header
+from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.process import exit_with_parent
 
@@ -121,7 +122,11 @@ def measure(
 
 
 class _Bench:
-    """A backend under test. Sequence 0 is measured, the others only add depth."""
+    """A backend under test. Sequence 0 is measured, the others only add depth.
+
+    A model with states cannot drop what a step computed. There the steps of one size follow each other, as in an answer
+    whose drafts are accepted, and are held only where an answer would be.
+    """
 
     def __init__(self, backend: Backend, effort: TuningEffort, clock: Clock) -> None:
         self._backend = backend
@@ -132,16 +137,17 @@ class _Bench:
         self._n_max = min(len(self._tokens), backend.facts.n_ctx - 1)  # tokens of a batch
         n_each = -(-max(effort.depths) // max(1, backend.facts.n_seq_max - 1))
         self._n_seed = min(max(_SEED_TOKENS, n_each), self._n_max)
-        self._compute(0, self._n_seed)  # this batch also reads the weights from disk, before any measurement
-        self._seed = backend.save_state(0)
-        backend.truncate(0, 0)
         self._n_filled = 0
+        self._n_computed = 0  # tokens of sequence 0
         self._next_id = 1
+        self._compute(self._n_seed)  # this batch also reads the weights from disk, before any measurement
+        self._seed = backend.save_state(0)
+        self._clear()
 
     def prefill(self) -> float:
         """Return tokens a second of whole batches from an empty cache. Sequence 0 is empty again afterwards."""
         n_tokens = min(self._n_max, self._effort.n_prefill)
-        return n_tokens / self._median_s(lambda: self._compute(0, n_tokens))
+        return n_tokens / self._median_s(lambda: self._compute(n_tokens), self._clear)
 
     def fill(self, depth: int) -> bool:
         """Let sequence 0 attend to at least `depth` cells. Return False when there are not that many.
@@ -150,42 +156,62 @@ class _Bench:
         That they are in the same stream is not enough: fused attention skips the cells of other sequences.
         """
         facts = self._backend.facts
-        if depth + self._n_seed + max(self._effort.step_sizes) > facts.n_cells:
-            return False
-        self._backend.truncate(0, 0)
-        if not self._backend.restore_state(0, self._seed):
+        n_steps = 1 if facts.supports_truncation else 1 + self._effort.n_repeats
+        if depth + self._n_seed + n_steps * max(self._effort.step_sizes) > facts.n_cells:
             return False
         while self._n_filled < depth and self._next_id < facts.n_seq_max:
             if not self._backend.restore_state(self._next_id, self._seed):
                 return False
             self._next_id += 1
             self._n_filled += self._n_seed
-        if facts.supports_truncation:
-            for other_id in range(1, self._next_id):
-                self._backend.overlay(other_id, 0)
-        return self._n_filled >= depth
+        return self._begin() and self._n_filled >= depth
 
     def step_s(self, n_tokens: int) -> float:
         """Return the seconds of a step of `n_tokens` after the tokens of sequence 0, all with logits."""
-        return self._median_s(lambda: self._compute(self._n_seed, n_tokens, n_logits=n_tokens), self._n_seed)
+        if self._backend.facts.supports_truncation:
+            return self._median_s(lambda: self._step(n_tokens), self._remove_step)
+        self._begin()
+        self._step(n_tokens)  # moves the state to memory of its own, as the first step of an answer does
+        return self._median_s(lambda: self._step(n_tokens), lambda: None)
 
     def close(self) -> None:
         self._sampler.close()
 
-    def _median_s(self, run: Callable[[], None], n_left: int = 0) -> float:
-        """Return the median time of `run`, whose tokens are removed each time."""
+    def _median_s(self, run: Callable[[], None], after: Callable[[], None]) -> float:
+        """Return the median time of `run`, without what is done `after` each."""
         times = []
         for _ in range(self._effort.n_repeats):
-            self._backend.hold(0)  # a model with states could not return to here
             started = self._clock()
             run()
             times.append(self._clock() - started)
-            self._backend.truncate(0, n_left)
+            after()
         return statistics.median(times)
 
-    def _compute(self, position: int, n_tokens: int, n_logits: int = 1) -> None:
-        self._backend.decode([Chunk(0, position, self._tokens[:n_tokens], n_logits)])
+    def _begin(self) -> bool:
+        """Let sequence 0 be the seed alone, which attends to all others. Return False without room for it."""
+        self._clear()
+        if not self._backend.restore_state(0, self._seed):
+            return False
+        self._n_computed = self._n_seed
+        for other_id in range(1, self._next_id):
+            self._backend.overlay(other_id, 0)
+        return True
+
+    def _step(self, n_tokens: int) -> None:
+        if n_tokens - 1 > self._backend.facts.truncation.n_rejected_freely([n_tokens]):
+            self._backend.hold(0)  # part of the step of an answer too
+        self._compute(n_tokens, n_logits=n_tokens)
+
+    def _compute(self, n_tokens: int, n_logits: int = 1) -> None:
+        self._backend.decode([Chunk(0, self._n_computed, self._tokens[:n_tokens], n_logits)])
         self._sampler.sample(n_tokens - 1)  # a GPU has finished when its logits can be read
+        self._n_computed += n_tokens
+
+    def _remove_step(self) -> None:
+        self._n_computed = self._backend.truncate(0, self._n_seed)
+
+    def _clear(self) -> None:
+        self._n_computed = self._backend.truncate(0, 0)
 
 
 def _measured(path: Path, candidates: Iterable[RuntimeSettings], effort: TuningEffort) -> Iterator[SpeedMeasurement]:
@@ -208,7 +234,8 @@ def _measured(path: Path, candidates: Iterable[RuntimeSettings], effort: TuningE
 def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
     """Yield the speeds of each setting worth measuring, stored at once, and the progress."""
     path, cache_dir = Path(request.path), load_settings().cache_dir
-    tuned, key, shape = TuneFile(cache_dir), model_key(path), kv_shape_of(read_header(path))
+    header = read_header(path)
+    tuned, key, shape = _tune_file(header, cache_dir), tune_key(header), kv_shape_of(header)
     first = _first(path, request.n_threads, cache_dir)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
     measured: list[SpeedMeasurement] = []
@@ -246,13 +273,22 @@ def _tune_idle(path: Path, n_threads: int, cache_dir: Path) -> int:
     """
     if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
         return 0
-    tuned, key = TuneFile(cache_dir), model_key(path)
+    header = read_header(path)
+    tuned, key = _tune_file(header, cache_dir), tune_key(header)
     done = {speeds.setting for speeds in tuned.measured(key)}
     missing = [setting for setting in _first(path, n_threads, cache_dir) if setting not in done]
     for speeds in undisturbed(_measured(path, tuple(missing), QUICK)):
         tuned.add(key, path.name, speeds)
         missing.remove(speeds.setting)
     return DISTURBED if missing else 0
+
+
+def _tune_file(header: Header, cache_dir: Path) -> TuneFile:
+    """Return the measurements of this machine, without those of this model whose steps were timed otherwise."""
+    tuned, earlier = TuneFile(cache_dir), model_key(header.path)
+    if earlier != tune_key(header):
+        tuned.drop(earlier)
+    return tuned
 
 
 def _first(path: Path, n_threads: int, cache_dir: Path) -> list[RuntimeSettings]:

@@ -82,7 +82,7 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         files=tuple(map(str, files)),
         sha256=tuple(expected_sha256(part, index) or None for part in files),
         template_base=TemplateBase(base.repo, base.text == header.text(_TEMPLATE)) if base else None,
-        tuned=_tuned(header.path, cache_dir),
+        tuned=_tuned(header, cache_dir),
     )
     rows = (*_info_rows(info), ("template's base", _comparison(header, base)), *_record_rows(described))
     return replace(described, rows=tuple((label, text) for label, text in rows if text))
@@ -124,12 +124,12 @@ def _template_in(folder: Path) -> str:
     return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT_TEMPLATE, "")
 
 
-def _tuned(path: Path, cache_dir: Path) -> SpeedMeasurement | None:
+def _tuned(header: Header, cache_dir: Path) -> SpeedMeasurement | None:
     if not (cache_dir / "tune.json").is_file():
         return None
     from app.engine.tuning.tune_results import best_measurement
 
-    return best_measurement(path, cache_dir)
+    return best_measurement(header, cache_dir)
 
 
 def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:

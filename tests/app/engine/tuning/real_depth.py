@@ -1,4 +1,4 @@
-"""Says how a step's logits change where a sequence is laid over another; run as a child.
+"""Says how a step's logits change where copies of a sequence are laid over it; run as a child.
 
 Usage: python real_depth.py MODEL.gguf; prints JSON {"plain": [...], "fused": [...]}, the largest differences from the
 logits before: of the same step computed again, of one below the overlay, and of that one again.
@@ -18,19 +18,24 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 
-BEGIN, OTHER, NEXT = list(range(10, 42)), list(range(50, 82)), 7
+BEGIN, NEXT = list(range(10, 42)), 7
 
 
 def differences(backend: LlamaBackend) -> list[float]:
-    def step() -> np.ndarray:
-        backend.truncate(0, len(BEGIN))
+    backend.decode([Chunk(0, 0, BEGIN, 1)])
+    seed = backend.save_state(0)
+    assert backend.restore_state(1, seed)
+
+    def step(*others: int) -> np.ndarray:
+        backend.truncate(0, 0)
+        assert backend.restore_state(0, seed)
+        for other_id in others:
+            backend.overlay(other_id, 0)
         backend.decode([Chunk(0, len(BEGIN), [NEXT], 1)])
         return backend.logits(0)
 
-    backend.decode([Chunk(0, 0, BEGIN, 1), Chunk(1, 0, OTHER, 1)])
     first, again = step(), step()
-    backend.overlay(1, 0)
-    over, over_again = step(), step()
+    over, over_again = step(1), step(1)
     return [float(abs(one - other).max()) for one, other in ((again, first), (over, first), (over_again, over))]
 
 

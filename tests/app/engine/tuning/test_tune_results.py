@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.fake import FakeBackend
+from app.engine.load.machine_file import model_key
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
     RuntimeSettings,
@@ -16,9 +17,14 @@ from app.engine.tuning.tune_results import (
     default_setting,
     fastest,
     seconds,
+    tune_key,
     with_kv_type,
 )
 from app.engine.tuning.tuner import QUICK, THOROUGH, first_settings, measure, refinements
+from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.header import read_header
+from quantizer.write.quantize import execute
+from tests.bench.make_model import plan_random_model
 
 PLAIN = RuntimeSettings(2, flash_attention=False, extra_buffers=False)
 FUSED = RuntimeSettings(2, flash_attention=True, extra_buffers=False)
@@ -156,3 +162,22 @@ def test_a_new_measurement_replaces_that_of_the_same_setting(tmp_path: Path) -> 
     again = SpeedMeasurement(PLAIN, 1.0, FAST_DECODE.decode, FAST_DECODE.step_ratios)
     results.add("model", "name.gguf", again)
     assert results.measured("model") == (FAST_PREFILL, again)
+
+
+def test_only_models_with_states_are_measured_under_a_key_of_their_own(tiny_model: Path, tmp_path: Path) -> None:
+    state_model = tmp_path / "lfm2.gguf"
+    plan = plan_random_model("tiny-lfm2", file_type_named("F16"), state_model)
+    execute(plan, 1, is_overwriting=False, report=lambda _event: None)
+    assert tune_key(read_header(tiny_model)) == model_key(tiny_model)
+    assert tune_key(read_header(state_model)) != model_key(state_model)
+
+
+def test_dropped_measurements_count_no_more_and_are_not_listed(tmp_path: Path) -> None:
+    results = TuneFile(tmp_path, "this machine")
+    results.store("model", "name.gguf", [FAST_PREFILL])
+    results.record_use("model", Workload(1, 2, 3), {1: 1.0, 16: 4.0})
+    results.drop("model")
+    results.drop("another")
+    assert results.measured("model") == ()
+    assert results.step_ratios("model") == {}
+    assert not results.names()
