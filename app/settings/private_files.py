@@ -39,6 +39,7 @@ _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (CHATS, _DATA, ("chats.db", "chats.db-wal", "chats.db-shm")),
     ("stored responses", _DATA, ("responses.db", "responses.db-wal", "responses.db-shm")),
     ("saved prefixes", _CACHE, ("prefix/*/*",)),
+    ("encoded pictures and sounds", _CACHE, ("media/*/*",)),
     ("logs", _CACHE, ("service.log",)),
     ("logs of jobs", _DATA, ("jobs/*.log",)),
     ("crash reports", _CACHE, ("crash-*.txt",)),
@@ -48,13 +49,14 @@ _OTHERS_PRIVATE = (
     ("presets", _DATA, ("presets.toml",)),
     ("jobs", _DATA, ("jobs", "jobs/*.json")),
     ("folders of prefixes", _CACHE, ("prefix", "prefix/*")),
+    ("folders of encoded pictures", _CACHE, ("media", "media/*")),
     ("importance matrices", _CACHE, ("imatrix", "imatrix/*.gguf")),
 )
 # All names in the two folders, which may be one.
 _OURS = (
     *("chats.db*", "responses.db*", "presets.toml", "prompts", "keys.json", "keys.lock", "jobs", "models"),
     *("checkpoints", "welcome-seen", "config.toml"),
-    *("prefix", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
+    *("prefix", "media", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
     *(
         "index.db*",
         "tune.*",
@@ -86,28 +88,30 @@ def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
 
 
 def remove_files(files: PrivateFiles) -> None:
-    """Remove the files, and folders of prefixes that become empty. Raises StorageError."""
+    """Remove the files, and folders of prefixes and embeddings that become empty. Raises StorageError."""
     for path in files.paths:
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
     for folder in {path.parent for path in files.paths}:
-        if folder.parent.name == "prefix":
+        if folder.parent.name in ("prefix", "media"):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 
 
 def conversation_name(key: str) -> str:
-    """Return what a conversation is called in the names of its prefixes; `key` is what a client calls it."""
+    """Return what a conversation is called in the names of its prefixes and embeddings; `key` is what a client calls
+    it."""
     return hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def remove_prefixes(cache_dir: Path, keys: Iterable[str]) -> PrivateFiles:
-    """Remove the saved prefixes of the conversations `keys` of all models, and return what was removed.
+    """Remove the saved prefixes of the conversations `keys` of all models, with the embeddings of their pictures and
+    sounds, and return what was removed.
 
     Those of former versions go with the first: they do not say whose they are. Raises StorageError.
     """
     names = {conversation_name(key) for key in keys}
-    found = _found(cache_dir, ("prefix/*/*",)) if names else ()
+    found = _found(cache_dir, ("prefix/*/*", "media/*/*")) if names else ()
     is_theirs = {path: path.name.partition("-")[2] in {"", *names} and path.suffix != ".tmp" for path in found}
     paths = tuple(path for path in found if is_theirs[path])
     files = PrivateFiles("saved prefixes", paths, sum(map(_n_bytes, paths)))

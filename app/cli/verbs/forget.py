@@ -19,8 +19,9 @@ __all__ = ["forget"]
 def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
     """Delete what was said and all that derives from it, after asking.
 
-    That is chats, drafts, attachments and prompt history, stored responses, saved prefixes, logs and crash reports.
-    Models, settings, presets, prompts and keys stay. Exports and importance matrices are where you wrote them.
+    That is chats, drafts, attachments and prompt history, stored responses, saved prefixes, encoded pictures and
+    sounds, logs and crash reports. Models, settings, presets, prompts and keys stay. Exports and importance matrices
+    are where you wrote them.
     """
     from app.settings.private_files import CHATS, find_private_files, remove_files, users_of
 

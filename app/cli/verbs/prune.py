@@ -29,7 +29,7 @@ __all__ = ["prune"]
     type=BYTE_SIZE,
     default="4GB",
     show_default=True,
-    help="Size of the saved prompt caches to keep, newest first.",
+    help="Size of the saved prompt caches to keep, newest first, with what pictures and sounds were encoded to.",
 )
 @options("assume_yes", "wants_json")
 def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:

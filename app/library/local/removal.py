@@ -119,7 +119,8 @@ class StaleFiles:
 def find_stale_files(
     settings: Settings, max_prefix_bytes: int, is_fetched: Callable[[Path], bool]
 ) -> tuple[StaleFiles, ...]:
-    """Return everything that is stale; of saved conversations, the least recently used beyond `max_prefix_bytes`.
+    """Return everything that is stale; of saved conversations, the least recently used beyond `max_prefix_bytes`: their
+    prefixes, and the embeddings of their pictures and sounds.
 
     `is_fetched` returns whether a file was downloaded by localllm.
     """
@@ -130,7 +131,7 @@ def find_stale_files(
         *_interrupted_checkpoints(settings.data_dir / "checkpoints", is_fetched),
         *_abandoned_models(cache / "run"),
         *_unfinished_files(cache),
-        *_old_prefixes(cache / "prefix", max_prefix_bytes),
+        *_old_conversations(cache, max_prefix_bytes),
     )
 
 
@@ -213,14 +214,14 @@ def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
 
 def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
     """Yield files of the cache that are named after a process that has ended."""
-    for path in sorted((*cache.glob(".*.tmp"), *cache.glob("prefix/*/.*.tmp"))):
+    for path in sorted((*cache.glob(".*.tmp"), *cache.glob("prefix/*/.*.tmp"), *cache.glob("media/*/.*.tmp"))):
         if (writer := writer_of(path)) and not is_process_alive(writer):
             yield StaleFiles("unfinished file", (path,), _n_bytes(path))
 
 
-def _old_prefixes(folder: Path, max_bytes: int) -> Iterator[StaleFiles]:
+def _old_conversations(cache: Path, max_bytes: int) -> Iterator[StaleFiles]:
     n_bytes = 0
-    for path in sorted(folder.glob("*/*"), key=_used, reverse=True):
+    for path in sorted((*cache.glob("prefix/*/*"), *cache.glob("media/*/*")), key=_used, reverse=True):
         n_bytes += 0 if path.suffix == ".tmp" else _n_bytes(path)
         if n_bytes > max_bytes and path.suffix != ".tmp":
             yield StaleFiles("saved conversation", (path,), _n_bytes(path))

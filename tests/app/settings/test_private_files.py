@@ -13,7 +13,13 @@ from app.settings.settings import Settings
 has_modes = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 FILES = (
     *("data/chats.db", "data/chats.db-wal", "data/responses.db", "data/jobs/1.log", "data/presets.toml"),
-    *("cache/prefix/weights/state", "cache/service.log", "cache/crash-1.txt", "cache/imatrix/x.gguf"),
+    *(
+        "cache/prefix/weights/state",
+        "cache/media/weights/picture",
+        "cache/service.log",
+        "cache/crash-1.txt",
+        "cache/imatrix/x.gguf",
+    ),
 )
 
 
@@ -42,6 +48,7 @@ def test_what_was_made_with_wider_rights_is_made_private_and_named(settings: Set
     assert _open_to_others(tmp_path) == []
     assert f"Others could enter {settings.data_dir} (1 made private)." in sentences
     assert "Others could read saved prefixes (1 made private)." in sentences
+    assert "Others could read encoded pictures and sounds (1 made private)." in sentences
     assert keep_private(settings) == []
 
 
@@ -74,6 +81,7 @@ def test_what_derives_from_chats_is_found_by_kind_and_removed(settings: Settings
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"data/keys.json", "data/presets.toml", "cache/imatrix/x.gguf"}
     assert not (settings.cache_dir / "prefix" / "weights").exists()
+    assert not (settings.cache_dir / "media" / "weights").exists()
 
 
 def test_files_are_in_use_while_a_process_says_so(settings: Settings) -> None:

@@ -106,7 +106,7 @@ def test_a_deleted_chat_can_be_restored(data_dir: Path) -> None:
     assert _run("list").stdout.endswith("Soup\n")
 
 
-def test_a_deleted_chat_takes_its_saved_prefixes_along(data_dir: Path) -> None:
+def test_a_deleted_chat_takes_its_saved_prefixes_and_embeddings_along(data_dir: Path) -> None:
     ids = [_keep(data_dir, "Soup"), _keep(data_dir, "Bread")]
     with ChatStore(data_dir) as store:
         names = [conversation_name(store.chats.get(chat_id).prompt_cache_key) for chat_id in ids]
@@ -114,8 +114,12 @@ def test_a_deleted_chat_takes_its_saved_prefixes_along(data_dir: Path) -> None:
     folder.mkdir(parents=True)
     files = [folder / f"{number}-{name}" for number, name in enumerate((*names, "none"))]
     former = folder / "of-no-known-conversation".replace("-", "")
-    for path in (*files, former):
+    pictures = data_dir.with_name("cache") / "media" / "weights"
+    pictures.mkdir(parents=True)
+    embeddings = [pictures / f"{number}-{name}" for number, name in enumerate((*names, "none"))]
+    for path in (*files, former, *embeddings):
         path.touch()
     _run("delete", str(ids[0]))
     assert sorted(folder.iterdir()) == files[1:]
+    assert sorted(pictures.iterdir()) == embeddings[1:]
     _run("restore", str(ids[0]))

@@ -148,7 +148,7 @@ def test_temporary_models_are_stale_after_a_day(library: Settings) -> None:
     assert new.exists()
 
 
-@pytest.mark.parametrize("name", [".tune.json.{}.0.tmp", "prefix/abc/.def.{}.0.tmp"])
+@pytest.mark.parametrize("name", [".tune.json.{}.0.tmp", "prefix/abc/.def.{}.0.tmp", "media/abc/.def.{}.0.tmp"])
 def test_unfinished_files_go_when_their_process_is_gone(library: Settings, name: str) -> None:
     gone = _file(library.cache_dir / name.format(NOBODY))
     _file(library.cache_dir / name.format(os.getpid()))
@@ -156,8 +156,8 @@ def test_unfinished_files_go_when_their_process_is_gone(library: Settings, name:
 
 
 def test_saved_conversations_go_beyond_the_limit_the_least_recently_used_first(library: Settings) -> None:
-    folder = library.cache_dir / "prefix"
-    paths = [_file(folder / f"model{age % 2}" / str(age), 100, age_s=age) for age in (10, 20, 30, 40)]
+    folders = [library.cache_dir / name for name in ("prefix", "media")]
+    paths = [_file(folders[age // 10 % 2] / "model" / str(age), 100, age_s=age) for age in (10, 20, 30, 40)]
     found = find_stale_files(library, 250, _nothing_came)
     assert [leftover.paths for leftover in found] == [(path,) for path in paths[2:]]
     assert find_stale_files(library, 400, _nothing_came) == ()

@@ -1,0 +1,252 @@
+"""The thread that lays out and encodes the pictures and sounds of requests, and what it has ready.
+
+Owns the order of that work, the embeddings in memory and the errors of those that cannot be computed. Requests take
+turns, so that one with many pictures does not delay another with one. A request is an owner here, and so is a call that
+only counts tokens. Independent of the loop, which asks for embeddings and is woken, and of how an encoder works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from app.engine.media.chunks import Embeddings, MediaChunk, MediaEncoder, MediaLayout
+from app.engine.media.media_store import MediaStore
+from app.engine.request import IN_MEMORY, MediaInput
+from quantizer.errors import EngineError, UserError
+
+__all__ = ["MediaQueue", "OnPrepared"]
+
+MAX_MEMORY_BYTES = 256 << 20  # of embeddings that were fetched and may be asked for again
+_MAX_LAYOUTS = 1024
+_NICE = 5  # of the thread, so that answers that run meanwhile keep most of the processor
+
+OnPrepared: TypeAlias = Callable[[tuple[MediaLayout, ...] | UserError], None]
+
+
+@dataclass(slots=True)
+class _Owner:
+    """A request with its pictures and sounds; `chunks` are those of its layouts, with the file of each.
+
+    `turn` grows with each piece of work; the lowest of all is next.
+    """
+
+    media: tuple[MediaInput, ...]
+    conversation: str
+    on_prepared: OnPrepared
+    turn: int
+    layouts: list[MediaLayout] = field(default_factory=list)
+    chunks: dict[str, tuple[MediaChunk, MediaInput]] = field(default_factory=dict)
+    is_prepared: bool = False
+
+
+class MediaQueue:
+    """Pictures and sounds of all requests: a `MediaEmbeddings` for the loop.
+
+    One thread makes all calls but `close`; callbacks come from the queue's own thread. `wake` is called when embeddings
+    are there, or cannot be. The queue owns `encoder`, and calls it from its thread only.
+    """
+
+    def __init__(
+        self,
+        encoder: MediaEncoder,
+        store: MediaStore,
+        wake: Callable[[], None],
+        max_memory_bytes: int = MAX_MEMORY_BYTES,
+    ) -> None:
+        self._encoder, self._store, self._wake = encoder, store, wake
+        self._max_memory_bytes = max_memory_bytes
+        self._changed = threading.Condition()  # guards all below
+        self._owners: dict[str, _Owner] = {}
+        self._n_turns = 0
+        self._wanted: set[str] = set()
+        self._ready: OrderedDict[str, Embeddings] = OrderedDict()  # the least recently used first
+        self._unfetched: set[str] = set()
+        self._failed: dict[str, UserError] = {}
+        self._layouts: OrderedDict[str, MediaLayout] = OrderedDict()
+        self._fault: BaseException | None = None
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="media-encoder", daemon=True)
+        self._thread.start()
+
+    def prepare(self, owner: str, media: Sequence[MediaInput], conversation: str, on_prepared: OnPrepared) -> None:
+        """Lay out `media` and call `on_prepared` with a layout of each, or with the error of the first that fails.
+
+        `end` must be called for the owner, who then gets no more calls.
+        """
+        with self._changed:
+            self._raise_fault()
+            assert owner not in self._owners, "an owner prepares once"
+            self._n_turns += 1
+            self._owners[owner] = _Owner(tuple(media), conversation, on_prepared, self._n_turns)
+            self._changed.notify()
+
+    def get(self, chunk: MediaChunk) -> Embeddings | None:
+        with self._changed:
+            self._raise_fault()
+            if error := self._failed.get(chunk.content_id):
+                raise error
+            if (embeddings := self._ready.get(chunk.content_id)) is not None:
+                self._ready.move_to_end(chunk.content_id)
+                self._unfetched.discard(chunk.content_id)
+                return embeddings
+            assert any(chunk.content_id in owner.chunks for owner in self._owners.values()), "its request is here"
+            self._wanted.add(chunk.content_id)
+            self._changed.notify()
+            return None
+
+    def end(self, owner: str) -> None:
+        """Drop the work of an owner that finished or was aborted; of one that is not known, nothing."""
+        with self._changed:
+            if self._owners.pop(owner, None) is None:
+                return
+            others = {content_id for each in self._owners.values() for content_id in each.chunks}
+            self._wanted &= others
+            self._unfetched &= others
+            self._failed = {content_id: error for content_id, error in self._failed.items() if content_id in others}
+            self._shrink()
+
+    def forget(self, conversations: Collection[str]) -> None:
+        """Remove what was saved of `conversations`, and what is in memory of anyone; nothing of them is saved later."""
+        with self._changed:
+            for owner in self._owners.values():
+                if owner.conversation in conversations:
+                    owner.conversation = IN_MEMORY
+            for content_id in [each for each in self._ready if each not in self._unfetched]:
+                del self._ready[content_id]
+            self._layouts.clear()
+        self._store.forget(conversations)
+
+    def close(self) -> None:
+        """End the thread after its present piece of work, and close the encoder."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+        self._encoder.close()
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
+    def _shrink(self) -> None:
+        n_bytes = sum(embeddings.nbytes for embeddings in self._ready.values())
+        for content_id in list(self._ready):
+            if n_bytes <= self._max_memory_bytes:
+                return
+            if content_id not in self._unfetched:
+                n_bytes -= self._ready.pop(content_id).nbytes
+
+    # The queue's thread
+
+    def _run(self) -> None:
+        _lower_priority()
+        try:
+            while (work := self._next_work()) is not None:
+                work()
+        except BaseException as fault:
+            with self._changed:
+                self._fault = fault
+            self._wake()
+
+    def _next_work(self) -> Callable[[], None] | None:
+        """Wait for the next piece of work and return it, None at the end."""
+        with self._changed:
+            while not self._is_closing:
+                for name, owner in sorted(self._owners.items(), key=lambda item: item[1].turn):
+                    if (work := self._work_of(name, owner)) is not None:
+                        self._n_turns += 1
+                        owner.turn = self._n_turns
+                        return work
+                self._changed.wait()
+        return None
+
+    def _work_of(self, name: str, owner: _Owner) -> Callable[[], None] | None:
+        if not owner.is_prepared:
+            return lambda: self._lay_out(name, owner)
+        for content_id, (chunk, media) in owner.chunks.items():
+            if content_id in self._wanted:
+                self._wanted.discard(content_id)
+                return lambda: self._encode(owner, chunk, media)
+        return None
+
+    def _lay_out(self, name: str, owner: _Owner) -> None:
+        """Lay out the next picture or sound of an owner; with the last one it is prepared."""
+        result: tuple[MediaLayout, ...] | UserError
+        try:
+            if len(owner.layouts) < len(owner.media):
+                media = owner.media[len(owner.layouts)]
+                owner.layouts.append(self._layout(media, owner))
+            result = tuple(owner.layouts)
+        except UserError as error:
+            result = error
+        if isinstance(result, tuple) and len(result) < len(owner.media):
+            return
+        chunks = {} if isinstance(result, UserError) else _chunks(owner.media, result)
+        with self._changed:
+            owner.chunks, owner.is_prepared = chunks, True
+            is_here = self._owners.get(name) is owner
+        if is_here:
+            owner.on_prepared(result)
+
+    def _layout(self, media: MediaInput, owner: _Owner) -> MediaLayout:
+        key = hashlib.sha256(media.data).hexdigest()
+        with self._changed:
+            layout = self._layouts.get(key)
+        if layout is None and (layout := self._store.layout(key)) is None:
+            layout = self._encoder.layout(media)
+            self._store.save_layout(key, layout, owner.conversation)
+        with self._changed:
+            self._layouts[key] = layout
+            self._layouts.move_to_end(key)
+            if len(self._layouts) > _MAX_LAYOUTS:
+                self._layouts.popitem(last=False)
+        return layout
+
+    def _encode(self, owner: _Owner, chunk: MediaChunk, media: MediaInput) -> None:
+        embeddings, is_new, error = self._store.embeddings(chunk.content_id), False, None
+        if embeddings is None or embeddings.shape[0] != chunk.n_tokens:
+            try:
+                embeddings, is_new = self._encoded(chunk, media), True
+            except UserError as failure:
+                error = failure
+        with self._changed:
+            is_asked_for = any(chunk.content_id in each.chunks for each in self._owners.values())
+            if error is not None and is_asked_for:
+                self._failed[chunk.content_id] = error
+            elif embeddings is not None:
+                self._ready[chunk.content_id] = embeddings
+                self._unfetched |= {chunk.content_id} if is_asked_for else set()
+                self._shrink()
+        self._wake()
+        if is_new and embeddings is not None:
+            self._store.save_embeddings(chunk.content_id, embeddings, owner.conversation)
+
+    def _encoded(self, chunk: MediaChunk, media: MediaInput) -> Embeddings:
+        """Encode a chunk; its file is decoded again if its content is no longer at hand."""
+        try:
+            return self._encoder.encode(chunk)
+        except KeyError:
+            self._encoder.layout(media)
+        try:
+            return self._encoder.encode(chunk)
+        except KeyError as error:  # a saved layout that no longer is this projector's
+            raise EngineError("A picture or sound has another layout than before.", "Send it again.") from error
+
+
+def _chunks(media: Sequence[MediaInput], layouts: Sequence[MediaLayout]) -> dict[str, tuple[MediaChunk, MediaInput]]:
+    """Return the chunks of layouts by their content, each with its file."""
+    pairs = ((part, file) for file, layout in zip(media, layouts, strict=True) for part in layout.parts)
+    return {part.content_id: (part, file) for part, file in pairs if isinstance(part, MediaChunk)}
+
+
+def _lower_priority() -> None:
+    """Give the calling thread, and those that it starts, less of the processor. Linux has priorities of threads."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -1,0 +1,136 @@
+"""The store of layouts and embeddings on disk, so that no picture or sound is encoded twice, across restarts too.
+
+Owns the files under `<cache>/media/<fingerprint of model and projector>`; the least recently used are removed first.
+Privacy is as for saved prefixes: a file's name ends with the conversation whose request made it, so that it can be
+removed with it and without reading it, and what may be in memory only never reaches the disk. Several processes may
+share a folder: a file that another removed is a miss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+from app.engine.media.chunks import Embeddings, MediaLayout
+from app.engine.media.media_file import read_embeddings, read_layout, write_embeddings, write_layout
+from app.engine.request import IN_MEMORY
+from quantizer.files import writer_of
+from quantizer.process import is_process_alive
+
+__all__ = ["MAX_DISK_BYTES", "MediaStore"]
+
+MAX_DISK_BYTES = 1 << 30
+_NO_CONVERSATION = "none"
+
+Content = TypeVar("Content")
+
+
+class MediaStore:
+    """Saved layouts and embeddings of one model and projector; with `max_disk_bytes` of 0 it saves none."""
+
+    def __init__(self, folder: Path, max_disk_bytes: int = MAX_DISK_BYTES) -> None:
+        self._folder = folder
+        self._max_disk_bytes = max_disk_bytes
+        self._lock = threading.Lock()
+        self._files: dict[str, tuple[str, int]] = {}  # by key: file name and bytes, the least recently used first
+        for path in sorted(folder.iterdir(), key=_used) if folder.is_dir() else ():
+            self._find(path)
+
+    def layout(self, key: str) -> MediaLayout | None:
+        """Return the layout saved under `key`, None without one."""
+        return self._read(_layout_key(key), lambda path: read_layout(path, key))
+
+    def embeddings(self, content_id: str) -> Embeddings | None:
+        """Return the saved embeddings with this content, None without any."""
+        return self._read(_embeddings_key(content_id), lambda path: read_embeddings(path, content_id))
+
+    def save_layout(self, key: str, layout: MediaLayout, conversation: str) -> None:
+        """Save a layout of `conversation`, unless it may be in memory only."""
+        most = self._max_disk_bytes
+        self._write(_layout_key(key), conversation, lambda path: write_layout(path, key, layout, most))
+
+    def save_embeddings(self, content_id: str, embeddings: Embeddings, conversation: str) -> None:
+        """Save the embeddings of a chunk, as `save_layout` does."""
+        most = self._max_disk_bytes
+        key = _embeddings_key(content_id)
+        self._write(key, conversation, lambda path: write_embeddings(path, content_id, embeddings, most))
+
+    def forget(self, conversations: Collection[str]) -> None:
+        """Remove every file of `conversations`."""
+        with self._lock:
+            for key, (name, _) in list(self._files.items()):
+                if _conversation_of(name) in conversations:
+                    self._remove(key)
+
+    def _find(self, path: Path) -> None:
+        """Take a file that is there at the start; remove an abandoned one, and any where none may stay."""
+        key, _, conversation = path.name.partition("-")
+        writer = writer_of(path)
+        if conversation and not writer and self._max_disk_bytes:
+            with contextlib.suppress(OSError):  # another process removed it
+                self._files[key] = (path.name, path.stat().st_size)
+        elif not (writer and is_process_alive(writer)):
+            path.unlink(missing_ok=True)
+
+    def _read(self, key: str, read: Callable[[Path], Content | None]) -> Content | None:
+        with self._lock:
+            name, _ = self._files.get(key, ("", 0))
+        if not name:
+            return None
+        content = read(self._folder / name)
+        with self._lock:
+            if self._files.get(key, ("",))[0] != name:
+                return None  # forgotten while it was read
+            if content is None:
+                self._remove(key)
+                return None
+            self._files[key] = self._files.pop(key)  # now the most recently used
+        with contextlib.suppress(OSError):
+            os.utime(self._folder / name)
+        return content
+
+    def _write(self, key: str, conversation: str, write: Callable[[Path], int]) -> None:
+        if not self._max_disk_bytes or conversation == IN_MEMORY:
+            return
+        name = f"{key}-{conversation or _NO_CONVERSATION}"
+        n_bytes = write(self._folder / name)
+        with self._lock:
+            if self._files.get(key, (name,))[0] != name:
+                self._remove(key)
+            self._files.pop(key, None)
+            if n_bytes:
+                self._files[key] = (name, n_bytes)
+            n_used = sum(size for _, size in self._files.values())
+            while n_used > self._max_disk_bytes:
+                oldest = next(iter(self._files))
+                n_used -= self._files[oldest][1]
+                self._remove(oldest)
+
+    def _remove(self, key: str) -> None:
+        name, _ = self._files.pop(key)
+        with contextlib.suppress(OSError):  # it is removed with the next start
+            (self._folder / name).unlink(missing_ok=True)
+
+
+def _layout_key(key: str) -> str:
+    return hashlib.blake2b(b"layout/" + key.encode(), digest_size=16).hexdigest()
+
+
+def _embeddings_key(content_id: str) -> str:
+    return hashlib.blake2b(b"embeddings/" + content_id.encode(), digest_size=16).hexdigest()
+
+
+def _conversation_of(name: str) -> str:
+    return name.partition("-")[2]
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another process removed it
+        return 0.0
