@@ -64,6 +64,7 @@ _OURS = (
         "loads.*",
         "bandwidth.*",
         "devices.*",
+        "projectors.*",
         "runs.*",
         f"{_IN_USE}*",
         ".*.tmp",

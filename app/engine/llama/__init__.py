@@ -13,7 +13,7 @@ from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecord
 from app.engine.llama.head_backend import HeadBackend
 from app.engine.llama.head_context import AutoregressiveContext, BlockContext, HeadContext, MtpContext
 from app.engine.llama.media import LlamaProjector, ProjectorOptions
-from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes
+from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes, vocabulary_alone
 from app.engine.llama.native import EvalObserver, native_log
 
 __all__ = [
@@ -36,4 +36,5 @@ __all__ = [
     "dry_compute_bytes",
     "ggml_gpus",
     "native_log",
+    "vocabulary_alone",
 ]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.llama.devices import gpu_address
 from app.engine.llama.native import lib, load_error, mtmd, native_log
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.media.decoded import MediaDecoder, Picture
@@ -36,7 +37,7 @@ _REMEDY = "See `localllm show`, or name another projector with --projector."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorOptions:
-    """How a projector runs: `n_threads` on the processor, or on the first GPU.
+    """How a projector runs: on the GPU that ggml calls `device`, or with `n_threads` on the processor.
 
     A picture becomes at most `max_tokens`, and a chunk that is computed as a whole at most `max_whole_tokens`.
     `limits_tokens` makes libmtmd scale pictures down to that, for projectors that let it choose. `key` identifies the
@@ -48,11 +49,14 @@ class ProjectorOptions:
     max_tokens: int
     max_whole_tokens: int
     limits_tokens: bool = False
-    uses_gpu: bool = False
+    device: str = ""
 
 
 class LlamaProjector:
-    """A loaded projector; close it before its model, whose pointer it gets. One thread makes all calls but `close`."""
+    """A loaded projector; close it before its model, whose pointer it gets. It owns its decoder.
+
+    One thread makes all calls but `close`.
+    """
 
     def __init__(self, path: Path, model: int, options: ProjectorOptions, decoder: MediaDecoder) -> None:
         """Load the validated projector at `path`.
@@ -61,15 +65,19 @@ class LlamaProjector:
         """
         log = native_log()
         params = mtmd().mtmd_context_params_default()
-        params.use_gpu = options.uses_gpu
+        params.use_gpu = bool(options.device)
+        if options.device:
+            params.device = gpu_address(options.device)
         params.print_timings = False
         params.n_threads = options.n_threads
         if options.limits_tokens:
             params.image_max_tokens = options.max_whole_tokens
         self._options, self._decoder = options, decoder
         self._owned = ExitStack()
+        self._owned.callback(decoder.close)
         self._projector = mtmd().mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._projector:
+            self.close()
             raise load_error(f"llama.cpp cannot load the projector {path.name}", log.last_lines(), _REMEDY)
         self._owned.callback(mtmd().mtmd_free, self._projector)
         self._n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))

@@ -1,4 +1,5 @@
-"""Loaded weights, and the contexts created over them; and the dry run, which loads a model without its weights.
+"""Loaded weights, and the contexts created over them; the dry run, which loads a model without its weights; and
+vocabularies alone.
 
 Owns loading, the native arrays of a placement and the parameters of contexts. Independent of what is computed and of
 how sizes and placements are chosen.
@@ -8,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,7 +43,7 @@ from offload.placement.load_parameters import LoadMode, LoadParameters
 from quantizer.errors import EngineError
 from quantizer.gguf.header import Header
 
-__all__ = ["LlamaModel", "LoadedHead", "PlacementParams", "dry_compute_bytes", "dry_context_params"]
+__all__ = ["LlamaModel", "LoadedHead", "PlacementParams", "dry_compute_bytes", "dry_context_params", "vocabulary_alone"]
 
 N_BATCH = 512
 _SHORTEST = 64  # tokens of a context that shows the model's weights
@@ -278,6 +279,25 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         # values are transposed without fused attention
         layout=f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}",
     )
+
+
+@contextmanager
+def vocabulary_alone(path: Path) -> Iterator[int]:
+    """Load only the vocabulary of the validated model at `path`, and yield the pointer to that model.
+
+    Raises EngineError with llama.cpp's message.
+    """
+    log = native_log()
+    lib.llama_backend_init()
+    params = lib.llama_model_default_params()
+    params.vocab_only = True
+    model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise load_error(f"llama.cpp cannot load {path.name}", log.last_lines(), "See `localllm show`.")
+    try:
+        yield model
+    finally:
+        lib.llama_model_free(model)
 
 
 def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters) -> dict[str, int]:

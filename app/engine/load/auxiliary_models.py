@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.engine.load.head_file import find_head, is_head, read_head
+from app.engine.load.projector_file import validate_projector
 from app.engine.protocol.messages import EngineConfig
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from offload.plan import PlacementPlan
-from quantizer.errors import ModelFileError
-from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.sidecars import PROJECTOR_MARK
@@ -42,7 +42,7 @@ def read_auxiliary_models(
     return AuxiliaryModels(
         draft=_draft(Path(draft_path), header) if draft_path else None,
         adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
-        projector=_projector(projector) if projector else None,
+        projector=_projector(projector, header) if projector else None,
         has_mtp_layer=not layer_caches_of(header).n_window and mtp_layer_bytes(header) is not None,
     )
 
@@ -74,11 +74,8 @@ def _draft(path: Path, model: Header) -> PlannedDraft:
     return PlannedDraft(path.name, header, tensors_of(header))
 
 
-def _projector(path: Path) -> PlannedProjector:
-    header = read_header(path)
-    if header.architecture != "clip" and header.text("general.type") != PROJECTOR_MARK:  # their general.type too
-        raise ModelFileError(f"{path.name} is not a projector.", "Name the mmproj GGUF that belongs to the model.")
-    return PlannedProjector(path.name, sum(tensor.n_bytes for tensor in header.tensors))
+def _projector(path: Path, model: Header) -> PlannedProjector:
+    return PlannedProjector(path.name, validate_projector(path, model).n_bytes)
 
 
 _NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")

@@ -29,6 +29,13 @@ from app.engine.load.auxiliary_models import (
 from app.engine.load.head_file import is_head, read_head
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
+from app.engine.load.media_loading import (
+    LoadedProjector,
+    NewMediaQueue,
+    find_projector,
+    load_projector,
+    media_queue_of,
+)
 from app.engine.load.planner import LoadAttempt, LoadDevices, LoadPlanner, load_within_memory
 from app.engine.load.run_history import RunHistory
 from app.engine.load.self_test import NOTICE, run_self_test
@@ -59,6 +66,7 @@ from offload.placement.search import ALL_ON_HOST
 from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.control_vector import read_control_vector
 from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.projector_header import ProjectorHeader
 
 __all__ = ["LoadListener", "LoadedEngine", "load_draft_model", "load_model", "make_head_source"]
 
@@ -79,7 +87,8 @@ class LoadedEngine:
     """A backend with its step cost, its draft sources and its stores.
 
     `settings` are what it runs with, and why. `owned` frees all of it. `record_use` and `record_speed` store what the
-    next load uses. Whoever makes an embedder closes it.
+    next load uses. Whoever makes an embedder closes it, and so whoever makes the queue of pictures and sounds, which a
+    model with a projector has.
     """
 
     backend: Backend
@@ -91,6 +100,7 @@ class LoadedEngine:
     draft_sources: tuple[DraftSource, ...] = ()
     settings: tuple[LoadedSetting, ...] = ()
     record_speed: Callable[[SpeedSample], None] = lambda _sample: None
+    new_media_queue: NewMediaQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,7 @@ class _NativeModel:
     setting: RuntimeSettings
     usage: Mapping[str, DeviceUsage]
     owned: ExitStack
+    projector: LoadedProjector | None
 
 
 def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: LoadListener) -> LoadedEngine:
@@ -148,9 +159,10 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
     head = _head_file(auxiliary.draft, header)
+    projector = find_projector(config.projector_path, header, cache_dir)
     with_mtp = head is None and mtp_layer_bytes(header) is not None
     place = partial(devices.parameters, setting=attempt.setting)
-    load = partial(_open, header, listener, with_mtp=with_mtp, head=head, place=place)
+    load = partial(_open, header, listener, with_mtp=with_mtp, head=head, place=place, projector=projector)
     native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
     with native.owned as owned:
         devices.check_load(attempt, native.usage, key)
@@ -164,6 +176,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             partial(tuned.record_use, tuned_as),
             draft_sources=draft_sources,
             settings=describe_settings(choice, native.setting, requested, native.backend.facts),
+            new_media_queue=media_queue_of(native.projector, key, cache_dir, saves=config.saves_prefixes),
             owned=owned.pop_all(),
         )
         if config.lora or draft_sources:  # they take time of each step
@@ -185,8 +198,12 @@ def _plan_load(
 
     A head that was found, not chosen, is left out with a notice where only the model alone fits.
     """
-    adapters = [Path(file) for file, _ in config.lora]
-    auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
+    auxiliary = read_auxiliary_models(
+        header,
+        draft_path=config.draft_path,
+        adapters=[Path(file) for file, _ in config.lora],
+        projector=Path(config.projector_path) if config.projector_path else None,
+    )
     planner = devices.planner(header.path, header, key, auxiliary)
     attempt = planner.attempt(config, setting)
     if has_found_head and attempt.plan.assessment.verdict.rank:  # without it no plan is better than the best
@@ -206,6 +223,7 @@ def _open(
     with_mtp: bool,
     head: _HeadFile | None,
     place: Place,
+    projector: ProjectorHeader | None,
 ) -> _NativeModel:
     """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small.
 
@@ -232,8 +250,12 @@ def _open(
         log.take_buffers()  # of the context that found the weights
         backend = model.context(attempt.config, setting, head=loaded_head)
         owned.callback(backend.close)
+        loaded_projector = None
+        if projector is not None:
+            devices = attempt.parameters.devices
+            loaded_projector = load_projector(projector, model, backend, setting, devices, owned)
         usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
-        return _NativeModel(model, backend, setting, usage, owned.pop_all())
+        return _NativeModel(model, backend, setting, usage, owned.pop_all(), loaded_projector)
 
 
 @dataclass(frozen=True, slots=True)

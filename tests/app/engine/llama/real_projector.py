@@ -51,10 +51,8 @@ def main() -> None:
     with ExitStack() as owned:
         model = LlamaModel(model_path, ON_HOST, False, lambda _fraction: True)
         owned.callback(model.close)
-        decoder = DecoderProcess()
-        owned.callback(decoder.close)
         try:
-            projector = model.projector(projector_path, options, decoder)
+            projector = model.projector(projector_path, options, DecoderProcess())
         except UserError as error:
             print(json.dumps({"error": type(error).__name__, "message": str(error)}))
             return

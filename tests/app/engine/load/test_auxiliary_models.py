@@ -4,7 +4,6 @@ from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
 
-import gguf
 import pytest
 
 from app.engine.load.auxiliary_models import find_projectors, left_out_notice, read_auxiliary_models
@@ -18,15 +17,7 @@ from quantizer.errors import ModelFileError
 from quantizer.gguf.validation import validate_gguf
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_heads import predicting_model
-
-
-def projector(path: Path, architecture: str = "clip") -> Path:
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+from tests.quantizer.gguf_projectors import tiny_projector
 
 
 def test_a_model_alone_has_no_auxiliary_models(tiny_model: Path) -> None:
@@ -52,7 +43,7 @@ def test_an_mtp_layer_counts_if_it_can_draft(tmp_path: Path, architecture: str, 
 
 def test_only_a_projector_is_one(tmp_path: Path, tiny_model: Path) -> None:
     header = validate_gguf(tiny_model)
-    found = read_auxiliary_models(header, projector=projector(tmp_path / "mmproj-F16.gguf")).projector
+    found = read_auxiliary_models(header, projector=tiny_projector(tmp_path / "mmproj-F16.gguf")).projector
     assert found is not None
     assert found.name == "mmproj-F16.gguf"
     with pytest.raises(ModelFileError, match="is not a projector"):
@@ -60,7 +51,7 @@ def test_only_a_projector_is_one(tmp_path: Path, tiny_model: Path) -> None:
 
 
 def test_projectors_are_found_beside_a_model_by_their_names(tmp_path: Path) -> None:
-    beside = projector(tmp_path / "mmproj-model-f16.gguf")
+    beside = tiny_projector(tmp_path / "mmproj-model-f16.gguf")
     assert find_projectors(tmp_path / "model.gguf") == (beside,)
 
 
