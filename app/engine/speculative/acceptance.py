@@ -36,6 +36,7 @@ _NEGLIGIBLE_CHANCE = 0.02  # that all draft tokens so far are accepted
 _DECAY = 0.97  # of the weight of earlier drafts with each new one
 _PRIOR_WEIGHT = 4.0
 _INITIAL_RATE = 0.8  # mean rate before any token was verified: high, so that every source is tried
+_USE_DECAY = 0.95  # of the weight of earlier drafts, verified or not
 
 ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of each token if those before it were accepted
 LENGTHS = (1, 2, 3, 4, 7, 11, 15, 31)
@@ -89,28 +90,47 @@ NO_ESTIMATE = DraftEstimate((), 0.0)
 
 
 class Acceptance:
-    """The acceptance rate of draft tokens by level of evidence; older ones count less."""
+    """The acceptance rate of draft tokens by level of evidence, and what drafts cost that were not verified; older ones
+    count less."""
 
     def __init__(self, evidence: Evidence = MATCH_LENGTH) -> None:
         self._evidence = evidence
         self._accepted = [rate * _PRIOR_WEIGHT for rate in evidence.prior_rates]
         self._verified = [_PRIOR_WEIGHT] * len(evidence.prior_rates)
         self._n_accepted, self._n_verified = _INITIAL_RATE * _PRIOR_WEIGHT, _PRIOR_WEIGHT
+        self._wasted_cost, self._n_used = 0.0, _PRIOR_WEIGHT
 
-    def observe(self, draft: Draft, n_drafted: int, n_accepted: int) -> None:
-        """Count `n_accepted` of `n_drafted` tokens as accepted; those after a rejected one were not verified."""
+    def observe(self, draft: Draft, n_drafted: int, n_accepted: int, *, is_probe: bool = False) -> None:
+        """Count `n_accepted` of `n_drafted` tokens as accepted; those after a rejected one were not verified.
+
+        A probe, which was only compared with the sample, tells of its level: the mean is that of drafts that paid.
+        """
         n_verified = min(n_accepted + 1, n_drafted)
         for index, level in enumerate(islice(self._evidence.levels(draft), n_verified)):
             is_accepted = index < n_accepted
             self._accepted[level] = self._accepted[level] * _DECAY + is_accepted
             self._verified[level] = self._verified[level] * _DECAY + 1
-            self._n_accepted = self._n_accepted * _DECAY + is_accepted
-            self._n_verified = self._n_verified * _DECAY + 1
+            if not is_probe:
+                self._n_accepted = self._n_accepted * _DECAY + is_accepted
+                self._n_verified = self._n_verified * _DECAY + 1
+
+    def observe_use(self, cost: float, *, is_verified: bool) -> None:
+        """Count a draft that was made at `cost`, in units of a step of one token, and then verified or not."""
+        self._wasted_cost = self._wasted_cost * _USE_DECAY + (0.0 if is_verified else cost)
+        self._n_used = self._n_used * _USE_DECAY + is_verified
 
     @property
     def mean_rate(self) -> float:
         """The share of verified tokens that were accepted, at any level; optimistic before any was verified."""
         return self._n_accepted / self._n_verified
+
+    @property
+    def wasted_cost(self) -> float:
+        """The cost of drafts in vain for each that was verified, in units of a step of one token.
+
+        A source that drafts at every step, of which a share is verified, pays where the verified drafts pay for this.
+        """
+        return self._wasted_cost / self._n_used
 
     def upper_bound(self, n_matched: int, n_tokens: int) -> DraftEstimate:
         """Return the estimate for `n_tokens` after a match that always continued in the same way."""
@@ -132,6 +152,7 @@ class Acceptance:
         twin = Acceptance(self._evidence)
         twin._accepted, twin._verified = list(self._accepted), list(self._verified)
         twin._n_accepted, twin._n_verified = self._n_accepted, self._n_verified
+        twin._wasted_cost, twin._n_used = self._wasted_cost, self._n_used
         return twin
 
 

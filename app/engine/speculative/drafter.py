@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
@@ -26,12 +27,24 @@ UNLIMITED = Truncation()
 
 @dataclass(slots=True)
 class _Candidate:
-    """The best draft of an answer so far: with it the step gives `gain` times as many tokens a second as without."""
+    """The best draft of an answer so far: with it the step gives `gain` times as many tokens a second as without.
+
+    `cost` is that of making it, in units of a step of one token; 0 if it was asked for as a probe.
+    """
 
     sequence: Sequence
     n_max: int
     draft: Draft = NO_DRAFT
     gain: float = 1.0
+    cost: float = 0.0
+
+
+class _Asked(NamedTuple):
+    """How many tokens a source is asked for, and what they cost, as in its estimate; 0 for a probe."""
+
+    n_tokens: int
+    draft_cost: float = 0.0
+    pass_cost: float = 0.0
 
 
 class Drafter:
@@ -53,6 +66,7 @@ class Drafter:
         self._others = CrossRequestLookup()
         self._sources: tuple[DraftSource, ...] = (PromptLookup(), EditLookup(), self._others, *more_sources)
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
+        self._assigned: dict[Sequence, _Candidate] = {}  # whose drafts are not verified yet
         self._n_plain = 1  # tokens of the planned step without drafts
         self._n_step = 1  # and with the drafts chosen so far
         self._n_answers = 1  # in that step
@@ -69,6 +83,8 @@ class Drafter:
     def assign(self, running: Many[Sequence], budget: StepBudget) -> None:
         """Give each running answer the draft that pays, with the drafts of the others counted in the step."""
         self.is_draft_worthwhile = False
+        for candidate in self._assigned.values():  # no place in the step, or none was computed
+            self._count_use(candidate, is_verified=False)
         decoding = [sequence for sequence in running if sequence.is_decoding]
         self._n_step = self._n_plain = sum(min(sequence.n_pending, budget.n_prefill_tokens) for sequence in running)
         self._n_answers = len(decoding)
@@ -84,11 +100,12 @@ class Drafter:
                 candidates.append(_Candidate(sequence, n_max))
         for source in self._sources:
             self._propose(source, candidates)
+        self._assigned = {candidate.sequence: candidate for candidate in candidates if candidate.draft.tokens}
 
     def observe_sample(self, sequence: Sequence, token: int) -> None:
         """Count the probes, which are not verified, as accepted if they equal the sampled `token`."""
         for probe in sequence.probes:
-            self._count(sequence, probe, 1, int(probe.tokens[0] == token))
+            self._count(sequence, probe, 1, int(probe.tokens[0] == token), is_probe=True)
         sequence.probes = ()
 
     def record_outcome(self, sequence: Sequence, n_verified: int, n_accepted: int) -> None:
@@ -98,6 +115,7 @@ class Drafter:
         n_repeated = sequence.n_repeated
         sequence.saved_s += self._cost.saved_s(self._n_plain, self._n_answers, n_verified, n_accepted, n_repeated)
         self._count(sequence, sequence.draft, n_verified, n_accepted)
+        self._count_use(self._assigned.pop(sequence), is_verified=True)
         sequence.draft = NO_DRAFT
 
     def release(self, sequence: Sequence) -> None:
@@ -112,43 +130,49 @@ class Drafter:
 
     def _propose(self, source: DraftSource, candidates: Many[_Candidate]) -> None:
         """Let `source` draft for the candidates that it may improve."""
-        requested = [(item, n) for item in candidates if (n := self._n_requested(source, item))]
+        requested = [(item, asked) for item in candidates if (asked := self._request(source, item)).n_tokens]
         if not requested:
             return
         started_s = self._clock()
-        drafts = source.propose([DraftRequest(candidate.sequence, n) for candidate, n in requested])
+        drafts = source.propose([DraftRequest(candidate.sequence, asked.n_tokens) for candidate, asked in requested])
         spent_s = (self._clock() - started_s) / len(requested)
-        for (candidate, _), draft in zip(requested, drafts, strict=True):
+        for (candidate, asked), draft in zip(requested, drafts, strict=True):
             candidate.sequence.saved_s -= spent_s
             if draft.tokens:
-                self._consider(candidate, draft)
+                self._consider(candidate, draft, asked.pass_cost + asked.draft_cost * len(draft.tokens))
 
-    def _n_requested(self, source: DraftSource, candidate: _Candidate) -> int:
-        """Return how many tokens to request: those that may pay, or a probe."""
-        n_answers = self._n_answers
-        estimate = source.estimate(candidate.sequence, candidate.n_max, n_answers)
+    def _request(self, source: DraftSource, candidate: _Candidate) -> _Asked:
+        """Return what to request: tokens that may pay, or a probe."""
+        n_answers, sequence = self._n_answers, candidate.sequence
+        estimate = source.estimate(sequence, candidate.n_max, n_answers)
         n_step = self._n_step - len(candidate.draft.tokens)
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers):
-            return source.n_probe_tokens(candidate.sequence)
-        rejection = self._rejection(candidate.sequence, n_step)
+            return _Asked(source.n_probe_tokens(sequence))
+        rejection = self._rejection(sequence, n_step)
         draft_cost, pass_cost = estimate.draft_cost, estimate.pass_cost
-        best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, draft_cost, rejection, pass_cost)
+        with_waste = pass_cost + sequence.acceptance[source.name].wasted_cost
+        best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, draft_cost, rejection, with_waste)
         # what is looked up may match better after the next token; the rate of what is computed changes slowly
         self.is_draft_worthwhile |= best.n_tokens > 0 or not draft_cost + pass_cost
-        return best.n_tokens if best.gain > candidate.gain else source.n_probe_tokens(candidate.sequence)
+        if best.gain > candidate.gain:
+            return _Asked(best.n_tokens, draft_cost, pass_cost)
+        return _Asked(source.n_probe_tokens(sequence))
 
-    def _consider(self, candidate: _Candidate, draft: Draft) -> None:
+    def _consider(self, candidate: _Candidate, draft: Draft, cost: float) -> None:
         """Use as much of `draft` as pays if it beats the candidate; of the draft that is not used, keep a probe."""
         n_step = self._n_step - len(candidate.draft.tokens)
         sequence = candidate.sequence
         chances, rejection = sequence.acceptance[draft.source].chances(draft), self._rejection(sequence, n_step)
         best = best_draft_length(chances, self._cost, n_step, self._n_answers, rejection=rejection)
+        unused = _Candidate(sequence, candidate.n_max, draft, cost=cost)
         if best.gain > candidate.gain:
             self._n_step = n_step + best.n_tokens
-            sequence.draft = draft.truncated(best.n_tokens)
-            candidate.draft, candidate.gain, draft = sequence.draft, best.gain, candidate.draft
-        if draft.tokens:
-            sequence.probes += (draft.truncated(1),)
+            unused.draft, unused.cost = candidate.draft, candidate.cost
+            candidate.draft = sequence.draft = draft.truncated(best.n_tokens)
+            candidate.gain, candidate.cost = best.gain, cost
+        if unused.draft.tokens:
+            sequence.probes += (unused.draft.truncated(1),)
+            self._count_use(unused, is_verified=False)
 
     def _rejection(self, sequence: Sequence, n_step: int) -> Rejection:
         """Return what a rejection would cost in a step of `n_step` tokens without a draft of `sequence`."""
@@ -157,6 +181,15 @@ class Drafter:
         n_free = self._truncation.n_rollback if n_step == sequence.n_pending else 0
         return Rejection(n_free, sequence.n_pending, is_split=True)
 
-    def _count(self, sequence: Sequence, draft: Draft, n_drafted: int, n_accepted: int) -> None:
+    def _count(
+        self, sequence: Sequence, draft: Draft, n_drafted: int, n_accepted: int, *, is_probe: bool = False
+    ) -> None:
         for acceptance in (sequence.acceptance[draft.source], self._acceptance[draft.source]):
-            acceptance.observe(draft, n_drafted, n_accepted)
+            acceptance.observe(draft, n_drafted, n_accepted, is_probe=is_probe)
+
+    def _count_use(self, candidate: _Candidate, *, is_verified: bool) -> None:
+        """Count what the draft of `candidate` cost against its source, or that it was worth making."""
+        source = candidate.draft.source
+        if is_verified or candidate.cost:
+            for acceptance in (candidate.sequence.acceptance[source], self._acceptance[source]):
+                acceptance.observe_use(candidate.cost, is_verified=is_verified)
