@@ -38,7 +38,7 @@ def decode_picture(data: bytes) -> Picture:
 
     Raises RequestError for a damaged one, and for one whose declared size is out of bounds.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     kind = kind_of(data)
     Image.MAX_IMAGE_PIXELS = None  # the limit below comes before any pixel, with a sentence of its own
@@ -52,8 +52,10 @@ def decode_picture(data: bytes) -> Picture:
         raise
     except MemoryError:
         raise RequestError("A picture needs too much memory to decode.", "Send a smaller one.") from None
+    except UnidentifiedImageError:
+        raise RequestError(f"A picture ({kind}) is damaged: it has no valid header.", "Send a whole file.") from None
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error and more
-        words = str(error)[:120] or type(error).__name__
+        words = "".join(filter(str.isprintable, str(error)))[:120] or type(error).__name__
         raise RequestError(f"A picture ({kind}) is damaged: {words}.", "Send a whole file.") from None
 
 

@@ -30,7 +30,7 @@ def test_a_projector_that_ends_its_process_is_refused(tmp_path: Path) -> None:
         writer.kv_data[0]["clip.vision.patch_size"] = gguf.GGUFValue("14", gguf.GGUFValueType.STRING)
 
     projector = tiny_projector(tmp_path / "mmproj.gguf", 64, edit=edit)
-    with pytest.raises(ModelFileError, match="cannot run the projector mmproj.gguf"):
+    with pytest.raises(ModelFileError, match="cannot run the projector mmproj"):
         check_projector(tiny_llama(tmp_path / "m.gguf"), projector, tmp_path / "cache")
     assert not (tmp_path / "cache" / "projectors.json").exists()
 
