@@ -14,13 +14,14 @@ from typing import Any, ClassVar, Self
 
 import httpx
 
-from app.protocol.chat import GenerationOptions, Message
+from app.protocol.chat import GenerationOptions, MediaPart, Message
 from app.protocol.codec import encode
 from quantizer.errors import ErrorInfo, ServiceError, UserError
 
 __all__ = ["MAX_QUOTED", "Connection", "HttpConnection", "chat_body", "completion_body", "error_message", "error_of"]
 
 MAX_QUOTED = 300  # characters of a server's text, in an error
+_SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that OpenAI's API calls otherwise
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
 
 
@@ -133,8 +134,25 @@ class Connection(HttpConnection):
 
 
 def chat_body(messages: Sequence[Message], model: str, options: GenerationOptions | None) -> dict[str, Any]:
-    """Return the body of a streamed chat, with the options that are set."""
-    return {"model": model, "messages": [asdict(message) for message in messages], **_streamed(options)}
+    """Return the body of a streamed chat, with the options that are set. Media are OpenAI's content parts."""
+    return {"model": model, "messages": [_chat_message(message) for message in messages], **_streamed(options)}
+
+
+def _chat_message(message: Message) -> dict[str, Any]:
+    if not message.media:
+        return {"role": message.role, "content": message.content}
+    parts = [_media_part(part) for part in message.media]
+    if message.content:
+        parts.append({"type": "text", "text": message.content})
+    return {"role": message.role, "content": parts}
+
+
+def _media_part(part: MediaPart) -> dict[str, Any]:
+    if part.is_sound:
+        subtype = part.mime_type.removeprefix("audio/")
+        sound = {"data": part.base64, "format": _SOUND_FORMATS.get(subtype, subtype)}
+        return {"type": "input_audio", "input_audio": sound}
+    return {"type": "image_url", "image_url": {"url": f"data:{part.mime_type};base64,{part.base64}"}}
 
 
 def completion_body(prompt: str, model: str, options: GenerationOptions | None) -> dict[str, Any]:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from app.client.connection import chat_body
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
+from app.protocol.chat import MediaPart, Message
 from quantizer.errors import ServiceError
 
 
@@ -51,3 +53,25 @@ async def test_another_program_on_the_port_is_reported(status: int) -> None:
     async with ServiceClient("http://127.0.0.1:11500", transport=transport) as client:
         with pytest.raises(ServiceError, match="Another program"):
             await client.jobs()
+
+
+def test_pictures_and_sounds_are_content_parts_before_the_text() -> None:
+    media = (MediaPart("image/png", "UE5H"), MediaPart("audio/wav", "V0FW"), MediaPart("audio/mpeg", "TVAz"))
+    body = chat_body([Message("system", "Be brief."), Message("user", "What is this?", media)], "guide", None)
+    assert body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,UE5H"}},
+                {"type": "input_audio", "input_audio": {"data": "V0FW", "format": "wav"}},
+                {"type": "input_audio", "input_audio": {"data": "TVAz", "format": "mp3"}},
+                {"type": "text", "text": "What is this?"},
+            ],
+        },
+    ]
+
+
+def test_a_picture_without_words_is_sent_without_an_empty_text() -> None:
+    (message,) = chat_body([Message("user", "", (MediaPart("image/png", "UE5H"),))], "", None)["messages"]
+    assert [part["type"] for part in message["content"]] == ["image_url"]
