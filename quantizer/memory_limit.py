@@ -22,6 +22,7 @@ __all__ = [
     "MemoryLimit",
     "ProcessBytes",
     "check_memory_limit",
+    "limit_growth",
     "memory_limits",
     "out_of_memory",
     "reported_shortage",
@@ -94,6 +95,25 @@ def _used_bytes() -> tuple[int, int]:
     pages = [int(field) for field in _SIZES.read_text(encoding="ascii").split()]
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     return pages[0] * page_bytes, pages[5] * page_bytes
+
+
+def limit_growth(max_bytes: int) -> None:
+    """Let this process grow by at most `max_bytes`, or by what a tighter limit allows; it leaves no core file.
+
+    Windows has no such limit.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    import psutil
+
+    limit = psutil.Process().memory_info().vms + max_bytes
+    present, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if present != resource.RLIM_INFINITY:
+        limit = min(limit, present)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def save_address_space() -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "Chat",
     "ChatSettings",
     "Draft",
+    "MediaFile",
     "Message",
     "MessageContent",
     "MessageState",
@@ -40,12 +41,36 @@ class MessageState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class MediaFile:
+    """A picture or sound: the SHA-256 of its content, by which a store has it, its MIME type and its size in bytes."""
+
+    sha256: str
+    mime_type: str
+    n_bytes: int
+
+    @property
+    def is_sound(self) -> bool:
+        return self.mime_type.startswith("audio/")
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text attached to a message: a file, or a long paste."""
+    """What is attached to a message: a text (a file, a long paste, what a document says), or pictures and sounds.
+
+    `content` is the text that a model reads, empty for pictures and sounds. `media_type` is that of the file; `detail`
+    says how much it is: "12 pages", "640 × 480, 120 kB".
+    """
 
     name: str
     content: str
     media_type: str = "text/plain"
+    detail: str = ""
+    media: tuple[MediaFile, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name and how much it is, not yet safe for a terminal: "paper.pdf, 12 pages"."""
+        return f"{self.name}, {self.detail or f'{len(self.content):,} characters'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 
-from app.chat.conversation import Attachment, Chat, ChatSettings, Message, MessageContent, MessageState
+from app.chat.conversation import Attachment, Chat, ChatSettings, MediaFile, Message, MessageContent, MessageState
 from app.chat.database import storable
 
 __all__ = [
@@ -72,7 +73,11 @@ def message_of(row: sqlite3.Row) -> Message:
 
 def attachments_of(text: str) -> tuple[Attachment, ...]:
     """Return the attachments of a column of them."""
-    return tuple(Attachment(**fields) for fields in json.loads(text))
+    return tuple(_attachment(**fields) for fields in json.loads(text))
+
+
+def _attachment(*, media: Iterable[Mapping[str, Any]] = (), **fields: str) -> Attachment:
+    return Attachment(**fields, media=tuple(MediaFile(**file) for file in media))
 
 
 def attachments_json(attachments: Iterable[Attachment]) -> str:

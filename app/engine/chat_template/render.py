@@ -20,6 +20,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from quantizer.memory_limit import limit_growth
+
 __all__ = ["MAX_OUTPUT_CHARACTERS", "render"]
 
 MAX_OUTPUT_CHARACTERS = 4 << 20
@@ -123,22 +125,6 @@ def _raise_exception(message: object) -> NoReturn:
     raise TemplateFailure(str(message))
 
 
-def _limit_memory() -> None:
-    """Let this process grow by at most 256 MiB, or by what a tighter limit allows. Windows has no such limit."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    import psutil
-
-    limit = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
-    present, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if present != resource.RLIM_INFINITY:
-        limit = min(limit, present)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _reply(line: str) -> dict[str, str]:
     job = json.loads(line)
     try:
@@ -149,7 +135,7 @@ def _reply(line: str) -> dict[str, str]:
 
 def main() -> None:
     """Reply to each JSON line on stdin with one on stdout, until stdin ends."""
-    _limit_memory()
+    limit_growth(MAX_MEMORY_BYTES)
     for line in sys.stdin:
         print(json.dumps(_reply(line)), flush=True)
 

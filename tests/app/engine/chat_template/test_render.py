@@ -190,9 +190,9 @@ def test_text_marked_for_training_is_part_of_the_prompt() -> None:
 def test_a_tighter_limit_of_memory_is_not_raised() -> None:
     program = """
 import resource
-from app.engine.chat_template.render import _limit_memory
+from quantizer.memory_limit import limit_growth
 resource.setrlimit(resource.RLIMIT_AS, (100 << 20, resource.RLIM_INFINITY))
-_limit_memory()
+limit_growth(256 << 20)
 print(resource.getrlimit(resource.RLIMIT_AS)[0] >> 20)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

@@ -1,0 +1,141 @@
+"""What a file is, by its first bytes and, where those say nothing, the end of its name.
+
+Owns the kinds that can be attached, their MIME types and how large they may be. What cannot be attached is refused with
+its name. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+from types import MappingProxyType
+
+from quantizer.errors import UsageError
+
+__all__ = ["MAX_FILE_BYTES", "MAX_TEXT_BYTES", "FileKind", "Form", "kind_of"]
+
+_MIB = 1 << 20
+MAX_TEXT_BYTES = 4 * _MIB  # a million tokens: more than any context
+_N_BEGIN = 512
+
+
+class Form(Enum):
+    """What a model gets of a file."""
+
+    TEXT = "text"
+    DOCUMENT = "document"  # its text, or of a PDF its pages as pictures
+    PICTURE = "picture"
+    SOUND = "sound"
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """A kind of file. `words` call it in a sentence, `parser` is the name of its module, "" for plain text."""
+
+    words: str
+    mime_type: str
+    form: Form
+    parser: str = ""
+    max_bytes: int = MAX_TEXT_BYTES
+
+
+def _picture(words: str, subtype: str) -> FileKind:
+    return FileKind(words, f"image/{subtype}", Form.PICTURE, "picture", 64 * _MIB)
+
+
+def _sound(words: str, subtype: str) -> FileKind:
+    return FileKind(words, f"audio/{subtype}", Form.SOUND, "sound", 128 * _MIB)
+
+
+_TEXT = FileKind("a text", "text/plain", Form.TEXT)
+_PDF = FileKind("a PDF", "application/pdf", Form.DOCUMENT, "pdf", 128 * _MIB)
+_DOCX = FileKind(
+    "a Word document",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    Form.DOCUMENT,
+    "docx",
+    64 * _MIB,
+)
+_HTML = FileKind("an HTML page", "text/html", Form.DOCUMENT, "html", 8 * _MIB)
+_NOTEBOOK = FileKind("a notebook", "application/x-ipynb+json", Form.DOCUMENT, "notebook", 64 * _MIB)
+_CSV = FileKind("a table", "text/csv", Form.DOCUMENT, "table")
+_TSV = FileKind("a table", "text/tab-separated-values", Form.DOCUMENT, "table")
+MAX_FILE_BYTES = 128 * _MIB  # of any kind
+
+_ENDINGS = MappingProxyType({
+    ".htm": _HTML,
+    ".html": _HTML,
+    ".xhtml": _HTML,
+    ".ipynb": _NOTEBOOK,
+    ".csv": _CSV,
+    ".tsv": _TSV,
+})  # fmt: skip
+
+
+def _patterns(*pairs: tuple[bytes, FileKind]) -> tuple[tuple[re.Pattern[bytes], FileKind], ...]:
+    return tuple((re.compile(pattern, re.DOTALL), kind) for pattern, kind in pairs)
+
+
+_BEGINS = _patterns(
+    (rb"\x89PNG\r\n\x1a\n", _picture("a PNG picture", "png")),
+    (rb"\xff\xd8\xff", _picture("a JPEG picture", "jpeg")),
+    (rb"GIF8[79]a", _picture("a GIF picture", "gif")),
+    (rb"RIFF.{4}WEBP", _picture("a WebP picture", "webp")),
+    (rb"BM.{4}\0{4}", _picture("a BMP picture", "bmp")),
+    (rb"II\*\0|MM\0\*", _picture("a TIFF picture", "tiff")),
+    (rb"(RIFF|RF64).{4}WAVE", _sound("a WAV sound", "wav")),
+    (rb"fLaC", _sound("a FLAC sound", "flac")),
+    (rb"OggS.{24,64}\x01vorbis", _sound("an Ogg Vorbis sound", "ogg")),
+    (rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]", _sound("an MP3 sound", "mpeg")),
+    (rb"\s{0,64}%PDF-", _PDF),
+)
+_REFUSED = tuple(
+    (re.compile(pattern, re.DOTALL), words)
+    for pattern, words in (
+        (rb".{4}ftyp(hei|hev|mif|msf)", "a HEIC picture"),
+        (rb".{4}ftypavi", "an AVIF picture"),
+        (rb".{4}ftypM4A", "an M4A sound"),
+        (rb".{4}ftyp|\x1aE\xdf\xa3|RIFF.{4}AVI ", "a video"),
+        (rb"OggS", "an Ogg file other than Vorbis"),
+        (rb"FORM.{4}AIF", "an AIFF sound"),
+        (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of an old Office format"),
+        (rb"\{\\rtf", "an RTF document"),
+        (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!", "a compressed file"),
+        (rb"GGUF", "a model file"),
+        (rb"\x7fELF|MZ.{2}|\xca\xfe\xba\xbe|\xcf\xfa\xed\xfe", "a program"),
+        (rb"SQLite format 3\0", "a database"),
+    )
+)
+_REMEDY = (
+    "Attach a text, a PDF, DOCX, HTML, CSV or notebook, a picture (PNG, JPEG, GIF, WebP, BMP, TIFF) or a sound"
+    " (WAV, MP3, FLAC, Ogg Vorbis)."
+)
+
+
+def kind_of(begin: bytes, name: str) -> FileKind:
+    """Return the kind of the file `name` that begins with `begin`, of which 512 bytes count.
+
+    Raises UsageError for one that cannot be attached.
+    """
+    begin = begin[:_N_BEGIN]
+    for pattern, kind in _BEGINS:
+        if pattern.match(begin):
+            return kind
+    if begin.startswith(b"PK\x03\x04"):
+        return _archive(name)
+    for pattern, words in _REFUSED:
+        if pattern.match(begin):
+            raise UsageError(f"{name} is {words}, which cannot be attached.", _REMEDY)
+    return _ENDINGS.get(PurePath(name).suffix.lower(), _TEXT)
+
+
+def _archive(name: str) -> FileKind:
+    """Return the kind of a ZIP archive: only of a Word document its content is known."""
+    ending = PurePath(name).suffix.lower()
+    if ending in (".docx", ".docm"):
+        return _DOCX
+    words = {".xlsx": "a spreadsheet", ".pptx": "a presentation", ".odt": "an OpenDocument text", ".epub": "a book"}
+    remedy = "Save it as CSV." if ending == ".xlsx" else "Save it as PDF or DOCX, or attach the files in it."
+    raise UsageError(f"{name} is {words.get(ending, 'a ZIP archive')}, which cannot be attached.", remedy)

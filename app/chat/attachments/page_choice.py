@@ -1,0 +1,54 @@
+"""Which pages of a document are read, and in what form: the end of a name such as paper.pdf#3-5."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quantizer.errors import UsageError
+
+__all__ = ["ALL_PAGES", "PageChoice", "split_page_choice"]
+
+_PAGES = re.compile(r"([0-9]{1,6})(-([0-9]{1,6})?)?")
+_PICTURES = "pictures"
+_REMEDY = f"Write the pages as #3, #3-5 or #3-, and #{_PICTURES} or #3-5,{_PICTURES} for pages as pictures."
+
+
+@dataclass(frozen=True, slots=True)
+class PageChoice:
+    """The pages from `first` to `last`, from 1 on and inclusive; None is the last one. With `as_pictures` a model gets
+    the pages as pictures, otherwise their text."""
+
+    first: int = 1
+    last: int | None = None
+    as_pictures: bool = False
+
+    def __str__(self) -> str:
+        """Return the choice as it is written after a name; empty for all pages as text."""
+        pages = "" if (self.first, self.last) == (1, None) else f"{self.first}-{self.last or ''}"
+        parts = ",".join(filter(None, (pages, _PICTURES if self.as_pictures else "")))
+        return f"#{parts}" if parts else ""
+
+
+ALL_PAGES = PageChoice()
+
+
+def split_page_choice(name: str) -> tuple[str, PageChoice]:
+    """Return the name of a file and the pages chosen after its last number sign.
+
+    A name without a choice, `notes#draft.md` too, is returned as it is. Raises UsageError for pages that run backwards.
+    """
+    file_name, sign, chosen = name.rpartition("#")
+    parts = chosen.split(",") if sign and file_name else []
+    as_pictures = _PICTURES in parts
+    pages = [part for part in parts if part != _PICTURES]
+    found = _PAGES.fullmatch(pages[0]) if len(pages) == 1 else None
+    if not parts or len(parts) > 2 or (pages and found is None):
+        return name, ALL_PAGES
+    if found is None:
+        return file_name, PageChoice(as_pictures=as_pictures)
+    first = int(found[1])
+    last = first if found[2] is None else int(found[3]) if found[3] else None
+    if first < 1 or (last is not None and last < first):
+        raise UsageError(f"{name} names no pages.", _REMEDY)
+    return file_name, PageChoice(first, last, as_pictures)

@@ -1,0 +1,188 @@
+"""The child process that reads one untrusted file; it is killed when that takes too much time or memory.
+
+Owns the process, its limits and the form of its reply. `app.chat.attachments.parse` is the child. The time counts the
+child's processor time: other work of the machine is not the file's fault.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from app.chat.attachments.kinds import FileKind
+from app.chat.attachments.page_choice import PageChoice
+from app.chat.attachments.parsed import MAX_CHARACTERS, MAX_PICTURES, ParsedFile
+from quantizer.errors import EngineError, UsageError
+from quantizer.memory_limit import ProcessBytes, check_memory_limit
+from quantizer.process import child_environment, python_command
+
+__all__ = ["MAX_GROWTH_BYTES", "TIMEOUT_S", "parse"]
+
+TIMEOUT_S = 2.0  # of processor time, between two pages of a document
+MAX_GROWTH_BYTES = 1 << 30
+_S_PER_MIB = {"docx": 8.0, "html": 8.0, "notebook": 0.5, "table": 1.0, "sound": 0.1}  # more time for larger files
+_START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the file gets its own time
+_WAIT_FACTOR = 10  # a child that gets no processor is waited for this often as long
+_POLL_S = 0.05
+_START_BYTES = 128 << 20  # resident, of Python and a library
+_MAX_LINE_BYTES = 65_536
+_MAX_PICTURE_BYTES = 16 << 20
+_NAME = "file reader"
+
+
+def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ParsedFile:
+    """Return what `data`, a file of `kind` called `name`, says.
+
+    Raises UsageError for a file that is damaged or protected, or that takes more than 2 s between pages (large ones
+    longer) or 1 GiB, EngineError if the child cannot be started.
+    """
+    job = {"parser": kind.parser, "name": name, "pages": asdict(pages), "n_bytes": len(data)}
+    timeout_s = TIMEOUT_S + _S_PER_MIB.get(kind.parser, 0.0) * len(data) / (1 << 20)
+    child = _started()
+    try:
+        with _Watch(child) as watch:
+            reply = _exchanged(child, job, data, watch, timeout_s)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _ended(name, kind, watch.reason) from error
+    finally:
+        _end(child)
+    if isinstance(reply, ParsedFile):
+        return reply
+    raise UsageError(f"{name} {reply['cause']}", str(reply["remedy"]))
+
+
+def _started() -> subprocess.Popen[bytes]:
+    check_memory_limit(_NAME, ProcessBytes.JOB)
+    options: dict[str, Any] = {}
+    if sys.platform == "win32":
+        options["creationflags"] = subprocess.CREATE_NO_WINDOW
+    else:
+        options["start_new_session"] = True  # Ctrl-C of the terminal is the caller's
+    try:
+        return subprocess.Popen(
+            python_command("app.chat.attachments.parse"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(),
+            **options,
+        )
+    except OSError as error:
+        raise EngineError(f"The {_NAME} cannot be started: {error.strerror}.", "Free memory or processes.") from error
+
+
+def _exchanged(
+    child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes, watch: _Watch, timeout_s: float
+) -> ParsedFile | dict[str, Any]:
+    """Send the file once the child is ready, and return what it says, or the cause and the remedy of a refusal.
+
+    Raises OSError, ValueError, KeyError or TypeError where the child ends or sends anything else.
+    """
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(json.dumps(job).encode() + b"\n")
+    child.stdin.flush()
+    for message in _messages(child.stdout):
+        if "progress" not in message:
+            break
+        if message["progress"] == "ready":
+            child.stdin.write(data)
+            child.stdin.close()
+        watch.allow(timeout_s)
+    else:
+        raise ValueError("the child ended without a reply")
+    if "cause" in message:
+        return message
+    text = _blob(child.stdout, message["n_text_bytes"], 4 * MAX_CHARACTERS).decode()
+    if len(message["pictures"]) > MAX_PICTURES:
+        raise ValueError("too many pictures")
+    pictures = tuple(_blob(child.stdout, n_bytes, _MAX_PICTURE_BYTES) for n_bytes in message["pictures"])
+    return ParsedFile(text, str(message["detail"]), pictures)
+
+
+def _messages(pipe: BinaryIO | Any) -> Iterator[dict[str, Any]]:
+    while line := pipe.readline(_MAX_LINE_BYTES):
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise TypeError("a message is no object")
+        yield message
+
+
+def _blob(pipe: BinaryIO | Any, n_bytes: int, max_bytes: int) -> bytes:
+    if not 0 <= n_bytes <= max_bytes:
+        raise ValueError("the reply is too large")
+    data: bytes = pipe.read(n_bytes)
+    if len(data) != n_bytes:
+        raise ValueError("the child ended while it replied")
+    return data
+
+
+class _Watch:
+    """A thread that kills the child past its time or memory; `reason` tells which, "" while neither happened."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self.reason = ""
+        self._child = child
+        self._is_done = threading.Event()
+        self.allow(_START_TIMEOUT_S)
+        self._thread = threading.Thread(target=self._run, name="file-reader-watch", daemon=True)
+
+    def allow(self, timeout_s: float) -> None:
+        """Give the child this much processor time from now on."""
+        used_s, _ = self._usage()
+        self._limit_s, self._deadline_s = used_s + timeout_s, time.monotonic() + _WAIT_FACTOR * timeout_s
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._is_done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_done.wait(_POLL_S):
+            used_s, n_bytes = self._usage()
+            if used_s >= self._limit_s or time.monotonic() >= self._deadline_s:
+                self.reason = "time"
+            elif n_bytes > MAX_GROWTH_BYTES + _START_BYTES:
+                self.reason = "memory"
+            if self.reason:
+                self._child.kill()
+                return
+
+    def _usage(self) -> tuple[float, int]:
+        """Return the processor time and the resident bytes of the child; of one that ended infinite and 0."""
+        import psutil
+
+        try:
+            process = psutil.Process(self._child.pid)
+            times = process.cpu_times()
+            return float(times.user + times.system), int(process.memory_info().rss)
+        except psutil.Error:
+            return math.inf, 0
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    for pipe in (child.stdin, child.stdout):
+        assert pipe is not None
+        with suppress(OSError):  # what was not written to a dead child
+            pipe.close()
+    child.wait()
+
+
+def _ended(name: str, kind: FileKind, reason: str) -> UsageError:
+    what = {
+        "time": "takes too long to read",
+        "memory": "needs too much memory to read",
+    }.get(reason, "cannot be read: it is damaged, or needs too much memory")
+    return UsageError(f"{name} {what}.", f"Write {kind.words} anew with a program that can open it, or a part of it.")

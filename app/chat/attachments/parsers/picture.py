@@ -1,0 +1,63 @@
+"""Pictures → their size in pixels. The first frame is decoded: a damaged picture is refused before it is sent."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from app.chat.attachments.page_choice import PageChoice
+from app.chat.attachments.parsed import ParsedFile, RefusedFileError
+
+__all__ = ["MAX_PIXELS", "parse", "prepare"]
+
+MAX_PIXELS = 100_000_000
+MAX_RATIO = 200  # of the sides; models cut a picture into squares
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
+_ORIENTATION = 0x0112  # of EXIF
+_TURNED = range(5, 9)  # orientations by a quarter
+
+
+def prepare() -> None:
+    """Load the library."""
+    from PIL import Image
+
+    Image.init()
+
+
+def parse(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+    """Return the size of a picture, upright. Raises RefusedFileError for one that is too large or too narrow."""
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # the limit below comes before any pixel, with a sentence of its own
+    warnings.simplefilter("ignore")  # of odd metadata, which does not count
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        width, height = _checked(image.size)
+        if image.getexif().get(_ORIENTATION, 1) in _TURNED:
+            width, height = height, width
+        if image.format == "JPEG":  # decodes fewer pixels: whether it is whole shows all the same
+            image.draft("RGB", (width // 8, height // 8))
+        image.load()
+        size = f"{width} × {height}"
+        return ParsedFile(detail=f"{size}, its first frame" if _has_frames(image) else size)
+
+
+def _checked(size: tuple[int, int]) -> tuple[int, int]:
+    width, height = size
+    if not 0 < width * height <= MAX_PIXELS:
+        cause = f"has {width:,} × {height:,} pixels."
+        raise RefusedFileError(cause, f"Attach a picture of at most {MAX_PIXELS:,} pixels.")
+    if max(size) > MAX_RATIO * min(size):
+        cause = f"has {width:,} × {height:,} pixels, which is too narrow."
+        raise RefusedFileError(cause, "Attach a part of it.")
+    return size
+
+
+def _has_frames(image: Any) -> bool:
+    """Return whether there is a second frame; the others are not looked for."""
+    try:
+        image.seek(1)
+    except (EOFError, ValueError, OSError, SyntaxError):
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""Any file that a person points at → an attachment, and the contents of its pictures and sounds.
+
+Owns opening the file (never a pipe or a device, never more than its kind may have) and the sentence for one that cannot
+be read. Plain text is read here; everything else goes to `app.chat.attachments.parser_process`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.chat.attachments.kinds import MAX_FILE_BYTES, FileKind, Form, kind_of
+from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
+from app.chat.attachments.parsed import ParsedFile
+from app.chat.attachments.parser_process import parse
+from app.chat.conversation import Attachment, MediaFile
+from quantizer.errors import StorageError, UsageError
+
+__all__ = ["ReadAttachment", "read_data", "read_file"]
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAttachment:
+    """A file as read: the attachment, and the content of each of its media by its SHA-256, for a store to keep."""
+
+    attachment: Attachment
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttachment:
+    """Return the file at `path` as an attachment called `name`.
+
+    Never waits for a pipe or a device. Raises StorageError if it cannot be read, UsageError if it is no regular file,
+    too large, damaged, protected by a password, or of a kind that no model takes.
+    """
+    try:
+        _check_regular(path.stat().st_mode, name)
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            _check_regular(status.st_mode, name)  # it may have changed since
+            begin = file.read(512) or b""
+            kind = kind_of(begin, name)
+            _check_size(max(status.st_size, len(begin)), kind, name)
+            data = begin + (file.read(kind.max_bytes + 1 - len(begin)) or b"")
+    except OSError as error:
+        raise StorageError(
+            f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
+        ) from error
+    return _read(data, kind, name, pages)
+
+
+def read_data(data: bytes, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttachment:
+    """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`.
+
+    Raises UsageError as `read_file`.
+    """
+    return _read(data, kind_of(data, name), name, pages)
+
+
+def _read(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ReadAttachment:
+    _check_size(len(data), kind, name)
+    if pages != ALL_PAGES and kind.parser != "pdf":
+        raise UsageError(f"{name} is {kind.words}: it has no pages to choose.", "Attach it without #.")
+    if kind.form is Form.TEXT:
+        return ReadAttachment(Attachment(name, _text(data, name)))
+    parsed = parse(data, kind, name, pages)
+    if kind.form is Form.DOCUMENT:
+        return _document(parsed, kind, name)
+    file = _media_file(data, kind.mime_type)
+    detail = ", ".join(filter(None, (parsed.detail, _size(len(data)) if kind.form is Form.PICTURE else "")))
+    return ReadAttachment(Attachment(name, "", kind.mime_type, detail, (file,)), {file.sha256: data})
+
+
+def _document(parsed: ParsedFile, kind: FileKind, name: str) -> ReadAttachment:
+    files = [(_media_file(picture, "image/png"), picture) for picture in parsed.pictures]
+    attachment = Attachment(name, parsed.text, kind.mime_type, parsed.detail, tuple(file for file, _ in files))
+    return ReadAttachment(attachment, {file.sha256: picture for file, picture in files})
+
+
+def _media_file(data: bytes, mime_type: str) -> MediaFile:
+    return MediaFile(hashlib.sha256(data).hexdigest(), mime_type, len(data))
+
+
+def _text(data: bytes, name: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise UsageError(f"{name} is not UTF-8 text.", "Save it as UTF-8, or as PDF.")
+    return text
+
+
+def _check_size(n_bytes: int, kind: FileKind, name: str) -> None:
+    if n_bytes > min(kind.max_bytes, MAX_FILE_BYTES):
+        cause = f"{name} is {kind.words} of more than {kind.max_bytes >> 20} MiB."
+        raise UsageError(cause, "Attach a smaller part of it.")
+
+
+def _check_regular(mode: int, name: str) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no regular file")
+        raise UsageError(f"{name} is {kind}.", "Only files can be attached.")
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _size(n_bytes: int) -> str:
+    """Return a size in decimal units: "120 kB", "2.4 MB"."""
+    if n_bytes < 1000:
+        return f"{n_bytes} B"
+    if n_bytes < 999_500:
+        return f"{n_bytes / 1000:.0f} kB"
+    return f"{n_bytes / 1_000_000:.1f} MB"

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from app.chat.attachments.page_choice import ALL_PAGES, PageChoice, split_page_choice
+from quantizer.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [
+        ("a.pdf#3", PageChoice(3, 3)),
+        ("a.pdf#3-5", PageChoice(3, 5)),
+        ("a.pdf#3-", PageChoice(3, None)),
+        ("a.pdf#pictures", PageChoice(as_pictures=True)),
+        ("a.pdf#3-5,pictures", PageChoice(3, 5, as_pictures=True)),
+        ("a.pdf", ALL_PAGES),
+    ],
+)
+def test_pages_follow_a_number_sign(name: str, choice: PageChoice) -> None:
+    assert split_page_choice(name) == ("a.pdf", choice)
+    assert split_page_choice(f"a.pdf{choice}") == ("a.pdf", choice)
+
+
+@pytest.mark.parametrize("name", ["notes#draft.md", "#3", "a.pdf#", "a.pdf#3,4", "a.pdf#pictures,pictures,3", "a#-3"])
+def test_other_number_signs_belong_to_the_name(name: str) -> None:
+    assert split_page_choice(name) == (name, ALL_PAGES)
+
+
+@pytest.mark.parametrize("name", ["a.pdf#5-3", "a.pdf#0"])
+def test_pages_that_cannot_be_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="names no pages"):
+        split_page_choice(name)
