@@ -86,10 +86,42 @@ _DRAFT_ATTACHMENTS = (
     END""",
 )
 
+# Names of attachments, to search for; and the files of pictures and sounds, with who uses them. A row of `used_files`
+# or `drafted_files` keeps the one of its file: `app.chat.attachment_files`.
+_MEDIA_FILES = (
+    """CREATE TABLE attachment_names (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        message_id INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+        name TEXT NOT NULL
+    ) STRICT""",
+    "CREATE INDEX names_of_message ON attachment_names (message_id)",
+    *_word_index("attachment_names", "name"),
+    """INSERT INTO attachment_names (message_id, name)
+        SELECT messages.id, json_extract(attachment.value, '$.name')
+        FROM messages, json_each(messages.attachments) AS attachment
+        WHERE messages.attachments <> '[]' ORDER BY messages.id""",
+    "CREATE TABLE media_files (sha256 TEXT PRIMARY KEY, free_from_ms INTEGER NOT NULL) STRICT",
+    """CREATE TABLE used_files (
+        sha256 TEXT NOT NULL REFERENCES media_files (sha256),
+        message_id INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+        PRIMARY KEY (sha256, message_id)
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX files_of_message ON used_files (message_id)",
+    """CREATE TABLE drafted_files (
+        sha256 TEXT NOT NULL REFERENCES media_files (sha256),
+        row_id INTEGER NOT NULL,
+        PRIMARY KEY (sha256, row_id)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TRIGGER drafted_files_delete AFTER DELETE ON chats BEGIN
+        DELETE FROM drafted_files WHERE row_id = old.id;
+    END""",
+)
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),
     _DRAFTS,
     _DRAFT_ATTACHMENTS,
+    _MEDIA_FILES,
 )
 
 

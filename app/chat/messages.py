@@ -9,12 +9,15 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from app.chat.attachment_files import release, use_in_message
 from app.chat.chats import now_ms, touch
 from app.chat.conversation import Message, MessageContent, MessageState, Scalar
 from app.chat.database import Database, storable
 from app.chat.rows import insert, message_columns, message_of
 
 __all__ = ["Messages", "insert_message"]
+
+_NEW: Mapping[str, int] = {}  # the place of a message that had no id before
 
 _BELOW = """WITH RECURSIVE below (id) AS (
     SELECT id FROM messages WHERE id = :id AND chat_id = :chat_id
@@ -24,7 +27,8 @@ _BELOW = """WITH RECURSIVE below (id) AS (
 
 
 class Messages:
-    """The table of messages. Raises StorageError for a missing chat or parent."""
+    """The table of messages. Raises StorageError for a missing chat or parent, and for an attachment that is not kept
+    (`app.chat.attachment_files`)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -98,21 +102,30 @@ class Messages:
                 f"{_BELOW} UPDATE chats SET leaf_id = {before} WHERE id = :chat_id AND leaf_id IN below",  # noqa: S608
                 place,
             )
+            files = connection.execute(f"{_BELOW} SELECT sha256 FROM used_files WHERE message_id IN below", place)  # noqa: S608
+            release(connection, [str(row["sha256"]) for row in files])  # the removal may be undone
             connection.execute(f"{_BELOW} DELETE FROM messages WHERE id IN below", place)  # noqa: S608
 
     def restore(self, chat_id: int, removed: Iterable[Message], leaf_id: int | None) -> None:
         """Restore removed messages (parents before children) with their ids, and show the branch to `leaf_id`."""
         with self._database.writing() as connection:
             for message in removed:
-                place = {"id": message.id, "chat_id": chat_id, "parent_id": message.parent_id}
-                insert(connection, "messages", {**place, **message_columns(message)})
+                insert_message(connection, chat_id, message.parent_id, message, {"id": message.id})
             _show(connection, chat_id, leaf_id)
 
 
-def insert_message(connection: sqlite3.Connection, chat_id: int, parent_id: int | None, message: MessageContent) -> int:
-    """Insert a message within the caller's transaction and return its id."""
-    place = {"chat_id": chat_id, "parent_id": parent_id}
-    return insert(connection, "messages", {**place, **message_columns(message)})
+def insert_message(
+    connection: sqlite3.Connection,
+    chat_id: int,
+    parent_id: int | None,
+    message: MessageContent,
+    former: Mapping[str, int] = _NEW,
+) -> int:
+    """Insert a message within the caller's transaction, with its `former` id if it had one, and return its id."""
+    place = {**former, "chat_id": chat_id, "parent_id": parent_id}
+    message_id = insert(connection, "messages", {**place, **message_columns(message)})
+    use_in_message(connection, message_id, message.attachments)
+    return message_id
 
 
 def _show(connection: sqlite3.Connection, chat_id: int, leaf_id: int | None) -> None:

@@ -1,7 +1,7 @@
-"""Full-text search over all titles and messages.
+"""Full-text search over all titles, messages and names of attachments.
 
 Owns the FTS5 expression of what the user types (every word quoted, so that nothing is an operator), the filter by model
-and time, the two queries, and the snippets.
+and time, the queries, and the snippets.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class ChatMatch:
-    """A chat that matches: in its title (`message_id` None), else in the newest message that does."""
+    """A chat that matches: in its title (`message_id` None), else in the newest message that does, or has such an
+    attachment."""
 
     chat: Chat
     message_id: int | None
@@ -102,7 +103,8 @@ class Search:
         limit: int = 50,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[ChatMatch]:
-        """Return up to `limit` chats with all words of `typed`: titles first, then messages, newest first.
+        """Return up to `limit` chats with all words of `typed`: in titles, then messages, then names of attachments; of
+        each the newest first.
 
         Once `is_wanted` returns False, it returns what was found by then.
         """
@@ -118,7 +120,7 @@ class Search:
 def _hits(connection: sqlite3.Connection, chat_filter: ChatFilter, values: Mapping[str, object]) -> Iterator[ChatMatch]:
     """Yield one match per chat. Rows come in the order of the index, so that the first need no sorting."""
     seen = set()
-    for statement, moment in ((_titles, "chats.updated_ms"), (_contents, "messages.created_ms")):
+    for statement, moment in _SOURCES:
         conditions, limits = chat_filter.conditions(moment)
         for row in connection.execute(statement(conditions), {**values, **limits}):
             if row["id"] not in seen:
@@ -142,6 +144,25 @@ def _contents(conditions: str) -> str:
             JOIN chats ON chats.id = messages.chat_id
         WHERE messages_words MATCH :expression AND {conditions}
         ORDER BY messages_words.rowid DESC"""  # noqa: S608  (all of it is ours)
+
+
+def _names(conditions: str) -> str:
+    return f"""SELECT {CHAT_COLUMNS}, messages.id AS message_id,
+            snippet(attachment_names_words, 0, :begin, :end, '…', :tokens) AS snippet
+        FROM attachment_names_words
+            JOIN attachment_names ON attachment_names.id = attachment_names_words.rowid
+            JOIN messages ON messages.id = attachment_names.message_id
+            JOIN chats ON chats.id = messages.chat_id
+        WHERE attachment_names_words MATCH :expression AND {conditions}
+        ORDER BY attachment_names_words.rowid DESC"""  # noqa: S608  (all of it is ours)
+
+
+# Statements, and the column of the time that a filter compares.
+_SOURCES = (
+    (_titles, "chats.updated_ms"),
+    (_contents, "messages.created_ms"),
+    (_names, "messages.created_ms"),
+)
 
 
 def snippet_of(marked: str) -> Snippet:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from app.chat.attachment_files import FOLDER_NAME, AttachmentFiles, use_in_draft
 from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms, touch
 from app.chat.conversation import Chat, Draft, Message, MessageContent, MessageState, Transcript
 from app.chat.database import Database, open_chats, storable
@@ -89,6 +90,7 @@ class Drafts:
                 connection.execute("INSERT INTO drafts (chat_id, content) VALUES (?, ?)", values)
             if attachments != _attachments(connection, row_id):
                 connection.execute("DELETE FROM draft_attachments WHERE chat_id = ?", (row_id,))
+                use_in_draft(connection, row_id, draft.attachments)
                 if attachments:
                     values = (row_id, attachments)
                     connection.execute("INSERT INTO draft_attachments (chat_id, attachments) VALUES (?, ?)", values)
@@ -103,8 +105,8 @@ def _attachments(connection: sqlite3.Connection, row_id: int) -> str:
 class ChatStore:
     """A context manager over the chats of one data folder, for one thread. The file is opened on first use.
 
-    Any number of windows and processes may have one each. Every method of its parts raises StorageError if the file
-    cannot be used.
+    `files` keeps pictures and sounds beside it. Any number of windows and processes may have one each. Every method of
+    its parts raises StorageError if the file cannot be used.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -114,6 +116,7 @@ class ChatStore:
         self.transcripts = Transcripts(self._database, self.chats, self.messages)
         self.search = Search(self._database)
         self.drafts = Drafts(self._database)
+        self.files = AttachmentFiles(self._database, data_dir / FOLDER_NAME)
 
     def __enter__(self) -> ChatStore:
         return self
@@ -122,8 +125,10 @@ class ChatStore:
         self.close()
 
     def purge_deleted(self) -> int:
-        """Purge chats that were deleted at least a week ago; return how many."""
-        return self.chats.purge_deleted(now_ms() - PURGE_AFTER_MS)
+        """Purge chats that were deleted at least a week ago, with the files that only they use; return how many."""
+        n_purged = self.chats.purge_deleted(now_ms() - PURGE_AFTER_MS)
+        self.files.remove_unused()
+        return n_purged
 
     def close(self) -> None:
         """Close the file."""

@@ -16,6 +16,7 @@ from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prom
 from app.chat.sampling_options import generation_options, template_of
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.terminal import printable
+from quantizer.errors import RequestError
 from tui.connection import ChatBackend, ServiceConnection
 
 __all__ = [
@@ -110,6 +111,10 @@ def _requested(
     client: ChatBackend, model: str, turns: Sequence[Message], sent: GenerationOptions, template: str
 ) -> AsyncGenerator[TextDelta | Completed, None]:
     if template:
+        if any(turn.media for turn in turns):
+            raise RequestError(
+                "A prompt template has no place for pictures and sounds.", "/template model uses the model's own."
+            )
         stops = (*(sent.stop or ()), *template_stops(template))
         n_tokens = sent.max_tokens or (COMPLETION_TOKENS if template == COMPLETION else None)
         sent = replace(sent, stop=stops or None, max_tokens=n_tokens)

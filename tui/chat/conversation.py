@@ -5,14 +5,16 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 
-from app.chat.conversation import ChatSettings, Message, MessageState, MessageTree
+from app.chat.attachments.prompt import compose_prompt, media_of
+from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree
+from app.protocol.chat import MediaPart
 from app.protocol.chat import Message as ChatMessage
 from quantizer.errors import UserError
-from tui.chat.composer.attachments import compose_prompt
 
 __all__ = [
     "UNSAVED_ID",
@@ -26,6 +28,7 @@ __all__ = [
 
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
+_NO_PARTS: Mapping[str, MediaPart] = {}
 _CHARACTERS_PER_TOKEN = 4  # about, in most languages and vocabularies
 
 
@@ -175,15 +178,32 @@ class Conversation:
         messages = self._tree.path(message_id)
         return next((message for message in reversed(messages) if message.role == "user"), None)
 
-    def turns(self, leaf_id: int | None) -> list[ChatMessage]:
-        """Return the turns up to a message, as sent to the model; of questions without an answer, only the last one."""
-        messages = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
-        turns: list[ChatMessage] = []
-        for is_user, group in groupby(messages, key=lambda message: message.role == "user"):
-            texts = [compose_prompt(message.content, message.attachments) for message in group]
-            turns.append(ChatMessage("user", texts[-1]) if is_user else ChatMessage("assistant", "\n\n".join(texts)))
+    def turns(self, leaf_id: int | None, parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:
+        """Return the turns up to a message, as sent to the model; of questions without an answer, only the last one.
+
+        `parts` are the pictures and sounds of `media_files` by their SHA-256.
+        """
+        turns = [self._turn(messages, parts) for messages in self._turns(leaf_id)]
         system = self.settings.system
         return [ChatMessage("system", system), *turns] if system else turns
+
+    def media_files(self, leaf_id: int | None) -> tuple[MediaFile, ...]:
+        """Return the pictures and sounds of `turns`."""
+        return tuple(file for messages in self._turns(leaf_id) for file in media_of(messages[-1].attachments))
+
+    def _turns(self, leaf_id: int | None) -> Iterator[list[Message]]:
+        """Yield the messages up to a message that make one turn: the answers, or the last of the questions."""
+        messages = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
+        for is_user, group in groupby(messages, key=lambda message: message.role == "user"):
+            whole = list(group)
+            yield whole[-1:] if is_user else whole
+
+    @staticmethod
+    def _turn(messages: list[Message], parts: Mapping[str, MediaPart]) -> ChatMessage:
+        text = "\n\n".join(compose_prompt(message.content, message.attachments) for message in messages)
+        if messages[-1].role != "user":
+            return ChatMessage("assistant", text)
+        return ChatMessage("user", text, tuple(parts[file.sha256] for file in media_of(messages[-1].attachments)))
 
     def context_size(self, leaf_id: int | None) -> ContextSize:
         """Return the context used up to a message: as the last finished answer counted it, with an estimate of the

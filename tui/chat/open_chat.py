@@ -278,7 +278,7 @@ class OpenChat:
             return
         with suppress(UserError):  # the next question reports it
             client = await self._connection.client()
-            turns = self.conversation.turns(branch[1].id)
+            turns = await self._turns(branch[1].id)
             if title := await generate_title(client, self.model, turns, self.stored.prompt_cache_key):
                 await self.stored.set_title(branch[0].content, title)
 
@@ -339,7 +339,7 @@ class OpenChat:
         self._measure(timer)
         try:
             await self._show()
-            turns = conversation.turns(writer.message.id if target.continued else target.parent_id)
+            turns = await self._turns(writer.message.id if target.continued else target.parent_id)
             await self._stream(turns, timer, writer)
         except UserError as error:
             conversation.errors[writer.message.id] = _in_a_chat(error)
@@ -353,6 +353,11 @@ class OpenChat:
             conversation.end(writer.message)
             self._on_change(self)
             await self._show()
+
+    async def _turns(self, leaf_id: int | None) -> Sequence[ChatMessage]:
+        """Return the turns up to a message with their pictures and sounds. Raises StorageError for a missing one."""
+        parts = await self.stored.media_parts(self.conversation.media_files(leaf_id))
+        return self.conversation.turns(leaf_id, parts)
 
     async def _stream(self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter) -> None:
         options = self.conversation.settings.options

@@ -7,7 +7,7 @@ chats.db belong to `app.chat`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -15,7 +15,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
+from app.chat.attachment_files import encode_media
+from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, provisional_title
+from app.protocol.chat import MediaPart
 from quantizer.errors import StorageError
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 
@@ -39,6 +41,7 @@ __all__ = [
 
 SAVE_AFTER_S = 0.4  # plus the disk's delay: under a second in total
 _N_RECENT_QUESTIONS = 200
+_NO_CONTENTS: Mapping[str, bytes] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,9 @@ class StoredChat(Protocol):
     async def save_draft(self, draft: Draft) -> None:
         """Store the unsent text of this chat."""
 
+    async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
+        """Return pictures and sounds by their SHA-256. Raises StorageError for one that is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedChat:
@@ -118,6 +124,9 @@ class ChatRepository(Protocol):
     def new(self) -> StoredChat:
         """Return the place of a new chat, which is created by its first question."""
 
+    async def keep_files(self, contents: Mapping[str, bytes]) -> None:
+        """Store contents of attachments by their SHA-256, before a draft or a question names them."""
+
     async def recent_questions(self) -> Sequence[str]:
         """Return the latest questions of all chats, the newest last."""
 
@@ -127,25 +136,30 @@ class InMemoryChatRepository:
 
     def __init__(self) -> None:
         self._ids = count(UNSAVED_ID + 1)
+        self._contents: dict[str, bytes] = {}
 
     async def open(self, chat_id: int | None = None) -> OpenedChat:  # noqa: ARG002
         return OpenedChat(self.new(), Conversation())
 
     def new(self) -> InMemoryChat:
-        return InMemoryChat(self._ids)
+        return InMemoryChat(self._ids, self._contents)
+
+    async def keep_files(self, contents: Mapping[str, bytes]) -> None:
+        self._contents.update(contents)
 
     async def recent_questions(self) -> Sequence[str]:
         return ()
 
 
 class InMemoryChat:
-    """The place of a chat without a disk; `ids` yields the ids of its messages."""
+    """The place of a chat without a disk; `ids` yields the ids of its messages, `contents` are those of attachments."""
 
     id = None
     prompt_cache_key = ""
 
-    def __init__(self, ids: Iterator[int] | None = None) -> None:
+    def __init__(self, ids: Iterator[int] | None = None, contents: Mapping[str, bytes] = _NO_CONTENTS) -> None:
         self._ids = ids or count(UNSAVED_ID + 1)
+        self._contents = contents
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None: ...
 
@@ -170,6 +184,9 @@ class InMemoryChat:
         return Draft()
 
     async def save_draft(self, draft: Draft) -> None: ...
+
+    async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
+        return {file.sha256: encode_media(file, self._contents[file.sha256]) for file in files}
 
 
 @dataclass(slots=True)
@@ -209,6 +226,10 @@ class SqliteChatRepository:
 
     def new(self) -> SqliteChat:
         return SqliteChat(self)
+
+    async def keep_files(self, contents: Mapping[str, bytes]) -> None:
+        if contents:
+            await self.thread.do(lambda store: store.files.keep(contents))
 
     async def recent_questions(self) -> Sequence[str]:
         return await self.thread.do(lambda store: store.messages.recent_prompts(_N_RECENT_QUESTIONS))
@@ -293,6 +314,9 @@ class SqliteChat:
         async with self._repository.prepare_lock:
             chat_id = self.id
             await self._thread.do(lambda store: store.drafts.save(chat_id, draft))
+
+    async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
+        return await self._thread.do(lambda store: store.files.parts(files)) if files else {}
 
     @property
     def _prepared_id(self) -> int:

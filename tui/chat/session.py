@@ -6,7 +6,7 @@ Owns which chat is shown, and which model a chat goes on with. An answer belongs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from quantizer.errors import ServiceError
 from tui.chat.answer_stream import Clock
@@ -83,6 +83,10 @@ class ChatSession:
     def new_chat(self) -> None:
         """Show an empty chat."""
         self._show(self._opened(OpenedChat(self._repository.new(), Conversation())))
+
+    async def keep_files(self, contents: Mapping[str, bytes]) -> None:
+        """Store contents of attachments before a draft or a question names them. Raises StorageError."""
+        await self._repository.keep_files(contents)
 
     async def stop_chat(self, chat_id: int) -> None:
         """Stop the answer of a chat, shown or not."""

@@ -1,6 +1,6 @@
 """Texts attached to a question: pasted, or files found by completion.
 
-Owns which files are offered, how much of one is read, and how the model receives it. Independent of widgets.
+Owns which files are offered, and how much of one is read. Independent of widgets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from quantizer.errors import StorageError, UsageError
 __all__ = [
     "MAX_ATTACHED_BYTES",
     "complete_path",
-    "compose_prompt",
     "files_below",
     "is_long",
     "leads_outside",
@@ -29,7 +28,6 @@ __all__ = [
 
 _LONG_CHARACTERS = 1000
 _LONG_LINES = 12
-_FENCE = "```"
 MAX_FILES = 20_000
 MAX_ATTACHED_BYTES = 4 << 20  # a million tokens: more than any context
 _KINDS = (
@@ -52,19 +50,6 @@ def pasted(text: str, others: Sequence[Attachment]) -> Attachment:
     names = {attachment.name for attachment in others}
     number = next(number for number in range(1, len(names) + 2) if f"pasted {number}" not in names)
     return Attachment(f"pasted {number}", text)
-
-
-def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
-    """Return a question as sent to the model: after its attachments, each named and fenced."""
-    return "\n\n".join([*map(_fenced, attachments), question])
-
-
-def _fenced(attachment: Attachment) -> str:
-    """Fence a text with more backticks than it contains in a row, so that it cannot close its own fence."""
-    fence = _FENCE
-    while fence in attachment.content:
-        fence += "`"
-    return f"{attachment.name}:\n{fence}\n{attachment.content.rstrip()}\n{fence}"
 
 
 def files_below(folder: Path) -> list[str]:

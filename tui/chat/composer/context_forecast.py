@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.chat.attachments.prompt import compose_prompt
 from app.chat.conversation import Attachment, Draft
 from quantizer.errors import RequestError
-from tui.chat.composer.attachments import compose_prompt
 from tui.chat.conversation import estimated_tokens
 from tui.connection import ChatBackend, ConnectionState
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat.attachments.prompt import compose_prompt
 from app.chat.conversation import Attachment
 from quantizer.errors import StorageError, UsageError
 from tui.chat.composer.attachments import (
     MAX_ATTACHED_BYTES,
     complete_path,
-    compose_prompt,
     files_below,
     is_long,
     pasted,
