@@ -64,6 +64,10 @@ class Sampler(Protocol):
         """Choose, record and return a token from the logits of `row`, an index into the last batch."""
         ...
 
+    def accept(self, token: int) -> None:
+        """Record `token` as if it had been chosen. Raises RequestError if a grammar does not allow it."""
+        ...
+
     def close(self) -> None: ...
 
 

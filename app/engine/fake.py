@@ -298,10 +298,6 @@ class FakeBackend:
     def close(self) -> None:
         self._cells = []
 
-    def n_before(self, row: int) -> int:
-        """Return the number of tokens of the sequence up to `row`."""
-        return len(self._rows[row])
-
     def tokens(self, sequence_id: int) -> list[int]:
         """Return the tokens of the sequence."""
         return [cell.token for cell in self._cells[sequence_id]]
@@ -332,20 +328,41 @@ def _scripted(prompt: bytes) -> list[int]:
     return []
 
 
+def _n_said_after(scripted: list[int], n_said: int, forced: list[int]) -> int:
+    """Return where a script goes on: behind the longest end of `forced` that it has still to say."""
+    rest, ending = bytes(scripted[n_said:-1]), bytes(forced)
+    for begin in range(len(ending)):
+        if (found := rest.find(ending[begin:])) >= 0:
+            return n_said + found + len(ending) - begin
+    return n_said
+
+
 class FakeSampler:
-    """A sampler that is greedy or salted by its seed, unless the prompt prescribes the answer."""
+    """A sampler that is greedy or salted by its seed, unless the prompt prescribes the answer.
+
+    A prescribed answer goes on behind what ends its thought early, as a model does that understands it.
+    """
 
     def __init__(self, backend: FakeBackend, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> None:
         self._backend = backend
         self._salt = "" if params.is_greedy else str(params.seed)
         self._ignore_eos = ignore_eos
-        self._n_prompt = len(history)
         self._scripted = _scripted(bytes(token for token in history if token < END))
+        self._n_said = 0  # of the script
+        self._forced: list[int] = []  # tokens since the last sample
 
     def sample(self, row: int) -> int:
-        if self._scripted:
-            return self._scripted[min(self._backend.n_before(row) - self._n_prompt, len(self._scripted) - 1)]
-        return self._backend.choose(row, self._salt, self._ignore_eos)
+        if not self._scripted:
+            return self._backend.choose(row, self._salt, self._ignore_eos)
+        if self._forced:
+            self._n_said = _n_said_after(self._scripted, self._n_said, self._forced)
+            self._forced = []
+        token = self._scripted[min(self._n_said, len(self._scripted) - 1)]
+        self._n_said += 1
+        return token
+
+    def accept(self, token: int) -> None:
+        self._forced.append(token)
 
     def close(self) -> None:
         """Do nothing."""

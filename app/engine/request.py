@@ -23,6 +23,7 @@ __all__ = [
     "AdapterSet",
     "FinishReason",
     "MediaInput",
+    "ReasoningBudget",
     "Request",
     "SamplingParams",
     "Timings",
@@ -39,6 +40,8 @@ MAX_INDENT = 1024
 MAX_BRANCHES = 8
 MAX_SCALE = 100.0  # of an adapter
 MAX_MEDIA = 64
+MAX_TAG_CHARACTERS = 256  # around reasoning
+MAX_CONCLUSION_CHARACTERS = 4096
 
 # (key, scale) of each active adapter, sorted by key; a scale of 0 is the same as absence.
 AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
@@ -63,6 +66,36 @@ class MediaInput:
             return b64decode(self.base64, validate=True)
         except ValueError as error:
             raise RequestError("A picture or sound is not valid Base64.", "Send the file in Base64.") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningBudget:
+    """How a model marks its reasoning, and at most how many tokens of it an answer has; None: as many as it likes.
+
+    Reasoning begins behind `opening`, where that `recurs` anywhere, else at the beginning of the answer, or at once
+    where the prompt `is_open`. It ends with one of `closings`. When its tokens are used up, or on request, it is ended
+    by `conclusion`, unless it has no text, and `ending`; if it begins again, by `last_ending` where that is given.
+
+    Raises RequestError for a count or a text that is out of range.
+    """
+
+    opening: str
+    closings: tuple[str, ...]
+    ending: str
+    last_ending: str = ""
+    conclusion: str = ""
+    is_open: bool = False
+    recurs: bool = False
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        assert all((self.opening, self.closings, *self.closings, self.ending)), "reasoning has tags"
+        assert all(len(text) <= MAX_TAG_CHARACTERS for text in (self.opening, *self.closings)), "tags are short"
+        if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:
+            raise RequestError(f"The budget of reasoning is {self.max_tokens} tokens.", "Give a count from 0.")
+        if len(self.conclusion) > MAX_CONCLUSION_CHARACTERS:
+            cause = f"The message that ends reasoning has {len(self.conclusion)} characters."
+            raise RequestError(cause, f"Use at most {MAX_CONCLUSION_CHARACTERS}.")
 
 
 class FinishReason(StrEnum):
@@ -110,9 +143,9 @@ class Request:
     `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
     context is shifted. Other prompts may leave this one at its `branches`, in characters or, where the prompt is token
     ids, in those: a model whose sequences cannot be truncated saves its states there. A step verifies at most
-    `max_draft_tokens`; None leaves that to what pays. Each of `media` stands in the prompt, then a text, where its marker
-    is, which may be several times. `conversation` names what its states belong to, in characters of
-    a file name: they are removed with it.
+    `max_draft_tokens`; None leaves that to what pays. Each of `media` stands in the prompt, then a text, where its
+    marker is, which may be several times. With `reasoning` the model's reasoning is followed, and may be ended.
+    `conversation` names what its states belong to, in characters of a file name: they are removed with it.
 
     With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
     after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
@@ -146,6 +179,7 @@ class Request:
     max_draft_tokens: int | None = None
     conversation: str = ""
     media: tuple[MediaInput, ...] = ()
+    reasoning: ReasoningBudget | None = None
 
     def __post_init__(self) -> None:
         self._check_prompt()
@@ -208,7 +242,8 @@ class Usage:
     """Token counts of one answer. `n_cached_tokens` of the prompt were not computed again.
 
     The answer took `n_passes` through the model; accepted drafts make them fewer than its tokens. `n_dropped_tokens`
-    of prompt and answer were dropped by context shifts.
+    of prompt and answer were dropped by context shifts. `n_reasoning_tokens` of the answer were followed as reasoning,
+    which `is_reasoning_cut` where the engine ended it.
     """
 
     n_prompt_tokens: int = 0
@@ -218,6 +253,8 @@ class Usage:
     n_accepted_tokens: int = 0
     n_passes: int = 0
     n_dropped_tokens: int = 0
+    n_reasoning_tokens: int = 0
+    is_reasoning_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

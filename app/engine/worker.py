@@ -187,6 +187,8 @@ class Worker:
             case messages.Abort(request_id):
                 engine.abort(request_id)  # again: the request may have arrived after the first call
                 embeddings.abort(request_id)
+            case messages.EndThought(request_id):
+                engine.end_thought(request_id)
             case messages.Embed() | messages.Rerank():
                 self._speed_sampler.disturb()
                 embeddings.submit(message)

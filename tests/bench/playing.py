@@ -197,3 +197,7 @@ class _RecordingSampler:
     def sample(self, row: int) -> int:
         self._tokens.append(self._sampler.sample(row))
         return self._tokens[-1]
+
+    def accept(self, token: int) -> None:
+        self._sampler.accept(token)
+        self._tokens.append(token)

@@ -101,6 +101,9 @@ class _RecordingSampler:
         self._recorder.note(row, token)
         return token
 
+    def accept(self, token: int) -> None:
+        self._sampler.accept(token)
+
 
 def quantiles(backend: LlamaBackend, n_answers: int, seed: int, cost: StepCost) -> tuple[dict[bool, list[float]], int]:
     """Return the quantiles of all tokens of that many answers, and the number of accepted draft tokens."""

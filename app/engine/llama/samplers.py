@@ -52,6 +52,9 @@ class LlamaSampler:
     def sample(self, row: int) -> int:
         return int(lib.llama_sampler_sample(self._chain, self._context, row))
 
+    def accept(self, token: int) -> None:
+        lib.llama_sampler_accept(self._chain, token)
+
     def close(self) -> None:
         self._owned.close()
 
@@ -93,6 +96,9 @@ class LikeliestSampler:
             token = self._candidates.choose(self._chain, row)
         lib.llama_sampler_accept(self._chain, token)
         return token
+
+    def accept(self, token: int) -> None:
+        lib.llama_sampler_accept(self._chain, token)
 
     def close(self) -> None:
         self._owned.close()
@@ -292,6 +298,13 @@ class GrammarSampler:
         self._grammar.accept(token)
         lib.llama_sampler_accept(self._chain, token)
         return token
+
+    def accept(self, token: int) -> None:
+        """Record `token`. Raises RequestError if the grammar does not allow it."""
+        if not self._grammar.allows(token):
+            raise RequestError("The grammar does not allow reasoning to end here.", "Change the grammar or the budget.")
+        self._grammar.accept(token)
+        lib.llama_sampler_accept(self._chain, token)
 
     def close(self) -> None:
         self._owned.close()

@@ -22,7 +22,7 @@ from app.engine.loop.verification import Verifier, n_steps_at_once
 from app.engine.protocol.messages import AnswerProgress, Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.drafter import Drafter
+from app.engine.speculative.drafter import FORCED, Drafter
 from app.engine.speculative.step_cost import StepCost
 from app.protocol.status import Occupancy
 from quantizer.errors import EngineError, ErrorInfo, UserError
@@ -115,6 +115,12 @@ class Engine:
             self._aborted.add(request_id)
             if self._in_flight and self._in_flight <= self._aborted:
                 self._backend.interrupt()
+
+    def end_thought(self, request_id: str) -> None:
+        """End the reasoning of an answer, running or waiting, as `Thought.end` does; of none without a budget."""
+        for sequence in self._slots:
+            if sequence.request.request_id == request_id and sequence.thought is not None:
+                sequence.thought.end()
 
     def step(self) -> None:
         """Compute one batch and emit its events."""
@@ -309,8 +315,9 @@ class Engine:
         output = self._verifier.verify(sequence, row, n_draft, n_more_steps)
         if n_draft or n_more_steps:
             self._commit(sequence, output.n_accepted)
-        if n_draft:
+        if n_draft and sequence.draft.source != FORCED:
             self.counters.drafts[sequence.draft.source].add(n_draft, output.n_accepted)
+        if n_draft:
             self._drafter.record_outcome(sequence, n_draft, output.n_accepted)
         logprobs = () if sequence.logprob_buffer is None else sequence.logprob_buffer.release(sequence.text.n_shown)
         sequence.has_new_line = sequence.has_new_line or "\n" in output.text

@@ -7,12 +7,14 @@ other sequences and of the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 
 from app.engine.backend import Backend, Chunk, Sampler
 from app.engine.loop.detokenizer import IncrementalDetokenizer
 from app.engine.loop.logprobs import Echo, LogprobBuffer
 from app.engine.loop.scheduler import TokenDemand
+from app.engine.loop.thought import Thought
 from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, Timings, Usage, adapter_set
 from app.engine.speculative.acceptance import Acceptance
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
@@ -32,7 +34,8 @@ class Sequence:
     sample, to estimate acceptance where drafts do not pay. `acceptance` is by draft source. `limit` is the maximum of
     prompt and answer tokens together. `visible_tags` maps special tokens that count as text to that text. Other
     prompts may leave this one at its `branches`, in tokens; the states at its `checkpoints` are saved once these are
-    computed. Times are in seconds on one monotonic clock.
+    computed. `thought` follows the answer's reasoning, if the request asks for that. Times are in seconds on one
+    monotonic clock.
     """
 
     request: Request
@@ -47,6 +50,7 @@ class Sequence:
     adapters: AdapterSet = NO_ADAPTERS
     branches: tuple[int, ...] = ()
     checkpoints: tuple[int, ...] = ()
+    thought: Thought | None = None
     text: IncrementalDetokenizer = field(init=False)
     logprob_buffer: LogprobBuffer | None = None
     echo: Echo | None = None
@@ -85,6 +89,11 @@ class Sequence:
     @property
     def n_output(self) -> int:
         return len(self.tokens) + self.n_dropped - self.n_prompt
+
+    @property
+    def forced(self) -> Many[int]:
+        """The tokens that come next in the answer, whatever the model would sample."""
+        return () if self.thought is None else self.thought.forced
 
     @property
     def n_logprobs(self) -> int:
@@ -195,6 +204,8 @@ class Sequence:
             n_accepted_tokens=self.n_accepted,
             n_passes=self.n_passes,
             n_dropped_tokens=self.n_dropped,
+            n_reasoning_tokens=0 if self.thought is None else self.thought.n_tokens,
+            is_reasoning_cut=self.thought is not None and self.thought.was_cut,
         )
 
     def timings(self, now_s: float) -> Timings:
@@ -263,7 +274,12 @@ class Admission:
             visible_tags=self._visible_tags(request),
             adapters=adapters,
             branches=self._branches(request, tokens),
+            thought=Thought(request.reasoning, self._ending) if request.reasoning is not None else None,
         )
+
+    def _ending(self, text: str) -> list[int]:
+        """Return the tokens of `text` within an answer."""
+        return self._backend.tokenize(text, False, True)
 
     def _branches(self, request: Request, tokens: list[int]) -> tuple[int, ...]:
         """Return the request's branches in tokens, none where sequences can be truncated and need no checkpoints."""

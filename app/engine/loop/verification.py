@@ -20,7 +20,7 @@ from app.engine.loop.logprobs import score
 from app.engine.loop.sequence import Sequence
 from app.engine.request import FinishReason, TokenLogprob
 
-__all__ = ["StepOutput", "Verifier", "generate_steps", "n_steps_at_once"]
+__all__ = ["StepOutput", "Verifier", "generate_steps", "n_steps_at_once", "sample_next"]
 
 _MAX_STEPS_S = 0.045  # without output or a turn for others
 _MAX_STEPS = 8
@@ -61,7 +61,7 @@ class Verifier:
         """
         if (reason := _limit_reason(sequence)) is not None:  # max_tokens is 0
             return StepOutput(0, "", reason)
-        token = sequence.sampler.sample(row)
+        token = sample_next(self._backend, sequence, row)
         self._on_sample(sequence, token)
         if n_more_steps:
             sampled = generate_steps(self._backend, sequence, token, n_more_steps)
@@ -86,7 +86,7 @@ class Verifier:
         for index in range(n_draft):
             if token != sequence.draft.tokens[index] or self._backend.is_eog(token):
                 return
-            token = sequence.sampler.sample(row + index + 1)
+            token = sample_next(self._backend, sequence, row + index + 1)
             yield token
 
     def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
@@ -98,15 +98,12 @@ class Verifier:
         sequence.append(token)
         self._counters.n_decode_tokens += 1
         self._counters.depth_sum += len(sequence.tokens)
-        text = sequence.text.push(self._piece(sequence, token))
+        text = sequence.text.push(_piece(self._backend, sequence, token))
         if sequence.text.is_stopped:
             return FinishReason.STOP, text
         is_past_time_limit = sequence.is_past_time_limit(text, self._clock())
         reason = FinishReason.LENGTH if is_past_time_limit else _limit_reason(sequence)
         return reason, text + sequence.text.finish() if reason else text
-
-    def _piece(self, sequence: Sequence, token: int) -> bytes:
-        return self._backend.piece(token) or sequence.visible_tags.get(token, b"")
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
         """Record the log probability of `token` if requested; its text begins at character `offset`.
@@ -117,7 +114,7 @@ class Verifier:
         if sequence.logprob_buffer is None or (is_eog and sequence.echo is None):
             return
         logprob, alternatives = score(self._backend, row, token, sequence.n_logprobs)
-        piece = self._backend.label(token) if is_eog else self._piece(sequence, token)
+        piece = self._backend.label(token) if is_eog else _piece(self._backend, sequence, token)
         entry = TokenLogprob(piece, logprob, alternatives, offset, token)
         sequence.logprob_buffer.add(entry, sequence.text.end)
 
@@ -129,6 +126,23 @@ class Verifier:
             self._counters.inter_token_s.record(now_s - sequence.last_output_s)
         sequence.last_output_s = now_s
         sequence.n_passes += n_passes
+
+
+def sample_next(backend: Backend, sequence: Sequence, row: int) -> int:
+    """Return the token after `row`: the next one that ends a thought, else a sample. Raises as `Sampler` does."""
+    thought = sequence.thought
+    if thought is not None and thought.forced:
+        token = thought.forced.popleft()
+        sequence.sampler.accept(token)
+        return token
+    token = sequence.sampler.sample(row)
+    if thought is not None:
+        thought.observe(_piece(backend, sequence, token))
+    return token
+
+
+def _piece(backend: Backend, sequence: Sequence, token: int) -> bytes:
+    return backend.piece(token) or sequence.visible_tags.get(token, b"")
 
 
 def _limit_reason(sequence: Sequence) -> FinishReason | None:
@@ -151,14 +165,15 @@ def n_steps_at_once(running: Many[Sequence], step_s: float | None) -> int:
 def generate_steps(backend: Backend, sequence: Sequence, token: int, n_steps: int) -> list[int]:
     """Return `token`, sampled for `sequence`, and up to `n_steps` that follow; all but the last are computed.
 
-    Stops at an end token or without free cells. Raises EngineError, and RequestError if a grammar allows no token.
+    Stops at an end token, where a thought is ended, and without free cells. Raises EngineError, and RequestError if a
+    grammar allows no token.
     """
     sampled = [token]
     position = len(sequence.tokens)
-    while len(sampled) <= n_steps and not backend.is_eog(token):
+    while len(sampled) <= n_steps and not sequence.forced and not backend.is_eog(token):
         if backend.decode([Chunk(sequence.slot_id, position, [token], 1)]) is not DecodeStatus.DONE:
             break
-        token = sequence.sampler.sample(0)
+        token = sample_next(backend, sequence, 0)
         sampled.append(token)
         position += 1
     return sampled

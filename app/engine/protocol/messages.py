@@ -29,6 +29,7 @@ __all__ = [
     "Detokenized",
     "Embed",
     "Embedded",
+    "EndThought",
     "EngineConfig",
     "EngineMetrics",
     "Failed",
@@ -108,6 +109,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndThought:
+    """Request to end the reasoning of an answer at its next step; without effect where it has ended, or has no tags."""
+
     request_id: str
 
 
@@ -337,6 +345,7 @@ WorkerMessage = (
     Load
     | Request
     | Abort
+    | EndThought
     | Tokenize
     | Detokenize
     | Embed

@@ -20,7 +20,9 @@ from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 from app.engine.truncation import Truncation
 
-__all__ = ["Drafter"]
+__all__ = ["FORCED", "Drafter"]
+
+FORCED = ""  # as the source of a draft: no guess, the tokens come next in any case
 
 UNLIMITED = Truncation()
 
@@ -94,6 +96,9 @@ class Drafter:
         for sequence in decoding if self._truncation.allows_rejection(len(decoding)) else ():
             n_room = sequence.limit - len(sequence.tokens) - 1
             n_max = min(MAX_DRAFT_TOKENS // len(decoding) - sequence.n_repeated, n_room)
+            if sequence.forced:
+                self._draft_forced(sequence, n_max)
+                continue
             if (limit := sequence.request.max_draft_tokens) is not None:
                 n_max = min(n_max, limit)
             if n_max > 0:
@@ -102,6 +107,12 @@ class Drafter:
             self._propose(source, candidates)
         self._assigned = {candidate.sequence: candidate for candidate in candidates if candidate.draft.tokens}
 
+    def _draft_forced(self, sequence: Sequence, n_max: int) -> None:
+        """Let the step compute the tokens that are to come next in any case, which costs least in one batch."""
+        tokens = tuple(sequence.forced)[: max(0, n_max)]
+        sequence.draft = Draft(tokens, (1.0,) * len(tokens), 0, FORCED)
+        self._n_step += len(tokens)
+
     def observe_sample(self, sequence: Sequence, token: int) -> None:
         """Count the probes, which are not verified, as accepted if they equal the sampled `token`."""
         for probe in sequence.probes:
@@ -109,7 +120,13 @@ class Drafter:
         sequence.probes = ()
 
     def record_outcome(self, sequence: Sequence, n_verified: int, n_accepted: int) -> None:
-        """Count a draft of which `n_verified` tokens were verified and `n_accepted` accepted, and remove it."""
+        """Count a draft of which `n_verified` tokens were verified and `n_accepted` accepted, and remove it.
+
+        Tokens that were forced tell nothing about drafts.
+        """
+        if sequence.draft.source == FORCED:
+            sequence.draft = NO_DRAFT
+            return
         sequence.n_drafted += n_verified
         sequence.n_accepted += n_accepted
         n_repeated = sequence.n_repeated

@@ -63,6 +63,10 @@ class RecordingSampler:
         self._chosen.append(self._sampler.sample(row))
         return self._chosen[-1]
 
+    def accept(self, token: int) -> None:
+        self._sampler.accept(token)
+        self._chosen.append(token)
+
 
 def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
     events: list[Output | Finished | Failed] = []

@@ -35,6 +35,9 @@ class DrawnSampler:
         is_lenient = before == history and drafted == LETTERS[0] and self._random.random() < self._leniency
         return drafted if is_lenient else token
 
+    def accept(self, token: int) -> None:
+        """Do nothing: each letter depends on the one before only."""
+
     def close(self) -> None:
         """Do nothing."""
 

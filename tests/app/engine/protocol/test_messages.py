@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from app.client.fake import PLAN
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol import messages
-from app.engine.request import Adapter, FinishReason, Request, SamplingParams, Timings, TokenLogprob, Usage
+from app.engine.request import (
+    Adapter,
+    FinishReason,
+    ReasoningBudget,
+    Request,
+    SamplingParams,
+    Timings,
+    TokenLogprob,
+    Usage,
+)
 from app.engine.truncation import Truncation
 from app.protocol.codec import decode as decode_value
 from app.protocol.codec import encode as encode_value
@@ -27,6 +36,7 @@ RUNNING = messages.AnswerProgress(
     n_output_tokens=5,
     has_new_line=True,
 )
+REASONING = ReasoningBudget(opening="<a>", closings=("</a>", "<b>"), ending="</a>", is_open=True, max_tokens=3)
 SAMPLES = [
     messages.Load("/models/é.gguf", messages.EngineConfig(n_ctx=4096)),
     Request(request_id="a", prompt="text\x00\ud800", stop=("x",), sampling=SamplingParams(seed=2**64 - 1)),
@@ -34,12 +44,14 @@ SAMPLES = [
     messages.Load("m", messages.EngineConfig(rpc=("host:1",), when_unfit=messages.UnfitPolicy.ASK)),
     Request(request_id="a", prompt=(1, 2), max_tokens=0, visible_tags=("<tool_call>",)),
     Request(request_id="a", prompt="", lora=((0, 0.5), ("name", 1.0))),
+    Request(request_id="a", prompt="", reasoning=REASONING),
     Request(
         request_id="a",
         prompt="",
         sampling=SamplingParams(logit_bias=((1, -math.inf), (2, 0.5)), dry_sequence_breakers=("é",)),
     ),
     messages.Abort("a"),
+    messages.EndThought("a"),
     messages.Tokenize("c", "text", True, False),
     messages.Detokenize("c", (1, 2)),
     messages.GetMetrics("c"),
