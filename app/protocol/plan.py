@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from app.protocol.library import DeviceKindName, VerdictName
 
 if TYPE_CHECKING:
+    from offload.footprint.auxiliary_models import AuxiliaryUsage
     from offload.plan import PlacementPlan
 
 __all__ = [
@@ -106,12 +107,19 @@ class DevicePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraPlan:
-    """A file that is loaded beside the model's layers: an adapter, a draft model, a projector."""
+    """A file that is loaded beside the model's layers: an adapter, a draft model, a projector.
+
+    A projector says how many tokens a picture of 1024 × 1024 pixels takes, the most that any takes, and those of 30
+    seconds of sound; 0 of what it does not see or hear.
+    """
 
     what: str
     weights_bytes: int
     kv_bytes: int
     compute_bytes: int
+    picture_tokens: int = 0
+    max_picture_tokens: int = 0
+    sound_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,15 +277,20 @@ def describe_plan(plan: PlacementPlan) -> Plan:
             )
             for remedy in plan.remedies
         ),
-        extras=tuple(
-            ExtraPlan(
-                what=extra.what,
-                weights_bytes=extra.weight_bytes,
-                kv_bytes=extra.cache_bytes,
-                compute_bytes=extra.compute_bytes + extra.host_bytes,
-            )
-            for extra in found.profile.extras
-        ),
+        extras=tuple(map(_extra, found.profile.extras)),
+    )
+
+
+def _extra(usage: AuxiliaryUsage) -> ExtraPlan:
+    picture = usage.projector.picture if usage.projector else None
+    return ExtraPlan(
+        what=usage.what,
+        weights_bytes=usage.weight_bytes,
+        kv_bytes=usage.cache_bytes,
+        compute_bytes=usage.compute_bytes + usage.host_bytes,
+        picture_tokens=picture.typical if picture else 0,
+        max_picture_tokens=picture.most if picture else 0,
+        sound_tokens=usage.projector.n_sound_tokens if usage.projector else 0,
     )
 
 

@@ -18,6 +18,7 @@ from offload.footprint.auxiliary_models import (
     NO_AUXILIARY_MODELS,
     AuxiliaryModels,
     AuxiliaryUsage,
+    PlannedProjector,
 )
 from offload.footprint.compute_buffers import bounded_ubatch, graph_shape_of
 from offload.footprint.kv_cache import (
@@ -103,10 +104,17 @@ class PlannedModel:
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
         return replace(profile, extras=extras, tied_bytes=tied_bytes)
 
+    @property
+    def min_ubatch(self) -> int:
+        """The smallest micro-batch that takes a picture whole; 0 where none has to be."""
+        return self.auxiliary.projector.min_ubatch if self.auxiliary.projector else 0
+
     def bounded_ubatch(self, run_config: RunConfig) -> int:
-        """Return the micro-batch of `run_config`, or one whose attention scores take less memory."""
+        """Return the micro-batch of `run_config`, or one whose attention scores take less memory; a picture that is
+        computed as a whole fits into it."""
         shape = graph_shape_of(self.header)
-        return bounded_ubatch(shape, run_config.n_cells, run_config.n_ubatch, is_fused=run_config.is_fused)
+        n_ubatch = bounded_ubatch(shape, run_config.n_cells, run_config.n_ubatch, is_fused=run_config.is_fused)
+        return max(n_ubatch, self.min_ubatch)
 
     def quantized(self, file_type: FileType) -> PlannedModel:
         """Return the same model as `localllm quantize` would make it; the offsets of tensors stay unchanged."""
@@ -203,4 +211,20 @@ def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> It
     for adapter in auxiliary.adapters:
         yield AuxiliaryUsage(what=f"adapter {adapter.name}", weight_bytes=adapter.n_bytes, is_in_layers=True)
     if auxiliary.projector is not None:
-        yield AuxiliaryUsage(what=f"projector {auxiliary.projector.name}", weight_bytes=auxiliary.projector.n_bytes)
+        yield _projector_usage(auxiliary.projector)
+
+
+def _projector_usage(projector: PlannedProjector) -> AuxiliaryUsage:
+    compute_bytes = projector.compute_bytes + projector.excess_bytes
+    if projector.is_on_host:
+        n_bytes = projector.n_bytes + compute_bytes + projector.host_bytes
+        return AuxiliaryUsage(
+            what=f"projector {projector.name}, on the processor", host_bytes=n_bytes, projector=projector
+        )
+    return AuxiliaryUsage(
+        what=f"projector {projector.name}",
+        projector=projector,
+        weight_bytes=projector.n_bytes,
+        compute_bytes=compute_bytes,
+        host_bytes=projector.host_bytes,
+    )

@@ -201,7 +201,7 @@ def choose(
     impossible layers.
     """
     found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
-    for run_config in _smaller(wanted):
+    for run_config in _smaller(wanted, model.min_ubatch):
         if _is_enough(found):
             break
         other = assess(model.profile(run_config), machine, rates, found.best, gpu_layers)
@@ -210,14 +210,14 @@ def choose(
     return found
 
 
-def _smaller(wanted: RunConfig) -> Iterator[RunConfig]:
+def _smaller(wanted: RunConfig, min_ubatch: int) -> Iterator[RunConfig]:
     smaller = replace(wanted, n_cells=wanted.n_ctx)
     if smaller != wanted:
         yield smaller
     if wanted.is_fused and not wanted.kv_types.needs_flash_attention:
         yield replace(smaller, is_fused=False)
     for n_ubatch in _SMALLER_UBATCHES:
-        if n_ubatch < wanted.n_ubatch:
+        if min_ubatch <= n_ubatch < wanted.n_ubatch:
             yield replace(smaller, n_ubatch=n_ubatch)
     if not wanted.is_fused:
         yield replace(smaller, is_fused=True)

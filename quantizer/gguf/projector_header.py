@@ -8,7 +8,7 @@ of llama.cpp as vendored in llama-cpp-python 0.3.36.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -25,9 +25,10 @@ EncoderName: TypeAlias = Literal["vision", "audio"]
 
 _ARCHITECTURE = "clip"
 _REMEDY = "Name the mmproj GGUF that belongs to the model."
-_MAX_WIDTH = 1 << 24
+_MAX_SIZE, _MAX_SIDE, _MAX_TILES = 1 << 24, 8192, 256  # what is larger is no size
 _SPEAKERS = ("qwen3tts_spkenc", "pockettts_spkenc")  # encoders of a voice to speak with: they hear nothing said
 _BY_ENCODER = {("qwen2.5o", "vision"): "qwen2.5vl_merger", ("qwen2.5o", "audio"): "qwen2a"}  # one name for two kinds
+_DEEPSTACK_KIND = "qwen3vl_merger"
 _DEEPSTACK = re.compile(r"v\.deepstack\.(\d{1,4})\.fc1\.weight")
 
 
@@ -54,13 +55,21 @@ _WIDTHS = {
     **_rows(("meralion", "dots3note_a", "lfm2a"), "mm.a.mlp.3.weight", 1),
     **_rows(("qwen2a",), "mm.a.fc.weight", 1),
 }
+# Patches a side that become one token, where the file does not say.
+_MERGES = {
+    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "ling3vl", "exaone4_5", "mimovl"), 2),
+    **dict.fromkeys(("glm4v", "glm5v", "youtuvl", "hunyuanvl", "paddleocr", "minimax_m3", "muse-glimmer"), 2),
+    **dict.fromkeys(("gemma3", "step3vl", "minicpmv4_6"), 4),
+    **dict.fromkeys(("gemma4v", "gemma4uv"), 3),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
     """One encoder of a projector: what llama.cpp calls its kind, and its sizes, 0 where the file has none.
 
-    `width` is that of the embeddings that leave the projector, in elements.
+    `width` is that of the embeddings that leave the projector, in elements. A picture is cut into patches, `n_merge` by
+    `n_merge` of which become one token; sides are in pixels. Sounds become one token of `n_stacked` frames.
     """
 
     name: EncoderName
@@ -68,8 +77,18 @@ class Encoder:
     n_layers: int
     n_embd: int
     n_ff: int
-    n_heads: int
     width: int
+    is_gated: bool = False  # its feed-forward
+    n_deepstack: int = 0  # of its layers give embeddings to a layer of the model each
+    image_side: int = 0
+    patch_side: int = 0
+    n_merge: int = 1
+    max_pixels: int = 0
+    longest_side: int = 0  # to which larger pictures are scaled before they are cut into tiles
+    max_tiles: int = 0
+    has_row_ends: bool = False  # a token of its own ends each row
+    n_queries: int = 0  # tokens of a picture, whatever its size
+    n_stacked: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +162,43 @@ def _encoder(header: Header, name: EncoderName) -> Encoder | None:
     if header.metadata.get(f"clip.has_{name}_encoder") is not True or kind in _SPEAKERS:
         return None
 
-    def size(key: str) -> int:
-        value = header.integer(f"clip.{name}.{key}") or 0
-        return value if 0 <= value <= _MAX_WIDTH else 0
+    def size(key: str, default: int = 0) -> int:
+        value = header.integer(f"clip.{name}.{key}")
+        return value if value is not None and 0 <= value <= _MAX_SIZE else default
 
+    names = {tensor.name for tensor in header.tensors}
+    side, patch, merge = size("image_size"), size("patch_size", 1) or 1, _merge(kind, size)
+    if kind == "gemma4uv":  # its patches are merged by the convolution
+        patch, merge = patch * merge, 1
     return Encoder(
         name=name,
         kind=kind,
         n_layers=size("block_count"),
         n_embd=size("embedding_length"),
         n_ff=size("feed_forward_length"),
-        n_heads=size("attention.head_count"),
         width=_width(header, kind) or size("projection_dim"),
+        is_gated=any(".blk.0.ffn_gate" in each for each in names),
+        n_deepstack=_n_deepstack(names) if kind == _DEEPSTACK_KIND else 0,
+        image_side=min(side, _MAX_SIDE),
+        patch_side=patch,
+        n_merge=merge,
+        max_pixels=size("image_max_pixels"),
+        longest_side=size("preproc_image_size"),
+        max_tiles=min(size("preproc_max_tiles"), _MAX_TILES),
+        has_row_ends="v.token_embd.img_break" in names,
+        n_queries=min(header.integer("clip.minicpmv_query_num") or 0, _MAX_SIDE),
+        n_stacked=max(1, size("projector.stack_factor", 1)),
     )
+
+
+def _merge(kind: str, size: Callable[[str, int], int]) -> int:
+    """Return how many patches a side become one token."""
+    default = _MERGES.get(kind, 1)
+    return max(1, size("projector.scale_factor", 0) or size("spatial_merge_size", 0) or default)
+
+
+def _n_deepstack(names: Iterable[str]) -> int:
+    return len({match[1] for name in names if (match := _DEEPSTACK.fullmatch(name))})
 
 
 def _width(header: Header, kind: str) -> int:
@@ -166,6 +209,4 @@ def _width(header: Header, kind: str) -> int:
         tensor, axis = "mm.3.bias", 0
     shape = shapes.get(tensor, ())
     width = shape[axis] if len(shape) > axis else 0
-    if kind == "qwen3vl_merger":  # it gives embeddings to several layers
-        width *= 1 + len({match[1] for name in shapes if (match := _DEEPSTACK.fullmatch(name))})
-    return width
+    return width * (1 + _n_deepstack(shapes)) if kind == _DEEPSTACK_KIND else width

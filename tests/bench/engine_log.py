@@ -17,8 +17,8 @@ class EngineLog:
 
     def __init__(self) -> None:
         self.text = ""
-        self._callback = lib.llama_log_callback(self._receive)
-        lib.llama_log_set(self._callback, ctypes.c_void_p())
+        self.callback = lib.llama_log_callback(self._receive)
+        lib.llama_log_set(self.callback, ctypes.c_void_p())
 
     def _receive(self, _level: int, text: bytes, _data: object) -> None:
         self.text += text.decode("utf-8", "replace")

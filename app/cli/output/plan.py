@@ -38,7 +38,9 @@ def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str
     if found.shares:
         yield ""
         yield from _table(plan)
-    yield from (f"Beside it: {extra.what}, {format_memory(extra.n_bytes)}." for extra in found.profile.extras)
+    for extra in found.profile.extras:
+        tokens = f" {extra.projector.tokens_text}" if extra.projector else ""
+        yield f"Beside it: {extra.what}, {format_memory(extra.n_bytes)}.{tokens}"
     if found.speed:
         answers, prompts = format_speed(found.speed.decode_tps), format_speed(found.speed.prefill_tps)
         yield ""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from app.library.machine_fit.planning import PlanningContext
-    from offload.footprint.auxiliary_models import AuxiliaryModels
     from offload.footprint.model import PlannedModel
     from offload.plan import PlacementPlan
     from quantizer.gguf.header import Header
@@ -29,8 +28,7 @@ __all__ = ["plan"]
 @click.argument("model", shell_complete=complete_model)
 @setting_options("ctx", "kv_type")
 @options("vram", "ram")
-@setting_options("rpc", "draft", "lora")
-@click.option("--mmproj", metavar="FILE", help="Multimodal projector to plan for too.")
+@setting_options("rpc", "draft", "projector", "lora")
 @click.option(
     "--kv-table", "wants_table", is_flag=True, help="Print only the size of the KV cache by context and type."
 )
@@ -45,8 +43,8 @@ def plan(
     ram: str | None,
     rpc: str | None,
     draft: str | None,
+    projector: str | None,
     lora: tuple[str, ...] | None,
-    mmproj: str | None,
     wants_table: bool,
     wants_gains: bool,
     wants_json: bool,
@@ -60,6 +58,7 @@ def plan(
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
     from app.library.hub.selection import find_model
+    from app.library.local.projectors import general_choice
     from app.library.machine_fit.planning import plan_of_absent
     from app.protocol.plan import describe_plan
     from offload.footprint.model import kv_table
@@ -81,10 +80,11 @@ def plan(
         settings = replace(
             settings,
             draft=draft if draft is not None else settings.draft if is_default or settings.draft == NO_DRAFT else "",
+            projector=projector or (settings.projector if is_default else general_choice(settings.projector)),
             lora=tuple(lora or ()) or (settings.lora if is_default else ()),
             control_vector=(),
         )
-        found = _plan_with_auxiliary(candidate, settings, mmproj, wanted(), is_here=not vram and ram is None)
+        found = _plan_with_auxiliary(candidate, settings, wanted(), is_here=not vram and ram is None)
         data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
     if wants_json:
         print_json(data)
@@ -105,44 +105,48 @@ def _gains(header: Header | None, settings: Settings) -> tuple[dict[str, Any], I
 
 
 def _plan_with_auxiliary(
-    model: PlannedModel, settings: Settings, mmproj: str | None, context: PlanningContext, *, is_here: bool
+    model: PlannedModel, settings: Settings, context: PlanningContext, *, is_here: bool
 ) -> PlacementPlan:
-    """Return the plan of `model` with what `settings` attach to it, else with the draft head beside it.
+    """Return the plan of `model` with what `settings` attach to it, else with the draft head and the projector that are
+    kept with it.
 
     Raises UserError for files of another kind.
     """
-    from app.engine.load.auxiliary_models import left_out_notice, read_auxiliary_models
+    from app.engine.load.auxiliary_models import left_out_notice, left_out_projector_notice, read_auxiliary_models
     from app.engine.load.head_file import find_head
+    from app.engine.load.load_plan import assessment_order, is_all_on_gpus
+    from app.library.local.projectors import choose_projector
     from app.library.machine_fit.planning import plan_of
     from app.service.models.model_file import read_attachments
 
     attached = read_attachments(settings, model.header.path)
     head, notices = (None, ()) if settings.draft else find_head(model.header)
+    seeing = choose_projector(model.header, settings.projector)
+    notices = (*notices, *seeing.passed_over)
 
-    def planned(draft_path: str) -> PlacementPlan:
+    def planned(draft_path: str, projector: str, *, is_on_host: bool = False) -> PlacementPlan:
         auxiliary = read_auxiliary_models(
             model.header,
             draft_path=draft_path,
             adapters=[Path(path) for path, _ in attached.lora],
-            projector=Path(mmproj) if mmproj else None,
+            projector=Path(projector) if projector else None,
         )
-        found = plan_of(replace(model, auxiliary=auxiliary), settings, context, is_here=is_here)
-        return _with_projector_warning(found, model.header.path, auxiliary)
+        if auxiliary.projector is not None:
+            auxiliary = replace(auxiliary, projector=replace(auxiliary.projector, is_on_host=is_on_host))
+        return plan_of(replace(model, auxiliary=auxiliary), settings, context, is_here=is_here)
 
-    found = planned(str(head or attached.draft_path))
-    if head is not None and found.assessment.verdict.rank:  # without it no plan is better than the best
-        plain = planned("")
+    draft_path, projector, is_on_host = str(head or attached.draft_path), seeing.path, False
+    found = planned(draft_path, projector)
+    if projector and context.machine.gpus and not is_all_on_gpus(found.assessment):
+        other = planned(draft_path, projector, is_on_host=True)
+        is_on_host = assessment_order(other.assessment) < assessment_order(found.assessment)
+        found = other if is_on_host else found
+    if projector and not seeing.is_chosen and found.assessment.verdict.rank:  # no plan is better than the best
+        plain = planned(draft_path, "")
+        if notice := left_out_projector_notice(Path(projector), found, plain):
+            found, projector, notices = plain, "", (*notices, notice)
+    if head is not None and found.assessment.verdict.rank:
+        plain = planned("", projector, is_on_host=is_on_host)
         if notice := left_out_notice(head, found, plain):
             found, notices = plain, (*notices, notice)
     return replace(found, warnings=(*found.warnings, *notices))
-
-
-def _with_projector_warning(found: PlacementPlan, model: Path, auxiliary: AuxiliaryModels) -> PlacementPlan:
-    """Return `found` with a warning about a projector beside the model that is not planned for."""
-    from app.engine.load.auxiliary_models import find_projectors
-
-    projectors = find_projectors(model)
-    if auxiliary.projector is not None or not projectors:
-        return found
-    warning = f"{projectors[0].name} beside the model is not planned for: this engine does not load it. Use --mmproj."
-    return replace(found, warnings=(*found.warnings, warning))

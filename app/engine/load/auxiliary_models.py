@@ -16,19 +16,20 @@ from app.engine.load.projector_file import validate_projector
 from app.engine.protocol.messages import EngineConfig
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from offload.plan import PlacementPlan
+from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.lora_adapter import validate_adapter
-from quantizer.gguf.sidecars import PROJECTOR_MARK
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
 __all__ = [
-    "find_projectors",
     "has_mtp_layers",
     "left_out_notice",
+    "left_out_projector_notice",
     "mtp_layer_bytes",
     "read_auxiliary_models",
     "with_found_head",
+    "with_sound_projector",
 ]
 
 
@@ -55,16 +56,36 @@ def with_found_head(config: EngineConfig, header: Header) -> tuple[EngineConfig,
     return replace(config, draft_path=str(path or "")), passed_over
 
 
+def with_sound_projector(config: EngineConfig, header: Header) -> tuple[EngineConfig, str]:
+    """Return `config` without a projector that was found, not chosen, and cannot be loaded; and why, or ""."""
+    if not config.projector_path or config.has_chosen_projector:
+        return config, ""
+    try:
+        _projector(Path(config.projector_path), header)
+    except ModelFileError as error:
+        return replace(config, projector_path=""), f"The model takes no pictures or sounds: {error.cause}"
+    return config, ""
+
+
 def left_out_notice(head: Path, with_head: PlacementPlan, without: PlacementPlan) -> str:
     """Return why a head that was found is not loaded: only the model fits better. Empty where both fit as well."""
-    if without.assessment.verdict.rank >= with_head.assessment.verdict.rank:
+    if not _fits_better(without, with_head):
         return ""
     return f"{head.name} does not draft: without it more of the model fits. Pass it as --draft to load it all the same."
 
 
-def find_projectors(model: Path) -> tuple[Path, ...]:
-    """Return the projectors in the folder of a model; the engine loads none of them."""
-    return tuple(sorted(path for path in model.parent.glob("*.gguf") if PROJECTOR_MARK in path.name.lower()))
+def left_out_projector_notice(projector: Path, with_it: PlacementPlan, without: PlacementPlan) -> str:
+    """Return why a projector that was found is not loaded, as `left_out_notice` does of a head."""
+    if not _fits_better(without, with_it):
+        return ""
+    return (
+        f"The model takes no pictures or sounds: without {projector.name} more of it fits. Pass that as --projector to "
+        "load it all the same."
+    )
+
+
+def _fits_better(one: PlacementPlan, other: PlacementPlan) -> bool:
+    return one.assessment.verdict.rank < other.assessment.verdict.rank
 
 
 def _draft(path: Path, model: Header) -> PlannedDraft:
@@ -75,7 +96,7 @@ def _draft(path: Path, model: Header) -> PlannedDraft:
 
 
 def _projector(path: Path, model: Header) -> PlannedProjector:
-    return PlannedProjector(path.name, validate_projector(path, model).n_bytes)
+    return PlannedProjector.of(validate_projector(path, model), model)
 
 
 _NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")

@@ -21,22 +21,21 @@ from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_models import (
     has_mtp_layers,
-    left_out_notice,
     mtp_layer_bytes,
-    read_auxiliary_models,
     with_found_head,
 )
 from app.engine.load.head_file import is_head, read_head
+from app.engine.load.load_plan import plan_load
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.media_loading import (
     LoadedProjector,
     NewMediaQueue,
-    find_projector,
     load_projector,
     media_queue_of,
+    tested_projector,
 )
-from app.engine.load.planner import LoadAttempt, LoadDevices, LoadPlanner, load_within_memory
+from app.engine.load.planner import LoadAttempt, LoadDevices, load_within_memory
 from app.engine.load.run_history import RunHistory
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.sizing import check_fit, size_context
@@ -47,7 +46,7 @@ from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHe
 from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
-from app.engine.tuning.setting_choice import choose_setting, describe_settings
+from app.engine.tuning.setting_choice import choose_setting, describe_projector, describe_settings
 from app.engine.tuning.tune_results import (
     RuntimeSettings,
     TuneFile,
@@ -58,7 +57,7 @@ from app.engine.tuning.tune_results import (
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
 from offload.devices.host_memory import host_memory
-from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
+from offload.footprint.auxiliary_models import PlannedDraft
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
 from offload.placement.load_parameters import LoadParameters
@@ -126,6 +125,7 @@ class _NativeModel:
     usage: Mapping[str, DeviceUsage]
     owned: ExitStack
     projector: LoadedProjector | None
+    projector_bytes: int  # of its compute buffers
 
 
 def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: LoadListener) -> LoadedEngine:
@@ -141,7 +141,8 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         listener.on_notice(NOTICE)
     config, notice = size_context(config, header, is_on_host=not devices.has_gpu)
     config, passed_over = with_found_head(config, header)
-    for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over)):
+    config, projector, unsound = tested_projector(config, header, cache_dir)
+    for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over, unsound)):
         listener.on_notice(sentence)
     key, tuned, tuned_as = model_key(path), TuneFile(cache_dir), tune_key(header)
     choice = choose_setting(
@@ -153,19 +154,21 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         plain_from=plain_from_of(header),
     )
     has_found_head = config.draft_path != requested.draft_path
-    plan = partial(_plan_load, devices, header, key, choice.setting, listener)
-    auxiliary, planner, attempt = plan(config, has_found_head=has_found_head)
+    planned = plan_load(devices, header, key, choice.setting, config, listener.on_notice, has_found_head=has_found_head)
+    auxiliary, planner, attempt = planned.auxiliary, planned.planner, planned.attempt
     listener.on_plan(describe_plan(attempt.plan))
     if warning := check_fit(attempt.plan, config.when_unfit):
         listener.on_notice(warning)
     head = _head_file(auxiliary.draft, header)
-    projector = find_projector(config.projector_path, header, cache_dir)
+    projector = projector if auxiliary.projector is not None else None
     with_mtp = head is None and mtp_layer_bytes(header) is not None
     place = partial(devices.parameters, setting=attempt.setting)
     load = partial(_open, header, listener, with_mtp=with_mtp, head=head, place=place, projector=projector)
     native, attempt = load_within_memory(planner, attempt, load, listener.on_notice, may_shorten=not requested.n_ctx)
     with native.owned as owned:
         devices.check_load(attempt, native.usage, key)
+        if auxiliary.projector is not None:
+            devices.check_projector(auxiliary.projector, native.projector_bytes)
         step_cost = StepCost.from_measured(tuned.step_ratios(tuned_as) or choice.step_ratios)
         draft_sources = _draft_sources(native, attempt, header, devices, step_cost, listener)
         loaded = LoadedEngine(
@@ -175,44 +178,21 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             _store(native.backend, key, config, cache_dir, owned),
             partial(tuned.record_use, tuned_as),
             draft_sources=draft_sources,
-            settings=describe_settings(choice, native.setting, requested, native.backend.facts),
+            settings=(
+                *describe_settings(choice, native.setting, requested, native.backend.facts),
+                *describe_projector(
+                    auxiliary.projector,
+                    native.backend.facts,
+                    attempt.projector_device,
+                    is_chosen=config.has_chosen_projector,
+                ),
+            ),
             new_media_queue=media_queue_of(native.projector, key, cache_dir, saves=config.saves_prefixes),
             owned=owned.pop_all(),
         )
         if config.lora or draft_sources:  # they take time of each step
             return loaded
         return replace(loaded, record_speed=_recorder(attempt, planner.model, key, cache_dir).record)
-
-
-def _plan_load(
-    devices: LoadDevices,
-    header: Header,
-    key: str,
-    setting: RuntimeSettings,
-    listener: LoadListener,
-    config: EngineConfig,
-    *,
-    has_found_head: bool,
-) -> tuple[AuxiliaryModels, LoadPlanner, LoadAttempt]:
-    """Return what is loaded beside the model, its planner and the first attempt.
-
-    A head that was found, not chosen, is left out with a notice where only the model alone fits.
-    """
-    auxiliary = read_auxiliary_models(
-        header,
-        draft_path=config.draft_path,
-        adapters=[Path(file) for file, _ in config.lora],
-        projector=Path(config.projector_path) if config.projector_path else None,
-    )
-    planner = devices.planner(header.path, header, key, auxiliary)
-    attempt = planner.attempt(config, setting)
-    if has_found_head and attempt.plan.assessment.verdict.rank:  # without it no plan is better than the best
-        plain_config = replace(config, draft_path="")
-        plain = _plan_load(devices, header, key, setting, listener, plain_config, has_found_head=False)
-        if notice := left_out_notice(Path(config.draft_path), attempt.plan, plain[2].plan):
-            listener.on_notice(notice)
-            return plain
-    return auxiliary, planner, attempt
 
 
 def _open(
@@ -250,12 +230,13 @@ def _open(
         log.take_buffers()  # of the context that found the weights
         backend = model.context(attempt.config, setting, head=loaded_head)
         owned.callback(backend.close)
+        usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
         loaded_projector = None
         if projector is not None:
-            devices = attempt.parameters.devices
+            devices = (attempt.projector_device,) if attempt.projector_device else ()
             loaded_projector = load_projector(projector, model, backend, setting, devices, owned)
-        usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
-        return _NativeModel(model, backend, setting, usage, owned.pop_all(), loaded_projector)
+        projector_bytes = sum(buffer.n_bytes for buffer in log.take_buffers())  # of its compute buffers: no others
+        return _NativeModel(model, backend, setting, usage, owned.pop_all(), loaded_projector, projector_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,16 @@ from app.engine.load.projector_file import NON_CAUSAL, validate_projector
 from app.engine.media.decoder_process import DecoderProcess
 from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
+from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
+from quantizer.errors import EngineError, ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.projector_header import ProjectorHeader
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel, LlamaProjector
 
-__all__ = ["LoadedProjector", "NewMediaQueue", "find_projector", "load_projector", "media_queue_of"]
+__all__ = ["LoadedProjector", "NewMediaQueue", "load_projector", "media_queue_of", "tested_projector"]
 
 NewMediaQueue: TypeAlias = Callable[[Callable[[], None]], MediaQueue]  # from what wakes the engine
 
@@ -44,16 +46,24 @@ class LoadedProjector:
     key: str
 
 
-def find_projector(path: str, model: Header, cache_dir: Path) -> ProjectorHeader | None:
-    """Return the projector of a model by the path in its configuration, tested; None where that is empty.
+def tested_projector(
+    config: EngineConfig, model: Header, cache_dir: Path
+) -> tuple[EngineConfig, ProjectorHeader | None, str]:
+    """Return `config` and the tested projector that it names for `model`, None without one.
 
-    Raises ModelFileError for one that is damaged, of another model, or cannot run.
+    One that was found, not chosen, and is damaged, of another model, or cannot run is left out of `config`, with the
+    reason. Raises ModelFileError for a chosen one, EngineError where it cannot be tested.
     """
-    if not path:
-        return None
-    projector = validate_projector(Path(path), model)
-    check_projector(model.path, projector.path, cache_dir)
-    return projector
+    if not config.projector_path:
+        return config, None, ""
+    try:
+        projector = validate_projector(Path(config.projector_path), model)
+        check_projector(model.path, projector.path, cache_dir)
+    except (ModelFileError, EngineError) as error:
+        if config.has_chosen_projector:
+            raise
+        return replace(config, projector_path=""), None, f"The model takes no pictures or sounds: {error.cause}"
+    return config, projector, ""
 
 
 def load_projector(

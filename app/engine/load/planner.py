@@ -24,7 +24,7 @@ from app.protocol.codec import decode, encode
 from offload.advice.warnings import fit_summary
 from offload.devices.gpus import ListedGpu
 from offload.devices.machine import Machine
-from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels
+from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels, AuxiliaryUsage, PlannedProjector
 from offload.footprint.context import MIN_N_CTX
 from offload.footprint.model import PlannedModel
 from offload.format import format_memory
@@ -55,6 +55,29 @@ class LoadAttempt:
     def parameters(self) -> LoadParameters:
         """Where the layers go."""
         return parameters_of(self.plan.assessment)
+
+    @property
+    def projector_device(self) -> str:
+        """The GPU that the projector is planned for, that of the output; empty for the processor, or without one."""
+        usage, placement = self._projector_usage, self.plan.assessment.placement
+        if usage is None or not usage.beside_bytes or placement is None or not placement.n_on_gpus:
+            return ""
+        counts = zip(placement.gpus, placement.gpu_layers, strict=True)
+        return next(name for name, count in counts if count)
+
+    @property
+    def shares_without_projector(self) -> tuple[Share, ...]:
+        """What each device gets of all but the projector."""
+        device, usage = self.projector_device, self._projector_usage
+        n_bytes = usage.beside_bytes if usage else 0
+        return tuple(
+            replace(share, beside_bytes=share.beside_bytes - n_bytes) if share.device.name == device else share
+            for share in self.shares
+        )
+
+    @property
+    def _projector_usage(self) -> AuxiliaryUsage | None:
+        return next((extra for extra in self.plan.assessment.profile.extras if extra.projector), None)
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -164,6 +187,11 @@ def _too_large(attempt: LoadAttempt) -> EngineError:
     )
 
 
+def _projector_key(planned: PlannedProjector) -> str:
+    """Return what identifies a projector among the records of loads: its formula errs alike for equal files."""
+    return f"projector {planned.name} {planned.n_bytes}"
+
+
 class LoadDevices:
     """The devices that this process may load onto. `cache_dir` contains the records of earlier loads."""
 
@@ -193,6 +221,10 @@ class LoadDevices:
         from app.engine import llama
 
         machine = detect_machine(self._gpus(is_measured=True), self._cache_dir)
+        if auxiliary.projector is not None:
+            kept = decode(ExcessUsage, self._excess.entry(_projector_key(auxiliary.projector)))
+            projector = replace(auxiliary.projector, excess_bytes=max(kept.gpu_bytes, kept.host_bytes))
+            auxiliary = replace(auxiliary, projector=projector)
         model = PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
         excess = decode(ExcessUsage, self._excess.entry(key))
         return LoadPlanner(model, machine, partial(llama.dry_compute_bytes, path), excess, self._rates_of)
@@ -204,7 +236,8 @@ class LoadDevices:
         return self.planner(path, read_header(path), model_key(path)).attempt(config, setting).parameters
 
     def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
-        """Compare the `usage` of the model `key` with its plan, and store the excess for the next plan.
+        """Compare the `usage` of the model `key` with its plan, both without a projector, and store the excess for the
+        next plan.
 
         Raises EngineError when a planned GPU got nothing.
         """
@@ -214,7 +247,12 @@ class LoadDevices:
                 "See `localllm doctor`; to use the processor alone, set gpu to false.",
             )
         if attempt.shares:
-            self._excess.update(key, encode(excess_usage(attempt.shares, usage)))
+            self._excess.update(key, encode(excess_usage(attempt.shares_without_projector, usage)))
+
+    def check_projector(self, planned: PlannedProjector, compute_bytes: int) -> None:
+        """Compare the compute buffers of a loaded projector with its plan, and store the excess for the next plan."""
+        excess = max(0, compute_bytes - planned.compute_bytes)
+        self._excess.update(_projector_key(planned), encode(ExcessUsage(host_bytes=excess)))
 
     def _gpus(self, *, is_measured: bool = False) -> list[ListedGpu]:
         from app.engine import llama

@@ -1,4 +1,4 @@
-"""The values of pictures and sounds in a prompt: chunks of embeddings, the tokens that stand for them, and who makes them.
+"""The values of pictures and sounds in a prompt: chunks of embeddings, the tokens that stand for them, who makes them.
 
 Owns the placeholder tokens of a chunk, which identify its content in the prefix tree, and the protocols between the
 loop and what decodes and encodes media. Independent of libmtmd, of files and of threads.

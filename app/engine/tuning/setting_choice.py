@@ -23,9 +23,11 @@ from app.engine.tuning.tune_results import (
 )
 from app.protocol.status import LoadedSetting
 from offload.devices.cpu import default_threads
+from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
+from offload.format import format_memory
 
-__all__ = ["SettingChoice", "choose_setting", "describe_drafts", "describe_settings"]
+__all__ = ["SettingChoice", "choose_setting", "describe_drafts", "describe_projector", "describe_settings"]
 
 _NOT_MEASURED = "not measured yet"
 _NO_ROOM = "too little free memory for both"
@@ -108,6 +110,18 @@ def describe_settings(
 def describe_drafts(names: Sequence[str], *, has_draft_model: bool) -> LoadedSetting:
     """Return the sources of drafts that a loaded model has, by name."""
     return LoadedSetting("drafts", ", ".join(names) or "none", "option" if has_draft_model else "default")
+
+
+def describe_projector(
+    planned: PlannedProjector | None, facts: BackendFacts, device: str, *, is_chosen: bool
+) -> tuple[LoadedSetting, ...]:
+    """Return what lets a loaded model see or hear, its bytes and its `device` (empty: the processor); none without."""
+    takes = " and ".join(verb for verb, does in (("sees", facts.sees), ("hears", facts.hears)) if does)
+    if planned is None or not takes:
+        return ()
+    n_bytes = planned.n_bytes + planned.compute_bytes + planned.excess_bytes
+    value = f"{planned.name} {takes}, {format_memory(n_bytes)} on {device or 'the processor'}"
+    return (LoadedSetting("projector", value, "option" if is_chosen else "model"),)
 
 
 def _part(

@@ -1,8 +1,8 @@
 """Which projector belongs to a model: the file that lets it see or hear, found where programs keep one.
 
 Owns where it is looked for (the model's folder, that of its commit in a Hugging Face cache, the layers of a model of
-Ollama), which of several is taken, and what a choice of the settings means. Reads headers; what libmtmd runs is decided
-at the load.
+Ollama), which of several is taken, and what a choice of the settings means. Reads headers only; the load tries whether
+libmtmd runs one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.engine.load.projector_file import validate_projector
 from app.library.external import ollama_projectors, snapshot_folders
 from app.library.local.model_files import is_model_file
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header
-from quantizer.gguf.projector_header import ProjectorHeader, mismatch, read_projector
+from quantizer.gguf.projector_header import ProjectorHeader
 from quantizer.gguf.sidecars import NO_PROJECTOR, is_projector, is_sidecar, projector_owner, without_type
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
 AUTO_PROJECTOR = "auto"
 FOUND_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several the first
 _AMBIGUOUS = 2
-_REMEDY = "Choose the mmproj GGUF that was made for this model for --projector, or none."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,7 @@ def choose_projector(model: Header, choice: str) -> FoundProjector:
         return NOTHING_FOUND
     if not (named := _named(choice)):
         return find_projector(model, choice)
-    projector = read_projector(named)
-    if reason := mismatch(projector, model):
-        raise ModelFileError(f"{named.name} does not belong to {model.path.name}: {reason}.", _REMEDY)
-    return FoundProjector(projector, is_chosen=True)
+    return FoundProjector(validate_projector(named, model), is_chosen=True)
 
 
 def general_choice(choice: str) -> str:
@@ -92,25 +89,20 @@ def find_projector(model: Header, preferred: str = "") -> FoundProjector:
     """Return the projector that is kept with `model`: one that names it before one that names none, then by its type,
     the `preferred` one first.
 
-    Files that cannot be read, or fit no such model, are passed over with a reason, unless they name another model.
+    Files that cannot be loaded beside it are passed over with a reason, unless they name another model.
     """
     types = sorted(FOUND_TYPES, key=lambda name: name != preferred.upper())
     found: list[tuple[tuple[int, int, str], ProjectorHeader]] = []
     passed_over: list[str] = []
     for path, rank in _candidates(model.path):
         try:
-            projector = read_projector(path)
+            projector = validate_projector(path, model)
         except ModelFileError as error:
-            passed_over.append(error.cause)
+            if rank != _AMBIGUOUS:
+                passed_over.append(error.cause)
             continue
-        reason = mismatch(projector, model)
         if rank == _AMBIGUOUS:
-            if not reason:
-                passed_over.append(
-                    f"{path.name} lies beside several models and names none: use --projector to take it."
-                )
-        elif reason:
-            passed_over.append(f"{path.name} does not belong to {model.path.name}: {reason}.")
+            passed_over.append(f"{path.name} lies beside several models and names none of them: use --projector.")
         else:
             type_rank = types.index(projector.type_name) if projector.type_name in types else len(types)
             found.append(((rank, type_rank, path.name), projector))

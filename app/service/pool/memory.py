@@ -116,7 +116,7 @@ class MachineMemory:
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
         """Return how fast the model would answer or, where that is unknown, how many layers GPUs would hold."""
         model = _planned(path, config)
-        plain = _without_found_head(model, config)
+        plain = _without_found(model, config)
 
         def worth(machine: Machine) -> float:
             found = _worth(self._assess(model, config, machine))
@@ -127,10 +127,10 @@ class MachineMemory:
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
         """Raise UnfitError where the user has to confirm, EngineError where the model is too large.
 
-        A draft head that was found beside the model gives way to it, as it does in the worker.
+        A draft head or a projector that was found beside the model gives way to it, as it does in the worker.
         """
         model = _planned(path, config)
-        plain = _without_found_head(model, config)
+        plain = _without_found(model, config)
         try:
             self._check(model, config, machine)
         except EngineError:
@@ -180,22 +180,27 @@ class MachineMemory:
 
 
 def _planned(path: Path, config: EngineConfig) -> PlannedModel:
-    from app.engine.load.auxiliary_models import read_auxiliary_models, with_found_head
+    from app.engine.load.auxiliary_models import read_auxiliary_models, with_found_head, with_sound_projector
     from offload.footprint.model import PlannedModel
     from quantizer.gguf.validation import tensors_of, validate_gguf
 
     header = validate_gguf(path)
     config, _ = with_found_head(config, header)
+    config, _ = with_sound_projector(config, header)
     adapters = [Path(file) for file, _ in config.lora]
-    auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters)
+    projector = Path(config.projector_path) if config.projector_path else None
+    auxiliary = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters, projector=projector)
     return PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
 
 
-def _without_found_head(model: PlannedModel, config: EngineConfig) -> PlannedModel:
-    """Return `model` without the head that was found beside it; the same object if none was."""
-    if config.draft_path or model.auxiliary.draft is None:
+def _without_found(model: PlannedModel, config: EngineConfig) -> PlannedModel:
+    """Return `model` without the head and the projector that were found beside it; the same object if none was."""
+    found = model.auxiliary
+    draft = found.draft if config.draft_path else None
+    projector = found.projector if config.has_chosen_projector else None
+    if (draft, projector) == (found.draft, found.projector):
         return model
-    return replace(model, auxiliary=replace(model.auxiliary, draft=None))
+    return replace(model, auxiliary=replace(found, draft=draft, projector=projector))
 
 
 def _worth(assessment: Assessment) -> float:

@@ -54,7 +54,7 @@ def test_a_draft_model_has_a_cache_of_the_same_size_and_lies_with_the_output() -
 
 @pytest.mark.parametrize("machine", [CARD, HOST_ONLY])
 def test_what_lies_beside_a_model_is_counted_once_where_the_output_is(machine: Machine) -> None:
-    planned = model(AuxiliaryModels(draft=draft(), projector=PlannedProjector("mmproj.gguf", GIB)))
+    planned = model(AuxiliaryModels(draft=draft(), projector=PlannedProjector(name="mmproj.gguf", n_bytes=GIB)))
     profile = planned.profile(SETTING)
     placement = place(profile, machine, expected_rates(machine))
     assert placement is not None

@@ -12,6 +12,8 @@ from offload.devices.machine import Device, DeviceKind, Machine
 from quantizer.errors import UsageError
 from tests.app.cli.in_process import run_localllm
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
+from tests.quantizer.gguf_files import tiny_llama
+from tests.quantizer.gguf_projectors import tiny_projector
 
 GIB = 1 << 30
 HERE = Machine(Device(name="CPU", kind=DeviceKind.CPU, total_bytes=8 * GIB, free_bytes=6 * GIB, bytes_per_s=25e9))
@@ -66,6 +68,23 @@ def test_the_head_beside_a_model_is_counted_unless_none_is_wanted(
         _with_setting(environment, model, machine),
     ):
         assert json.loads(silent.stdout)["extras"] == []
+
+
+def test_the_projector_beside_a_model_is_counted_with_its_tokens_unless_none_is_wanted(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    model, machine = tiny_llama(tmp_path / "m.gguf"), ("--ram", "16GiB@60GB/s", "--json")
+    tiny_projector(tmp_path / "mmproj-m-F16.gguf")
+    done = plan(environment, str(model), *machine)
+    assert done.returncode == 0, done.stderr
+    (extra,) = json.loads(done.stdout)["extras"]
+    assert extra["what"].endswith("mmproj-m-F16.gguf")
+    assert extra["weights_bytes"] > 0 < extra["compute_bytes"]
+    assert (extra["picture_tokens"], extra["max_picture_tokens"], extra["sound_tokens"]) == (4, 4, 0)
+    for none in (("--projector", "none"), ("--mmproj", "none")):
+        assert json.loads(plan(environment, str(model), *machine, *none).stdout)["extras"] == []
+    text = plan(environment, str(model), "--ram", "16GiB@60GB/s").stdout
+    assert "It makes a picture 4 tokens." in text
 
 
 def _with_setting(

@@ -68,7 +68,7 @@ def seen(loaded: LoadedEngine, forgotten: set[str]) -> dict[str, Any]:
 def main() -> None:
     model, projector, cache = sys.argv[1:4]
     listener = LoadListener(lambda _fraction: True, lambda _text: None, lambda _plan: None)
-    config = EngineConfig(projector_path=projector, n_ctx=512)
+    config = EngineConfig(projector_path=projector, has_chosen_projector=True, n_ctx=512)
     try:
         loaded = load_model(Path(model), config, Path(cache), listener)
     except UserError as error:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.load.auxiliary_models import find_projectors, left_out_notice, read_auxiliary_models
+from app.engine.load.auxiliary_models import left_out_notice, read_auxiliary_models, with_sound_projector
+from app.engine.protocol.messages import EngineConfig
 from app.service.pool.memory_fake import host_with
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
@@ -50,9 +51,16 @@ def test_only_a_projector_is_one(tmp_path: Path, tiny_model: Path) -> None:
         read_auxiliary_models(header, projector=tiny_model)
 
 
-def test_projectors_are_found_beside_a_model_by_their_names(tmp_path: Path) -> None:
-    beside = tiny_projector(tmp_path / "mmproj-model-f16.gguf")
-    assert find_projectors(tmp_path / "model.gguf") == (beside,)
+def test_a_projector_that_was_found_and_does_not_belong_is_left_out_with_the_reason(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    header = validate_gguf(tiny_model)
+    wrong = str(tiny_projector(tmp_path / "mmproj-F16.gguf", n_embd=96))
+    config, reason = with_sound_projector(EngineConfig(projector_path=wrong), header)
+    assert config.projector_path == ""
+    assert "its embeddings have 96 numbers" in reason
+    chosen = EngineConfig(projector_path=wrong, has_chosen_projector=True)
+    assert with_sound_projector(chosen, header) == (chosen, "")
 
 
 def test_a_head_that_was_found_is_left_out_where_only_the_model_alone_fits(tmp_path: Path) -> None:

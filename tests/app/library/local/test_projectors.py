@@ -22,6 +22,9 @@ def found(model: Path, choice: str = "auto") -> str:
 
 
 def hears(writer: gguf.GGUFWriter) -> None:
+    writer.kv_data[0].pop("clip.projector_type")
+    writer.add_string("clip.vision.projector_type", "gemma3")
+    writer.add_string("clip.audio.projector_type", "ultravox")
     writer.add_bool("clip.has_audio_encoder", True)
     writer.add_uint32("clip.audio.projection_dim", 64)
 
