@@ -19,6 +19,7 @@ from app.chat.formats.html_page import page
 from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem
 from app.chat.formats.localllm import is_localllm, localllm_json, read_localllm
 from app.chat.formats.markdown import markdown
+from app.chat.formats.media import ContentOf
 from app.chat.formats.open_webui import is_open_webui, read_open_webui
 from app.chat.formats.plain_messages import is_plain_messages, read_plain_messages
 from app.chat.store import ChatStore
@@ -56,6 +57,7 @@ def import_file(path: Path, store: ChatStore) -> ImportResult:
         if isinstance(item, SkippedItem):
             skipped.append(item)
         else:
+            store.files.keep(item.contents)
             ids.append(store.transcripts.insert(item.transcript).id)
             skipped += item.skipped
     return ImportResult(tuple(ids), tuple(skipped))
@@ -130,7 +132,7 @@ def _chat(value: JsonField) -> ImportedChat | SkippedItem:
     return SkippedItem(value.place, f"is not a chat of {_KNOWN}")
 
 
-Export = Callable[[Iterable[Transcript]], Iterator[str]]
+Export = Callable[[Iterable[Transcript], ContentOf], Iterator[str]]
 EXPORTS: Mapping[str, Export] = {"markdown": markdown, "json": localllm_json, "html": page}
 _ENDINGS = {".md": "markdown", ".json": "json", ".html": "html"}
 

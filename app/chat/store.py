@@ -24,7 +24,7 @@ from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
 from app.chat.search import Search
 from quantizer.errors import StorageError
 
-__all__ = ["SAVED_AFTER_S", "AnswerRecorder", "ChatStore", "Drafts", "StoreThread", "Transcripts"]
+__all__ = ["FILE_NAME", "SAVED_AFTER_S", "AnswerRecorder", "ChatStore", "Drafts", "StoreThread", "Transcripts"]
 
 FILE_NAME = "chats.db"
 _NO_CHAT = 0  # the row of the draft of a new chat: ids begin with 1

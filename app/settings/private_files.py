@@ -20,6 +20,7 @@ from quantizer.files import explained, make_private, private_folder
 from quantizer.process import is_process_alive
 
 __all__ = [
+    "ATTACHED",
     "CHATS",
     "PrivateFiles",
     "conversation_name",
@@ -32,11 +33,13 @@ __all__ = [
 ]
 
 CHATS = "chats, drafts and prompt history"
+ATTACHED = "pictures and sounds of chats"
 _DATA, _CACHE = "data_dir", "cache_dir"
 _IN_USE = "in-use-"
 # What derives from chats: what it is, the folder, and the names in it.
 _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (CHATS, _DATA, ("chats.db", "chats.db-wal", "chats.db-shm")),
+    (ATTACHED, _DATA, ("attachments/*/*",)),
     ("stored responses", _DATA, ("responses.db", "responses.db-wal", "responses.db-shm")),
     ("saved prefixes", _CACHE, ("prefix/*/*",)),
     ("encoded pictures and sounds", _CACHE, ("media/*/*",)),
@@ -47,6 +50,7 @@ _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 # What is private too, and stays: keys have a rule of their own (`app.keys`).
 _OTHERS_PRIVATE = (
     ("presets", _DATA, ("presets.toml",)),
+    ("folders of attachments", _DATA, ("attachments", "attachments/*")),
     ("jobs", _DATA, ("jobs", "jobs/*.json")),
     ("folders of prefixes", _CACHE, ("prefix", "prefix/*")),
     ("folders of encoded pictures", _CACHE, ("media", "media/*")),
@@ -55,7 +59,7 @@ _OTHERS_PRIVATE = (
 # All names in the two folders, which may be one.
 _OURS = (
     *("chats.db*", "responses.db*", "presets.toml", "prompts", "keys.json", "keys.lock", "jobs", "models"),
-    *("checkpoints", "welcome-seen", "config.toml"),
+    *("attachments", "checkpoints", "welcome-seen", "config.toml"),
     *("prefix", "media", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
     *(
         "index.db*",
@@ -89,12 +93,12 @@ def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
 
 
 def remove_files(files: PrivateFiles) -> None:
-    """Remove the files, and folders of prefixes and embeddings that become empty. Raises StorageError."""
+    """Remove the files, and folders of prefixes, embeddings and attachments that become empty. Raises StorageError."""
     for path in files.paths:
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
     for folder in {path.parent for path in files.paths}:
-        if folder.parent.name in ("prefix", "media"):
+        if folder.parent.name in ("prefix", "media", "attachments"):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 

@@ -236,7 +236,10 @@ def _writers(model: Path, made: Path, hub: HubServer) -> Mapping[str, Writer]:
                 content = MessageContent(role=("user", "assistant")[index % 2], content=f"{number} {index} " * 200)
                 parent = store.messages.add(chat.id, parent, content).id
         source = made / "chats.json"
-        export_to(source, EXPORTS["json"](store.transcripts.read(number + 1) for number in range(_N_CHATS)))
+        export_to(
+            source,
+            EXPORTS["json"]((store.transcripts.read(number + 1) for number in range(_N_CHATS)), store.files.read),
+        )
     matrix = ("imatrix", str(model), "-o", "out.gguf", "--chunks", "2", "--threads", "1")
     _run(python_command("app.cli.main", *matrix), made)
     expected = (made / "out.gguf").read_bytes()

@@ -286,7 +286,7 @@ async def _forget_prefixes(app_context: AppContext, chat: Chat) -> None:
 
 
 def _write(chat_id: int, path: Path, store: ChatStore) -> None:
-    export_to(path, export_of(path)([store.transcripts.read(chat_id)]))
+    export_to(path, export_of(path)([store.transcripts.read(chat_id)], store.files.read))
 
 
 def _path(line: str) -> Path:

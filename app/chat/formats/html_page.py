@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from app.chat.conversation import Message, MessageState, Transcript
+from app.chat.conversation import Attachment, MediaFile, Message, MessageState, Transcript
 from app.chat.formats.markdown import speaker
+from app.chat.formats.media import ContentOf, data_url
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -19,7 +20,8 @@ __all__ = ["page"]
 
 _HEAD = """<!doctype html>
 <html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:">
 <meta name="referrer" content="no-referrer">
 <title>Chats</title>
 <style>
@@ -29,13 +31,14 @@ section { border-top: 1px solid #8886; padding: .5rem 0; overflow-wrap: anywhere
 section.user { background: #8881; padding: .5rem 1rem; }
 h2 { font-size: 1rem; opacity: .7; margin: 0; }
 pre { overflow-x: auto; background: #8882; padding: .75rem; white-space: pre-wrap; }
+img { max-width: 100%; } audio { width: 100%; }
 table { border-collapse: collapse; } td, th { border: 1px solid #8886; padding: .25rem .5rem; }
 </style></head><body>
 """
 
 
-def page(transcripts: Iterable[Transcript]) -> Iterator[str]:
-    """Yield, in pieces, an HTML page with one article per chat."""
+def page(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[str]:
+    """Yield, in pieces, an HTML page with one article per chat; pictures and sounds are in it."""
     renderer = _renderer()
     yield _HEAD
     for transcript in transcripts:
@@ -43,20 +46,33 @@ def page(transcripts: Iterable[Transcript]) -> Iterator[str]:
         if transcript.chat.settings.system:
             yield _folded("System prompt", transcript.chat.settings.system)
         for message in transcript.branch:
-            yield _section(message, renderer)
+            yield from _section(message, renderer, content_of)
         yield "</article>\n"
     yield "</body></html>\n"
 
 
-def _section(message: Message, renderer: MarkdownIt) -> str:
-    parts = [f'<section class="{message.role}">\n<h2>{escape(speaker(message))}</h2>\n']
+def _section(message: Message, renderer: MarkdownIt, content_of: ContentOf) -> Iterator[str]:
+    yield f'<section class="{message.role}">\n<h2>{escape(speaker(message))}</h2>\n'
     if message.reasoning:
-        parts.append(_folded("Reasoning", message.reasoning))
-    parts.append(renderer.render(message.content))
-    parts += [_folded(attachment.name, attachment.content) for attachment in message.attachments]
+        yield _folded("Reasoning", message.reasoning)
+    yield renderer.render(message.content)
+    for attachment in message.attachments:
+        yield from _attached(attachment, content_of)
     if message.state is MessageState.PARTIAL:
-        parts.append("<p><em>(unfinished)</em></p>\n")
-    return "".join([*parts, "</section>\n"])
+        yield "<p><em>(unfinished)</em></p>\n"
+    yield "</section>\n"
+
+
+def _attached(attachment: Attachment, content_of: ContentOf) -> Iterator[str]:
+    for file in attachment.media:
+        yield f"<figure>{_shown(file, content_of)}<figcaption>{escape(attachment.label)}</figcaption></figure>\n"
+    if attachment.content or not attachment.media:
+        yield _folded(attachment.name, attachment.content)
+
+
+def _shown(file: MediaFile, content_of: ContentOf) -> str:
+    url = escape(data_url(file, content_of(file)))
+    return f'<audio controls src="{url}"></audio>' if file.is_sound else f'<img alt="" src="{url}">'
 
 
 def _folded(title: str, text: str) -> str:

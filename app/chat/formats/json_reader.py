@@ -8,7 +8,7 @@ cycle, are reported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.chat.conversation import Chat, Message, MessageContent, Transcript, provisional_title
 
@@ -98,10 +98,11 @@ class SkippedItem:
 
 @dataclass(frozen=True, slots=True)
 class ImportedChat:
-    """A chat to store, and what was skipped in it."""
+    """A chat to store, what was skipped in it, and the contents of its pictures and sounds by SHA-256."""
 
     transcript: Transcript
     skipped: tuple[SkippedItem, ...]
+    contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """localllm's own format, which imports without loss: a JSON object with format and version.
 
-Owns its keys. Every branch, statistic and setting is kept; newer versions are rejected.
+Owns its keys. Every branch, statistic and setting is kept, pictures and sounds in Base64; newer versions are rejected.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -21,18 +22,20 @@ from app.chat.conversation import (
     Transcript,
 )
 from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
+from app.chat.formats.media import ContentOf, ImportedMedia
 
 __all__ = ["is_localllm", "localllm_json", "read_localllm"]
 
 _FORMAT = "localllm-chat"
 _VERSION = 1
+_VERSION_WITH_MEDIA = 2  # one that knows no media must not lose them silently
 
 
-def localllm_json(transcripts: Iterable[Transcript]) -> Iterator[str]:
+def localllm_json(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[str]:
     """Yield, in pieces, a JSON list of whole chats, one per line; ASCII, so that it is safe in a terminal."""
     separator = "[\n"
     for transcript in transcripts:
-        yield separator + json.dumps(_exported(transcript))
+        yield separator + json.dumps(_exported(transcript, content_of))
         separator = ",\n"
     yield "[]\n" if separator == "[\n" else "\n]\n"
 
@@ -44,10 +47,10 @@ def is_localllm(chat: JsonField) -> bool:
 
 def read_localllm(chat: JsonField) -> ImportedChat:
     """Return the chat. Raises FormatError for a newer version or an invalid value."""
-    if chat.at("version").value != _VERSION:
+    if chat.at("version").value not in (_VERSION, _VERSION_WITH_MEDIA):
         raise FormatError(chat.at("version").place, "is not supported: update localllm")
-    skipped: list[SkippedItem] = []
-    nodes = {_key(message.at("id")): _node(message) for message in chat.at("messages").items()}
+    media = ImportedMedia()
+    nodes = {_key(message.at("id")): _node(message, media) for message in chat.at("messages").items()}
     header = Chat(
         id=1,
         title=chat.at("title").text(),
@@ -59,18 +62,26 @@ def read_localllm(chat: JsonField) -> ImportedChat:
         settings=ChatSettings(chat.at("settings").at("system").text(), _scalars(chat.at("settings").at("options"))),
     )
     transcript, unreached = import_tree(header, nodes, _key(chat.at("leaf_id")), chat.place)
-    skipped += [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in unreached]
-    return ImportedChat(transcript, tuple(skipped))
+    unread = [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in unreached]
+    return ImportedChat(transcript, (*media.skipped, *unread), media.contents)
 
 
-def _exported(transcript: Transcript) -> dict[str, object]:
+def _exported(transcript: Transcript, content_of: ContentOf) -> dict[str, object]:
     chat = asdict(transcript.chat)
-    messages = [_exported_message(message) for message in transcript.messages]
-    return {"format": _FORMAT, "version": _VERSION, **chat, "messages": messages}
+    messages = [_exported_message(message, content_of) for message in transcript.messages]
+    has_media = any(attachment.media for message in transcript.messages for attachment in message.attachments)
+    version = _VERSION_WITH_MEDIA if has_media else _VERSION
+    return {"format": _FORMAT, "version": version, **chat, "messages": messages}
 
 
-def _exported_message(message: Message) -> dict[str, object]:
-    return {**asdict(message), "state": message.state.value}
+def _exported_message(message: Message, content_of: ContentOf) -> dict[str, object]:
+    attachments = [_exported_attachment(attachment, content_of) for attachment in message.attachments]
+    return {**asdict(message), "state": message.state.value, "attachments": attachments}
+
+
+def _exported_attachment(attachment: Attachment, content_of: ContentOf) -> dict[str, object]:
+    media = [{**asdict(file), "base64": base64.b64encode(content_of(file)).decode()} for file in attachment.media]
+    return {**asdict(attachment), "media": media}
 
 
 def _key(number: JsonField) -> str:
@@ -80,7 +91,7 @@ def _key(number: JsonField) -> str:
     raise FormatError(number.place, "is not an id")
 
 
-def _node(message: JsonField) -> TreeNode:
+def _node(message: JsonField, media: ImportedMedia) -> TreeNode:
     role, state = message.at("role").text(), message.at("state").text()
     if role not in ROLES:
         raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(ROLES))}")
@@ -88,7 +99,9 @@ def _node(message: JsonField) -> TreeNode:
         role=role,  # type: ignore[arg-type]  # one of ROLES
         content=message.at("content").text(),
         reasoning=message.at("reasoning").text(),
-        attachments=tuple(_attachment(attachment) for attachment in message.at("attachments").items()),
+        attachments=tuple(
+            read for attachment in message.at("attachments").items() for read in _attachments(attachment, media)
+        ),
         model=message.at("model").text(),
         stats=_scalars(message.at("stats")),
         state=MessageState.PARTIAL if state == MessageState.PARTIAL.value else MessageState.FINISHED,
@@ -97,9 +110,21 @@ def _node(message: JsonField) -> TreeNode:
     return TreeNode(_key(message.at("parent_id")) or None, content)
 
 
-def _attachment(attachment: JsonField) -> Attachment:
-    name, content = attachment.at("name").text(), attachment.at("content").text()
-    return Attachment(name, content, attachment.at("media_type").text())
+def _attachments(attachment: JsonField, media: ImportedMedia) -> tuple[Attachment, ...]:
+    """Return the attachment, none if it was nothing but media that could not be read."""
+    read = [media.file(file.at("base64")) for file in attachment.at("media").items()]
+    content = attachment.at("content").text()
+    if read and not content and not any(read):
+        return ()
+    return (
+        Attachment(
+            attachment.at("name").text(),
+            content,
+            attachment.at("media_type").text(),
+            attachment.at("detail").text(),
+            tuple(file for file in read if file is not None),
+        ),
+    )
 
 
 def _scalars(fields: JsonField) -> dict[str, Scalar]:

@@ -1,6 +1,7 @@
 """Chats as Markdown: the shown branch, to read and paste.
 
-Owns the headings. Messages are Markdown already; only an open code block is closed.
+Owns the headings. Messages are Markdown already; only an open code block is closed. Pictures and sounds are references,
+whose content follows at the end of the document; a text for a terminal only names them.
 """
 
 from __future__ import annotations
@@ -8,23 +9,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from app.chat.conversation import Message, MessageState, Transcript
+from app.chat.conversation import Attachment, MediaFile, Message, MessageState, Transcript
+from app.chat.formats.media import ContentOf, data_url
 
 __all__ = ["markdown", "speaker"]
+
+_IN_A_LABEL = re.compile(r"([\\\[\]`*_<>])")
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)
 _SPEAKERS = {"user": "You", "system": "System", "tool": "Tool"}
 
 
-def markdown(transcripts: Iterable[Transcript]) -> Iterator[str]:
-    """Yield, in pieces, a document with one chapter per chat."""
+def markdown(transcripts: Iterable[Transcript], content_of: ContentOf | None = None) -> Iterator[str]:
+    """Yield, in pieces, a document with one chapter per chat, and the contents of media if `content_of` gives them."""
+    shown: dict[str, MediaFile] = {}
     for transcript in transcripts:
         chat = transcript.chat
         yield f"# {' '.join(chat.title.split()) or 'Untitled'}\n\n"
         if chat.settings.system:
             yield f"## System prompt\n\n{closed(chat.settings.system)}\n\n"
         for message in transcript.branch:
-            yield _section(message)
+            yield _section(message, shown if content_of else None)
+    for name, file in shown.items():
+        if content_of is not None:
+            yield f"[{name}]: {data_url(file, content_of(file))}\n"
 
 
 def speaker(message: Message) -> str:
@@ -44,12 +52,30 @@ def closed(text: str) -> str:
     return f"{text}\n{fence}" if fence else text
 
 
-def _section(message: Message) -> str:
+def _section(message: Message, shown: dict[str, MediaFile] | None) -> str:
     parts = [f"## {speaker(message)}"]
     if message.reasoning:
         parts.append("\n".join(f"> {line}".rstrip() for line in message.reasoning.strip().splitlines()))
     parts.append(closed(message.content))
-    parts += [f"### {attachment.name}\n\n{closed(attachment.content)}" for attachment in message.attachments]
+    for attachment in message.attachments:
+        parts += _attached(attachment, shown)
     if message.state is MessageState.PARTIAL:
         parts.append("*(unfinished)*")
     return "\n\n".join(parts) + "\n\n"
+
+
+def _attached(attachment: Attachment, shown: dict[str, MediaFile] | None) -> Iterator[str]:
+    """Yield the paragraphs of an attachment; `shown` takes the media that are referred to, None refers to none."""
+    if not attachment.media:
+        yield f"### {attachment.name}\n\n{closed(attachment.content)}"
+        return
+    yield f"### {attachment.label}"
+    for number, file in enumerate(attachment.media if shown is not None else (), 1):
+        assert shown is not None
+        name = f"media-{file.sha256[:16]}"
+        shown[name] = file
+        label = _IN_A_LABEL.sub(r"\\\1", " ".join(attachment.name.split()))
+        label = label if len(attachment.media) == 1 else f"{label}, {number}"
+        yield f"{'' if file.is_sound else '!'}[{label}][{name}]"
+    if attachment.content:
+        yield closed(attachment.content)

@@ -1,14 +1,15 @@
 """Open WebUI's export.
 
-Owns where it stores the tree, the system prompt and the reasoning.
+Owns where it stores the tree, the system prompt, the reasoning, and pictures (data URLs); other files are elsewhere.
 """
 
 from __future__ import annotations
 
 import html
 
-from app.chat.conversation import ROLES, Chat, ChatSettings, MessageContent
+from app.chat.conversation import ROLES, Attachment, Chat, ChatSettings, MessageContent
 from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
+from app.chat.formats.media import ImportedMedia
 
 __all__ = ["is_open_webui", "read_open_webui"]
 
@@ -24,8 +25,8 @@ def read_open_webui(chat: JsonField) -> ImportedChat:
     """Return the chat. Raises FormatError for an invalid value."""
     inner = _inner(chat)
     history = inner.at("history")
-    skipped: list[SkippedItem] = []
-    nodes = {key: _node(node, skipped) for key, node in history.at("messages").entries()}
+    media = ImportedMedia()
+    nodes = {key: _node(node, media) for key, node in history.at("messages").entries()}
     header = Chat(
         id=1,
         title=chat.at("title").text() or inner.at("title").text(),
@@ -37,30 +38,38 @@ def read_open_webui(chat: JsonField) -> ImportedChat:
         is_archived=chat.at("archived").flag(),
     )
     transcript, unreached = import_tree(header, nodes, history.at("currentId").text(), chat.place)
-    skipped += [SkippedItem(f"{history.place}.messages.{key}", "belongs to no branch") for key in unreached]
-    return ImportedChat(transcript, tuple(skipped))
+    unread = [SkippedItem(f"{history.place}.messages.{key}", "belongs to no branch") for key in unreached]
+    return ImportedChat(transcript, (*media.skipped, *unread), media.contents)
 
 
 def _inner(chat: JsonField) -> JsonField:
     return chat.at("chat") if chat.at("chat").is_given else chat
 
 
-def _node(node: JsonField, skipped: list[SkippedItem]) -> TreeNode:
+def _node(node: JsonField, media: ImportedMedia) -> TreeNode:
     parent = node.at("parentId").text() or None
     role = node.at("role").text()
     if role not in ROLES:
-        skipped.append(SkippedItem(node.place, f"has an unknown role: {role}"))
+        media.skipped.append(SkippedItem(node.place, f"has an unknown role: {role}"))
         return TreeNode(parent, None)
-    skipped += [SkippedItem(file.place, "is a file, which is not imported") for file in node.at("files").items()]
     reasoning, content = _split_reasoning(node.at("content").text())
     message = MessageContent(
         role=role,  # type: ignore[arg-type]  # one of ROLES
         content=content,
         reasoning=reasoning,
+        attachments=tuple(each for file in node.at("files").items() for each in _attachments(file, media)),
         model=node.at("model").text(),
         created_ms=node.at("timestamp").moment_ms(),
     )
     return TreeNode(parent, message)
+
+
+def _attachments(file: JsonField, media: ImportedMedia) -> tuple[Attachment, ...]:
+    url = file.at("url")
+    if isinstance(url.value, str) and url.value.startswith("data:"):
+        return media.attachment(url, file.at("name").text())
+    media.skipped.append(SkippedItem(file.place, "is a file, which is not imported"))
+    return ()
 
 
 def _split_reasoning(content: str) -> tuple[str, str]:

@@ -52,12 +52,14 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
 @options("wants_json")
 def show(chat_id: int, wants_json: bool) -> None:
     """Print a chat as Markdown, or with all its branches as JSON."""
-    from app.chat.files import EXPORTS
+    from app.chat.formats.localllm import localllm_json
+    from app.chat.formats.markdown import markdown
 
     with _store() as store:
         transcript = store.transcripts.read(chat_id)
-    for piece in EXPORTS["json" if wants_json else "markdown"]([transcript]):
-        click.echo(piece if wants_json else printable(piece), nl=False)
+        pieces = localllm_json([transcript], store.files.read) if wants_json else map(printable, markdown([transcript]))
+        for piece in pieces:
+            click.echo(piece, nl=False)
 
 
 @chats.command()
@@ -106,7 +108,8 @@ def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) 
         raise UsageError("There are no chats to export.", "Give ids, or --all.")
     with _store() as store:
         chosen = [chat.id for chat in _every(store)] if wants_all else chat_ids
-        export_to(output, EXPORTS[name](store.transcripts.read(chat_id) for chat_id in chosen))
+        transcripts = (store.transcripts.read(chat_id) for chat_id in chosen)
+        export_to(output, EXPORTS[name](transcripts, store.files.read))
     click.echo(f"Chats in {printable(str(output))}: {len(chosen)}.")
 
 

@@ -23,10 +23,11 @@ def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: 
     sounds, logs and crash reports. Models, settings, presets, prompts and keys stay. Exports and importance matrices
     are where you wrote them.
     """
-    from app.settings.private_files import CHATS, find_private_files, remove_files, users_of
+    from app.settings.private_files import ATTACHED, CHATS, find_private_files, remove_files, users_of
 
     settings = load_settings()
-    found = [files for files in find_private_files(settings) if not (keep_chats and files.what == CHATS)]
+    kept = (CHATS, ATTACHED) if keep_chats else ()
+    found = [files for files in find_private_files(settings) if files.what not in kept]
     n_bytes = sum(files.n_bytes for files in found)
     if not wants_json:
         for files in found:

@@ -1,9 +1,10 @@
-"""`localllm prune`: delete stale downloads and caches."""
+"""`localllm prune`: delete stale downloads and caches, and attachments that no chat has any more."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -33,7 +34,7 @@ __all__ = ["prune"]
 )
 @options("assume_yes", "wants_json")
 def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
-    """Delete stale downloads, imports, quantizations and caches, after asking.
+    """Delete stale downloads, imports, quantizations, caches and attachments of deleted chats, after asking.
 
     Models are kept, and all files that a running process writes. A checkpoint whose conversion was interrupted is
     deleted after a week; a complete one is kept.
@@ -43,12 +44,17 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
 
     settings = load_settings()
     with open_index(settings.cache_dir) as index:
-        found = find_stale_files(settings, max_prefix_bytes, lambda path: bool(index.sha256(path)))
+        stale = find_stale_files(settings, max_prefix_bytes, lambda path: bool(index.sha256(path)))
+    attachments = _unused_attachments(settings.data_dir)
+    found = (*stale, *attachments)
     if not wants_json:
         _tell(found)
     if found and not is_dry_run:
         confirm_removal("Remove all of this?", assume_yes=assume_yes)
-    gone = [] if is_dry_run else [leftover for leftover in found if delete_stale_files(leftover)]
+    gone = [] if is_dry_run else [leftover for leftover in stale if delete_stale_files(leftover)]
+    if attachments and not is_dry_run:
+        _remove_unused_attachments(settings.data_dir)
+        gone += attachments
     with open_index(settings.cache_dir) as index:
         n_forgotten = 0 if is_dry_run else forget_missing(settings.models_dir, index)
     n_freed = sum(leftover.n_bytes for leftover in gone)
@@ -66,6 +72,27 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
         print_json(result)
     elif found and not is_dry_run:
         click.echo(f"Freed {format_bytes(n_freed)}.")
+
+
+def _unused_attachments(data_dir: Path) -> tuple[StaleFiles, ...]:
+    """Return the pictures and sounds that no chat and no draft has; none where there are no chats."""
+    from app.chat.store import FILE_NAME, ChatStore
+    from app.library.local.removal import StaleFiles
+
+    if not (data_dir / FILE_NAME).exists():
+        return ()
+    with ChatStore(data_dir) as store:
+        paths, n_bytes = store.files.unused()
+    return (StaleFiles("unused attachments", paths, n_bytes),) if paths else ()
+
+
+def _remove_unused_attachments(data_dir: Path) -> None:
+    """Remove them, but for those that a chat took up meanwhile."""
+    from app.chat.store import ChatStore
+
+    with ChatStore(data_dir) as store:
+        store.files.remove_unused()
+        store.files.remove_strays()
 
 
 def _tell(found: Sequence[StaleFiles]) -> None:

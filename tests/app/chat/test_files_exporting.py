@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import html
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,12 +12,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.chat.conversation import Attachment, Chat, ChatSettings, Message, MessageContent, MessageState, Transcript
-from app.chat.files import EXPORTS, export_of, export_to, read_chats
+from app.chat.conversation import (
+    Attachment,
+    Chat,
+    ChatSettings,
+    MediaFile,
+    Message,
+    MessageContent,
+    MessageState,
+    Transcript,
+)
+from app.chat.files import EXPORTS, export_of, export_to, import_file, read_chats
 from app.chat.formats.json_reader import ImportedChat
-from app.chat.formats.markdown import closed
+from app.chat.formats.markdown import closed, markdown
 from app.chat.store import ChatStore
 from quantizer.errors import StorageError, UsageError
+from tests.app.chat.attachments.files import picture_of, wav_of
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -31,6 +43,24 @@ HOSTILE = [
 ]
 
 
+CONTENTS = {hashlib.sha256(data).hexdigest(): data for data in (picture_of(), picture_of((3, 2)), wav_of(0.1))}
+PICTURE, PAGE, SOUND = (
+    MediaFile(sha256, mime_type, len(data))
+    for (sha256, data), mime_type in zip(CONTENTS.items(), ("image/png", "image/png", "audio/wav"), strict=True)
+)
+
+
+def _with_media(name: str) -> Transcript:
+    """Return a chat with a picture, pages of a document and a sound, each called `name`."""
+    attachments = (
+        Attachment(name, "", "image/png", "64 × 48, 1 kB", (PICTURE,)),
+        Attachment(name, "[Page 1]", "application/pdf", "2 pages", (PICTURE, PAGE)),
+        Attachment(name, "", "audio/wav", "0:00", (SOUND,)),
+    )
+    question = Message(id=1, parent_id=None, role="user", content="What?", attachments=attachments)
+    return Transcript(Chat(id=1, title="t", created_ms=1, updated_ms=2, leaf_id=1), (question,))
+
+
 def _transcript(text: str) -> Transcript:
     settings = ChatSettings(text)
     chat = Chat(id=1, title=text, created_ms=1, updated_ms=2, model="m", settings=settings, leaf_id=2)
@@ -43,7 +73,7 @@ def _transcript(text: str) -> Transcript:
 
 
 def _export(name: str, *transcripts: Transcript) -> str:
-    return "".join(EXPORTS[name](transcripts))
+    return "".join(EXPORTS[name](transcripts, lambda file: CONTENTS[file.sha256]))
 
 
 class _Tags(HTMLParser):
@@ -66,7 +96,8 @@ def test_a_page_runs_nothing_and_loads_nothing(text: str) -> None:
     assert not {name for name in names if name.startswith("on")} | ({"src", "style", "srcset"} & names)
     links = {value for name, value in found.attributes if name == "href"}
     assert all(re.match("https?:", link) for link in links)
-    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in found.attributes
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
+    assert ("content", policy) in found.attributes
 
 
 def test_a_page_shows_messages_verbatim() -> None:
@@ -131,7 +162,7 @@ def test_what_localllm_exports_it_reads_again_without_loss(
     original = store.transcripts.read(chat.id)
     path = tmp_path / "own.json"
     path.unlink(missing_ok=True)
-    export_to(path, EXPORTS["json"]([original]))
+    export_to(path, EXPORTS["json"]([original], store.files.read))
     (reading,) = read_chats(path)
     assert isinstance(reading, ImportedChat)
     copy = store.transcripts.read(store.transcripts.insert(reading.transcript).id)
@@ -175,3 +206,67 @@ def test_the_extension_selects_the_format(name: str, export: str) -> None:
 def test_a_name_with_another_ending_is_refused_with_those_that_are_known(name: str) -> None:
     with pytest.raises(UsageError, match=r"\.md, \.json, \.html"):
         export_of(Path(name))
+
+
+def test_pictures_and_sounds_survive_an_export_and_an_import(tmp_path: Path, store: ChatStore) -> None:
+    store.files.keep(CONTENTS)
+    chat = store.transcripts.insert(_with_media("photo.png"))
+    transcript = store.transcripts.read(chat.id)
+    export_to(tmp_path / "chats.json", EXPORTS["json"]([transcript], store.files.read))
+    with ChatStore(tmp_path / "other") as other:
+        result = import_file(tmp_path / "chats.json", other)
+        assert result.skipped == ()
+        (message,) = other.messages.of(result.ids[0])
+        assert message.attachments == transcript.messages[0].attachments
+        for file in (PICTURE, PAGE, SOUND):
+            assert other.files.read(file) == CONTENTS[file.sha256]
+
+
+def test_only_chats_with_media_have_a_version_that_others_do_not_read() -> None:
+    versions = [json.loads(_export("json", chat))[0]["version"] for chat in (_transcript("t"), _with_media("n"))]
+    assert versions == [1, 2]
+
+
+def test_an_export_that_lacks_a_content_is_imported_without_it(tmp_path: Path, store: ChatStore) -> None:
+    (chat,) = json.loads(_export("json", _with_media("photo.png")))
+    for attachment in chat["messages"][0]["attachments"]:
+        attachment["media"][0]["base64"] = "bm8="
+    (tmp_path / "chats.json").write_text(json.dumps([chat]))
+    result = import_file(tmp_path / "chats.json", store)
+    assert [item.why for item in result.skipped] == ["is no picture or sound in Base64"] * 3
+    (message,) = store.messages.of(result.ids[0])
+    assert message.attachments == (Attachment("photo.png", "[Page 1]", "application/pdf", "2 pages", (PAGE,)),)
+
+
+def test_a_page_has_its_pictures_and_sounds_in_it() -> None:
+    tags = _Tags()
+    tags.feed(_export("html", _with_media("photo.png")))
+    sources = [value for name, value in tags.attributes if name == "src"]
+    assert {"img", "audio"} <= tags.tags
+    assert sorted(source.partition(";")[0] for source in sources) == [
+        "data:audio/wav",
+        "data:image/png",
+        "data:image/png",
+    ]
+
+
+def test_a_document_refers_to_its_pictures_and_has_them_at_its_end() -> None:
+    text = _export("markdown", _with_media("my [photo].png"))
+    name = f"media-{PICTURE.sha256[:16]}"
+    assert f"![my \\[photo\\].png][{name}]\n" in text
+    assert text.count(f"\n[{name}]: data:image/png;base64,") == 1
+    assert "![my \\[photo\\].png, 2]" in text
+
+
+def test_a_text_for_a_terminal_only_names_them() -> None:
+    text = "".join(markdown([_with_media("photo.png")]))
+    assert "### photo.png, 64 × 48, 1 kB\n" in text
+    assert "base64" not in text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_name_of_a_picture_makes_no_element(name: str) -> None:
+    tags = _Tags()
+    tags.feed(_export("html", _with_media(name)))
+    assert not tags.tags & {"script", "svg", "iframe", "link"}
+    assert not {name for name, _ in tags.attributes if name.startswith("on")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from app.chat.files import read_chats
 from app.chat.formats.json_reader import ImportedChat, SkippedItem
 from app.chat.store import ChatStore
 from quantizer.errors import UserError
+from tests.app.chat.attachments.files import picture_of
 
 
 def _file(tmp_path: Path, content: object) -> Path:
@@ -178,7 +181,7 @@ def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, sto
         ("[{}]", "chat 0 is not a chat of localllm, ChatGPT"),
         ("{", "not JSON from character"),
         ("[" * 100_000, "not JSON from character"),
-        ('[{"format": "localllm-chat", "version": 2}]', "update localllm"),
+        ('[{"format": "localllm-chat", "version": 3}]', "update localllm"),
         ('{"messages": [{"role": "user", "content": NaN}]}', "not JSON"),
         ('{"messages": [{"role": "wizard", "content": ""}]}', "is none of assistant"),
     ],
@@ -246,3 +249,54 @@ def test_any_content_is_imported_or_reported(tmp_path: Path, store: ChatStore, c
             kept = store.transcripts.read(store.transcripts.insert(item.transcript).id)
             assert len(kept.messages) == len(item.transcript.messages)
             assert [message.role for message in kept.branch] == [role for role, _ in _said(item)]
+
+
+_PNG = base64.b64encode(picture_of()).decode()
+_SHA256 = hashlib.sha256(picture_of()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "What?", "images": [_PNG]},
+        {"content": [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": _PNG}}]},
+        {"content": [{"type": "image_url", "image_url": f"data:image/gif;base64,{_PNG}"}, {"text": "What?"}]},
+        {"content": [{"type": "input_audio", "input_audio": {"data": _PNG, "format": "wav"}}, {"text": "What?"}]},
+    ],
+)
+def test_pictures_of_messages_are_imported_as_what_they_are(tmp_path: Path, message: dict[str, Any]) -> None:
+    imported = _only(tmp_path, {"messages": [{"role": "user", **message}]})
+    (question,) = imported.transcript.messages
+    (attachment,) = question.attachments
+    assert (question.content, attachment.name, attachment.media_type) == ("What?", "picture 1", "image/png")
+    assert (attachment.media[0].sha256, imported.contents) == (_SHA256, {_SHA256: picture_of()})
+    assert imported.skipped == ()
+
+
+def test_pictures_of_open_webui_are_imported_and_its_other_files_reported(tmp_path: Path) -> None:
+    files = [
+        {"type": "image", "url": f"data:image/png;base64,{_PNG}"},
+        {"type": "image", "url": "/api/v1/files/1"},
+        {"type": "file", "name": "notes.md"},
+    ]
+    node = {"id": "a", "parentId": None, "role": "user", "content": "What?", "files": files}
+    imported = _only(tmp_path, {"chat": {"history": {"messages": {"a": node}, "currentId": "a"}}})
+    assert [attachment.name for attachment in imported.transcript.messages[0].attachments] == ["picture 1"]
+    assert [item.why for item in imported.skipped] == ["is a file, which is not imported"] * 2
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("https://evil.example/pixel.png", "is a link to a picture or file, which is not fetched"),
+        ("file:///etc/passwd", "is a link to a picture or file, which is not fetched"),
+        ("bm8=", "is no picture or sound in Base64"),
+        ("data:image/png;base64,!!", "is no picture or sound in Base64"),
+        ("", "is no picture or sound in Base64"),
+        (base64.b64encode(b"%PDF-1.7").decode(), "is no picture or sound in Base64"),
+    ],
+)
+def test_what_is_no_picture_is_reported_and_never_fetched(tmp_path: Path, data: str, why: str) -> None:
+    imported = _only(tmp_path, {"messages": [{"role": "user", "content": "What?", "images": [data]}]})
+    assert [item.why for item in imported.skipped] == [why]
+    assert imported.transcript.messages[0].attachments == ()

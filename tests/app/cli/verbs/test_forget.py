@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ def test_chats_are_kept_on_request(localllm: Run, said: Path) -> None:
     assert localllm("forget", "--keep-chats", "--yes").out.endswith("Removed 1 files, 2 kB.\n")
     with ChatStore(said / "data") as store:
         assert [chat.title for chat in store.chats.page()] == ["secret"]
+
+
+def test_pictures_of_chats_go_and_stay_with_them(localllm: Run, said: Path) -> None:
+    with ChatStore(said / "data") as store:
+        store.files.keep({hashlib.sha256(b"PNG").hexdigest(): b"PNG"})
+    folder = said / "data" / "attachments"
+    localllm("forget", "--keep-chats", "--yes")
+    assert [path.read_bytes() for path in folder.rglob("*") if path.is_file()] == [b"PNG"]
+    assert "     1 × pictures and sounds of chats           3 B\n" in localllm("forget", "--yes").out
+    assert not any(folder.iterdir())
 
 
 def test_a_dry_run_of_forget_removes_nothing(localllm: Run, said: Path) -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import hashlib
 import os
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from app.chat.conversation import Attachment, MediaFile, MessageContent
+from app.chat.store import ChatStore
 from app.library.local.index import Index
 from tests.app.small_models import small_model
 
@@ -49,6 +54,27 @@ def test_an_interrupted_checkpoint_is_listed_with_its_age_and_deleted(localllm: 
     assert output == "   1 × interrupted checkpoint     2 kB\n       org/check, untouched for 8 days\n"
     assert localllm("prune", "--yes").out.endswith("Freed 2 kB.\n")
     assert [path.name for path in folder.iterdir()] == ["mine.safetensors"]
+
+
+def test_pictures_that_no_chat_has_any_more_go_and_the_others_stay(localllm: Run, home: Path) -> None:
+    used, unused = (hashlib.sha256(content).hexdigest() for content in (b"used", b"unused"))
+    with ChatStore(home / "data") as store:
+        store.files.keep({used: b"used", unused: b"unused"})
+        attachment = Attachment("photo.png", "", "image/png", "", (MediaFile(used, "image/png", 4),))
+        question = MessageContent(role="user", content="", attachments=(attachment,))
+        store.messages.add(store.chats.create().id, None, question)
+    assert localllm("prune", "--yes").out == "There is nothing to remove.\n"  # kept just now
+    with closing(sqlite3.connect(home / "data" / "chats.db")) as raw, raw:
+        raw.execute("UPDATE media_files SET free_from_ms = 0")
+    assert localllm("prune", "--dry-run").out == "   1 × unused attachments          6 B\n"
+    assert localllm("prune", "--yes").out.endswith("Freed 6 B.\n")
+    (left,) = (path for path in (home / "data" / "attachments").rglob("*") if path.is_file())
+    assert left.read_bytes() == b"used"
+
+
+def test_without_chats_no_store_of_them_is_made(localllm: Run, home: Path) -> None:
+    localllm("prune")
+    assert not (home / "data" / "chats.db").exists()
 
 
 def test_rows_of_files_that_are_gone_leave_the_index(localllm: Run, models: Path) -> None:
