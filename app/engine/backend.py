@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.media.chunks import MediaRows
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
@@ -41,12 +42,17 @@ class MemoryShortError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens of one sequence to compute in this step, the first at `position`; the last `n_logits` get logits."""
+    """Tokens of one sequence to compute in this step, the first at `position`; the last `n_logits` get logits.
+
+    Placeholders of a picture or sound come with their embeddings in `media`; such a chunk is a batch of its own.
+    `position` counts the sequence's tokens, whatever positions a model gives to those of a picture.
+    """
 
     sequence_id: int
     position: int
     tokens: Sequence[int]
     n_logits: int
+    media: MediaRows | None = None
 
 
 class DecodeStatus(Enum):
@@ -90,7 +96,7 @@ class Backend(Protocol):
     def is_eog(self, token: int) -> bool: ...
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
-        """Return a sampler whose penalties include `history`, the prompt.
+        """Return a sampler whose penalties include the text of `history`, the prompt.
 
         Raises RequestError for an invalid grammar and for a bias of a token that does not exist.
         """
@@ -142,7 +148,7 @@ class Backend(Protocol):
         """Remove the sequence's tokens from position `n_tokens` on and return how many remain.
 
         Where `facts.truncation` does not allow that position, more is removed: all tokens since the sequence was held,
-        or the whole sequence.
+        or the whole sequence. Within a picture or sound the backend may remove all of it.
         """
         ...
 
@@ -170,10 +176,6 @@ class Backend(Protocol):
 
         Cells of layers with a window, as far as it reaches back, are part of the states.
         """
-        ...
-
-    def prepare_checkpoints(self) -> None:
-        """Provide memory for the next checkpoints; called while nothing is computed."""
         ...
 
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:

@@ -26,6 +26,8 @@ from app.engine.backend import Chunk, DecodeStatus, State, holds_window
 from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.loop.sampling import check_biases
+from app.engine.media.chunks import is_placeholder, placeholder_tokens
+from app.engine.media.fake import fake_embeddings
 from app.engine.protocol.messages import BackendFacts, Load, UnfitPolicy
 from app.engine.request import Adapter, AdapterSet, SamplingParams
 from app.engine.speculative.step_cost import StepCost
@@ -90,6 +92,7 @@ class FakeBackend:
                 n_holds=0 if supports_truncation else n_sequences,
             ),
             n_batch=n_batch,
+            n_ubatch=n_batch,
             supports_shift=supports_truncation and not n_window,
             passes_over_cells=True,
             has_attention=has_attention,
@@ -135,6 +138,7 @@ class FakeBackend:
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
         assert 0 < n_tokens <= self.facts.n_batch, "the batch fits n_batch"
+        _check_media(chunks, self.facts.n_ubatch)
         if not self._has_room(n_tokens):
             return DecodeStatus.NO_SLOT
         if self._step_s and self._interrupted.wait(self._step_s):
@@ -153,7 +157,7 @@ class FakeBackend:
             code = self._adapter_code // _ADAPTER_UNIT
             assert all(cell.token // _ADAPTER_UNIT == code for cell in cells[-1:]), "a sequence has one adapter set"
             for index, token in enumerate(chunk.tokens):
-                cells.append(_Cell(token + self._adapter_code))
+                cells.append(_Cell(_cell_token(token) + self._adapter_code))
                 if index >= len(chunk.tokens) - chunk.n_logits:
                     self._rows[row] = [cell.token for cell in cells]
                 row += 1
@@ -270,9 +274,6 @@ class FakeBackend:
         self._first_held[sequence_id] = first_held
         return True
 
-    def prepare_checkpoints(self) -> None:
-        pass
-
     def save_checkpoint(self, sequence_id: int) -> bytearray:
         return bytearray(json.dumps(self.tokens(sequence_id)).encode())
 
@@ -318,6 +319,27 @@ class FakeBackend:
         return (chance if depends_on_all else _chance(salt, history[-2:])).choice(_LETTERS)
 
 
+def _cell_token(token: int) -> int:
+    """Return what a cell holds for `token`: a number below the unit of adapters, also for a placeholder."""
+    return END + 1 + token % (_ADAPTER_UNIT - END - 1) if is_placeholder(token) else token
+
+
+def _check_media(chunks: Sequence[Chunk], n_ubatch: int) -> None:
+    """Assert that pictures and sounds come as llama.cpp needs them, with the embeddings of their own tokens."""
+    for chunk in chunks:
+        media = chunk.media
+        placeholders = [token for token in chunk.tokens if is_placeholder(token)]
+        if media is None:
+            assert not placeholders, "placeholders come with embeddings"
+            continue
+        whole, end = media.chunk, media.begin + len(chunk.tokens)
+        assert len(chunks) == 1, "a picture is a batch of its own"
+        assert list(chunk.tokens) == placeholder_tokens(whole)[media.begin : end], "tokens are the chunk's"
+        expected = fake_embeddings(whole, media.embeddings.shape[1])[media.begin : end]
+        assert np.array_equal(media.embeddings, expected), "embeddings are those of these tokens"
+        assert whole.is_causal or len(chunk.tokens) == whole.n_tokens <= n_ubatch, "it is computed as a whole"
+
+
 def _chance(salt: str, tokens: list[int]) -> random.Random:
     return random.Random(hashlib.blake2b(repr((salt, tokens)).encode(), digest_size=8).digest())
 
@@ -350,7 +372,7 @@ class FakeSampler:
         self._backend = backend
         self._salt = "" if params.is_greedy else str(params.seed)
         self._ignore_eos = ignore_eos
-        self._scripted = _scripted(bytes(token for token in history if token < END))
+        self._scripted = _scripted(bytes(token for token in history if 0 <= token < END))
         self._n_said = 0  # of the script
         self._forced: list[int] = []  # tokens since the last sample
 

@@ -13,6 +13,8 @@ from app.engine.backend import Backend, holds_window
 from app.engine.cache.prefix_tree import Match, PrefixTree
 from app.engine.cache.state_offload import MIN_SAVED_TOKENS, Restoration, StateOffloader
 from app.engine.cache.state_store import StateStore
+from app.engine.media.chunks import is_placeholder
+from app.engine.media.prompt import n_whole
 from app.engine.request import NO_ADAPTERS, AdapterSet
 
 __all__ = ["KVCacheManager", "Slot", "plan_checkpoints"]
@@ -97,7 +99,8 @@ class KVCacheManager:
         n_known = self._offloader.n_known(tokens[:-1], adapters)  # before anything is evicted
         slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
         self.checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
-        places, min_end = [*branches, n_known], self._offloader.min_end_tokens
+        places = [n_whole(tokens, place) for place in (*branches, n_known)]
+        min_end = self._offloader.min_end_tokens
         return replace(slot, checkpoints=plan_checkpoints(places, slot.n_cached, len(tokens), min_end))
 
     def _allocate(self, tokens: Sequence[int], adapters: AdapterSet, *, wants_first_cells: bool) -> Slot:
@@ -132,12 +135,13 @@ class KVCacheManager:
     def record_computed(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """Record that the backend has computed `tokens` at the end of the sequence.
 
-        Tokens that another sequence has computed too are shared from now on, which frees duplicate cells.
+        Tokens that another sequence has computed too are shared from now on, which frees duplicate cells. Those of
+        pictures and sounds, of which each may have a part, stay where they are.
         """
         begin = self._tree.length(sequence_id)
         shared = self._tree.extend(sequence_id, tokens)
         self._high_water = max(self._high_water, self._tree.n_cells)
-        if shared.sequence_id is not None:
+        if shared.sequence_id is not None and not any(map(is_placeholder, tokens[: shared.n_tokens])):
             self._share(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
 
     def hold(self, sequence_id: int) -> None:
@@ -247,8 +251,12 @@ class KVCacheManager:
         assert self._tree.n_cells <= self._facts.n_cells, "the cells suffice"
 
     def _match(self, tokens: Sequence[int], adapters: AdapterSet) -> Match:
+        def n_usable(sequence_id: int, n_tokens: int) -> int:
+            n_tokens = n_whole(tokens, n_tokens)
+            return n_tokens if self._can_continue_at(sequence_id, n_tokens) else 0
+
         begin = tokens[:-1]  # one token must be computed for its logits
-        return self._tree.match(begin, adapters, self._can_continue_at)
+        return self._tree.match(begin, adapters, n_usable)
 
     def _can_continue_at(self, sequence_id: int, n_tokens: int) -> bool:
         """Return whether the first `n_tokens` of a sequence can be continued."""
@@ -265,7 +273,7 @@ class KVCacheManager:
             self._backend.share_cells(source_id, target_id, begin, end)
 
     def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
-        return None if self._offloader is None else self._offloader.find(tokens[:-1], adapters, n_cached)
+        return None if self._offloader is None else self._offloader.find(tokens, adapters, n_cached)
 
     def _offload_idle(self, match: Match) -> bool:
         """Move finished sequences to the store if they would slow down a new sequence; return whether any was moved.

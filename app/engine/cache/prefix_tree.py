@@ -73,18 +73,17 @@ class PrefixTree:
         self,
         tokens: Sequence[int],
         namespace: Hashable = (),
-        can_use: Callable[[int, int], bool] = lambda _sequence_id, _n_tokens: True,
+        n_usable: Callable[[int, int], int] = lambda _sequence_id, n_tokens: n_tokens,
     ) -> Match:
         """Return the longest prefix of `tokens` cached in `namespace`, of the sequence used last.
 
-        Of a sequence counts what `can_use` accepts, given its id and how many of its tokens match.
+        Of a sequence count as many tokens as `n_usable` returns, given its id and how many match.
         """
         lengths = self._common_lengths(tokens, namespace)
-        usable = [(n, self._paths[sequence_id].used, sequence_id) for sequence_id, n in lengths.items()]
-        for n_tokens, _, sequence_id in sorted(usable, reverse=True):
-            if can_use(sequence_id, n_tokens):
-                return Match(n_tokens, sequence_id)
-        return Match(0, None)
+        usable = ((n_usable(sequence_id, n), sequence_id) for sequence_id, n in lengths.items())
+        found = ((n, self._paths[sequence_id].used, sequence_id) for n, sequence_id in usable)
+        n_tokens, _, sequence_id = max(found, default=(0, 0, -1))
+        return Match(n_tokens, sequence_id) if n_tokens else Match(0, None)
 
     def insert(self, sequence_id: int, tokens: Sequence[int], namespace: Hashable = ()) -> None:
         """Insert a new sequence of `namespace`; tokens of others there are shared."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from app.engine.backend import Backend
 from app.engine.cache.prefix_tree import PrefixTree
 from app.engine.cache.state_store import SavedMatch, StateStore
+from app.engine.media.prompt import n_whole
 from app.engine.request import AdapterSet
 
 __all__ = ["MIN_SAVED_TOKENS", "Restoration", "StateOffloader"]
@@ -63,13 +64,16 @@ class StateOffloader:
         """How many tokens a checkpoint at the end of a prompt must spare."""
         return self._min_tokens(self._checkpoint_bytes)
 
-    def find(self, begin: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
-        """Return what continues the prefix `begin` if restoring pays; `n_cached` of its tokens need none."""
-        match = self._store.match(begin, _namespace_of(adapters))
+    def find(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
+        """Return what continues a prefix of the prompt `tokens`, its last one left out, if restoring pays.
+
+        The first `n_cached` tokens need none.
+        """
+        match = self._store.match(tokens[:-1], _namespace_of(adapters))
         if match is not None and self._has_all(match):
-            found: Restoration | None = Restoration(match.n_tokens, match)
+            found: Restoration | None = Restoration(n_whole(tokens, match.n_tokens), match)
         else:
-            found = self._find_states(begin, adapters)
+            found = self._find_states(tokens, adapters)
         if found is None or found.n_tokens < n_cached + MIN_SAVED_TOKENS:
             return None
         if found.state is not None and MAX_RESTORED_SHARE * found.n_tokens < found.state.n_saved:
@@ -81,16 +85,19 @@ class StateOffloader:
         truncation = self._facts.truncation
         return truncation.is_unlimited or (not truncation.has_states and match.n_saved <= truncation.n_window)
 
-    def _find_states(self, begin: Sequence[int], adapters: AdapterSet) -> Restoration | None:
-        """Return the longest prefix whose states are saved, with what holds its cells."""
-        namespace = _namespace_of(adapters)
+    def _find_states(self, tokens: Sequence[int], adapters: AdapterSet) -> Restoration | None:
+        """Return the longest prefix whose states are saved, with what holds its cells; it cuts no picture in two."""
+        begin, namespace = tokens[:-1], _namespace_of(adapters)
         whole = self._store.match(begin, namespace, is_whole=True)
-        best = None if whole is None else Restoration(whole.n_tokens, whole)
+        is_usable = whole is not None and n_whole(tokens, whole.n_tokens) == whole.n_tokens
+        best = Restoration(whole.n_tokens, whole) if whole is not None and is_usable else None
         cached, saved = self._tree.match(begin, adapters), self._store.match(begin, namespace)
         for checkpoint in self._store.checkpoints(begin, namespace):
             n_tokens = checkpoint.n_tokens
             if best is not None and n_tokens <= best.n_tokens:
                 break
+            if n_whole(tokens, n_tokens) < n_tokens:
+                continue
             if not self._facts.has_attention:
                 return Restoration(n_tokens, checkpoint=checkpoint)
             if n_tokens <= cached.n_tokens:

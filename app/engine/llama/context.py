@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
@@ -22,11 +22,12 @@ from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.native import lib, native_log, tokenize
+from app.engine.llama.positions import PositionMap
 from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LikeliestSampler, LlamaSampler
-from app.engine.llama.state_buffers import StateBuffers
 from app.engine.llama.states import StateMemory
 from app.engine.llama.weight_layouts import StepWeights
 from app.engine.loop.sampling import check_biases, n_candidates
+from app.engine.media.chunks import MediaRows, is_placeholder
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
@@ -35,6 +36,7 @@ __all__ = ["Batch", "Interrupt", "LlamaBackend"]
 
 _LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
 _N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
+_MROPE_TYPES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
 class LlamaBackend:
@@ -56,12 +58,18 @@ class LlamaBackend:
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
         self._memory = lib.llama_get_memory(context)
-        has_states = facts.truncation.has_states
-        self._states = StateMemory(context, facts.truncation, facts.n_seq_max) if has_states else None
+        self._positions = PositionMap()
+        self._has_mrope = lib.llama_model_rope_type(model) in _MROPE_TYPES
+        self._n_embd_input = lib.llama_model_n_embd_inp(model)
+        self._states = (
+            StateMemory(context, facts.truncation, facts.n_seq_max, self._positions)
+            if facts.truncation.has_states
+            else None
+        )
         is_plain = facts.truncation.is_unlimited and bool(self._memory)
         supports_shift = is_plain and lib.llama_memory_can_shift(self._memory)
-        self.facts = replace(facts, supports_shift=supports_shift)
-        self._checkpoint_buffers = StateBuffers()
+        layout = f"{facts.layout}-mrope" if self._has_mrope else facts.layout
+        self.facts = replace(facts, supports_shift=supports_shift, layout=layout)
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
         self._piece_buffer = ctypes.create_string_buffer(256)
@@ -97,7 +105,7 @@ class LlamaBackend:
         check_biases(params, self.facts.n_vocab)
         grammar = Grammar(self._vocab, params.grammar, lambda: self._first_characters) if params.grammar else None
         banned = self._end_tokens if ignore_eos and not grammar else ()  # a grammar decides when an answer may end
-        chain = self._chains.build(params, banned, history)
+        chain = self._chains.build(params, banned, [token for token in history if not is_placeholder(token)])
         if grammar is None:
             n = n_candidates(params, banned)
             if n is None or self.facts.n_vocab < _LARGE_VOCABULARY:
@@ -122,14 +130,27 @@ class LlamaBackend:
             self._llama_adapters.activate(self._context, adapters)
             self._adapters = adapters
 
+    @cached_property
+    def _embedding_batch(self) -> Batch:
+        return Batch(self.facts.n_batch, self._n_embd_input, has_tokens=False)
+
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        batch = self._batch.fill(chunks)
+        begins = [self._positions.position(chunk.sequence_id, chunk.position) for chunk in chunks]
+        media = chunks[0].media
+        if media is None:
+            batch = self._batch.fill(chunks, begins)
+        else:
+            assert len(chunks) == 1, "a picture or sound is a batch of its own"
+            batch = self._embedding_batch.fill_media(chunks[0], media, begins[0])
         if self._weights is not None:
             self._weights.choose(batch.n_tokens)
         # an encoder computes whole texts; without one, the decoder beside it (T5) would end the process
         compute = lib.llama_decode if self.facts.can_generate else lib.llama_encode
-        status = compute(self._context, batch)
+        with self._attention(is_causal=media is None or media.chunk.is_causal):
+            status = compute(self._context, batch)
         self._interrupt.clear()
+        if status == DecodeStatus.DONE.value:
+            self._note_positions(chunks)
         if self._states and status != DecodeStatus.NO_SLOT.value:
             self._states.after_batch(chunks, is_done=status == DecodeStatus.DONE.value)
         if status in (0, 1, 2):
@@ -139,12 +160,35 @@ class LlamaBackend:
             "Load the model again.",
         )
 
+    @contextmanager
+    def _attention(self, *, is_causal: bool) -> Iterator[None]:
+        """Let the tokens of a batch attend to later ones, too, unless it `is_causal`."""
+        if is_causal:
+            yield
+            return
+        lib.llama_set_causal_attn(self._context, False)
+        try:
+            yield
+        finally:
+            lib.llama_set_causal_attn(self._context, True)
+
+    def _note_positions(self, chunks: Sequence[Chunk]) -> None:
+        """Note the lengths of sequences with pictures, and pictures that begin."""
+        for chunk in chunks:
+            media = chunk.media
+            if media is not None and not media.begin and media.chunk.positions is not None and self._has_mrope:
+                whole = media.chunk
+                self._positions.add(chunk.sequence_id, chunk.position, whole.n_tokens, whole.n_positions)
+            self._positions.computed(chunk.sequence_id, chunk.position + len(chunk.tokens))
+
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         if self._states:
             self._states.share(source_id, target_id)
             return
-        lib.llama_memory_seq_rm(self._memory, target_id, begin, end)
-        lib.llama_memory_seq_cp(self._memory, source_id, target_id, begin, end)
+        first, last = (self._positions.position(source_id, place) for place in (begin, end))
+        lib.llama_memory_seq_rm(self._memory, target_id, first, last)
+        lib.llama_memory_seq_cp(self._memory, source_id, target_id, first, last)
+        self._positions.share(source_id, target_id, end)
 
     def hold(self, sequence_id: int) -> None:
         if self._states:
@@ -153,16 +197,23 @@ class LlamaBackend:
     def first_held(self, sequence_id: int) -> int:
         if self._states or not self.facts.n_window:
             return 0
-        return int(lib.llama_memory_seq_pos_min(self._memory, sequence_id))
+        first = int(lib.llama_memory_seq_pos_min(self._memory, sequence_id))
+        return self._positions.n_tokens(sequence_id, first)
 
     def overlay(self, source_id: int, target_id: int) -> None:
         lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        if self._states:
-            return self._states.truncate(sequence_id, n_tokens)
+        n_tokens = self._positions.n_whole(sequence_id, n_tokens)
+        n_left = self._states.truncate(sequence_id, n_tokens) if self._states else self._cut(sequence_id, n_tokens)
+        self._positions.truncate(sequence_id, n_left)
+        return n_left
+
+    def _cut(self, sequence_id: int, n_tokens: int) -> int:
+        """Remove the cells from number `n_tokens` on, all where a window has passed that; return how many remain."""
         is_possible = holds_window(self.first_held(sequence_id), n_tokens, self.facts.n_window)
-        if is_possible and lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
+        position = self._positions.position(sequence_id, n_tokens)
+        if is_possible and lib.llama_memory_seq_rm(self._memory, sequence_id, position, -1):
             return n_tokens
         lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
         return 0
@@ -172,53 +223,53 @@ class LlamaBackend:
         lib.llama_memory_seq_add(self._memory, sequence_id, n_keep + n_discard, -1, -n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
-        return int(lib.llama_state_seq_get_size(self._context, sequence_id))
+        return len(self._saved_positions(sequence_id)) + int(lib.llama_state_seq_get_size(self._context, sequence_id))
 
     def save_state(self, sequence_id: int) -> State:
-        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE)
+        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=self._saved_positions(sequence_id))
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         if self._states:
             self._states.forget(sequence_id)
-        if self._restore(sequence_id, state, lib.LLAMA_STATE_SEQ_FLAGS_NONE):
+        begin = self._positions.decode(sequence_id, state) if self._has_mrope else 0
+        if self._restore(sequence_id, memoryview(state)[begin:], lib.LLAMA_STATE_SEQ_FLAGS_NONE):
             return True
         lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        self._positions.forget(sequence_id)
         return False
 
-    def save_checkpoint(self, sequence_id: int) -> State:
-        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        state = self._checkpoint_buffers.take(lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags))
-        self._write_state(sequence_id, flags, state)
-        return state.data
+    def _saved_positions(self, sequence_id: int) -> bytes:
+        """Return the begin of a saved state: where the sequence's pictures are."""
+        return self._positions.encode(sequence_id) if self._has_mrope else b""
 
-    def prepare_checkpoints(self) -> None:
-        if self._states:  # those of windows differ in size
-            self._checkpoint_buffers.prepare()
+    def save_checkpoint(self, sequence_id: int) -> State:
+        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
 
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
         if self._states:
             self._states.forget(sequence_id)
+        end = n_tokens if source_id is None else self._positions.position(source_id, n_tokens)
         if source_id is not None and source_id != sequence_id:
-            lib.llama_memory_seq_cp(self._memory, source_id, sequence_id, 0, n_tokens)
+            lib.llama_memory_seq_cp(self._memory, source_id, sequence_id, 0, end)
+            self._positions.share(source_id, sequence_id, n_tokens)
+        self._positions.truncate(sequence_id, n_tokens)
         is_restored = self._restore(sequence_id, checkpoint, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         # the states are now those before `n_tokens`, so that cutting there changes the attention's cells only
-        if is_restored and lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1):
+        if is_restored and lib.llama_memory_seq_rm(self._memory, sequence_id, end, -1):
             return True
         lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        self._positions.forget(sequence_id)
         return False
 
     def _save(self, sequence_id: int, flags: int, before: State = b"", after: State = b"") -> State:
         """Return the state between `before` and `after`; to join them later would take longer than to save."""
         begin, size = len(before), lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags)
         state = np.empty(begin + size + len(after), np.uint8)  # in large pages: faults cost a fifth of a bytearray's
-        self._write_state(sequence_id, flags, state[begin : begin + size])
+        own = state[begin : begin + size]
+        n_bytes = lib.llama_state_seq_get_data_ext(self._context, _bytes_of(own), size, sequence_id, flags)
+        assert n_bytes == size, "a state has the announced size"
         state[:begin], state[begin + size :] = np.frombuffer(before, np.uint8), np.frombuffer(after, np.uint8)
         return state.data
-
-    def _write_state(self, sequence_id: int, flags: int, into: NDArray[np.uint8]) -> None:
-        size = len(into)
-        n_bytes = lib.llama_state_seq_get_data_ext(self._context, _bytes_of(into), size, sequence_id, flags)
-        assert n_bytes == size, "a state has the announced size"
 
     def _restore(self, sequence_id: int, state: State, flags: int) -> bool:
         data = np.frombuffer(state, np.uint8)  # no copy
@@ -267,14 +318,15 @@ class Batch:
         for field, array in self._own.items():
             setattr(self._batch, field, ctypes.cast(array, dict(lib.llama_batch._fields_)[field]))
 
-    def fill(self, chunks: Sequence[Chunk]) -> lib.llama_batch:
-        """Return the native batch of `chunks`; it is valid until the next call."""
+    def fill(self, chunks: Sequence[Chunk], positions: Sequence[int] | None = None) -> lib.llama_batch:
+        """Return the native batch of `chunks`, which begin at `positions`, by default at their own; it is valid until
+        the next call."""
         end = 0
-        for chunk in chunks:
+        for chunk, first in zip(chunks, positions or [chunk.position for chunk in chunks], strict=True):
             n_tokens = len(chunk.tokens)
             begin, end = end, end + n_tokens
             self._token[begin:end] = [*chunk.tokens]
-            self._position[begin:end] = [*range(chunk.position, chunk.position + n_tokens)]
+            self._position[begin:end] = [*range(first, first + n_tokens)]
             self._sequence_id[begin:end] = [*repeat(chunk.sequence_id, n_tokens)]
             self._logits[begin:end] = [*repeat(0, n_tokens - chunk.n_logits), *repeat(1, chunk.n_logits)]
         self._batch.n_tokens = end
@@ -282,6 +334,16 @@ class Batch:
             self._position[end : 3 * end] = [*self._position[:end], *self._position[:end]]
             self._position[3 * end : 4 * end] = [*repeat(0, end)]
         return self._batch
+
+    def fill_media(self, chunk: Chunk, media: MediaRows, first: int) -> lib.llama_batch:
+        """Return the native batch of embeddings, the first at position `first`; for batches of states alone."""
+        n_tokens = len(chunk.tokens)
+        batch = self.fill([chunk], [first])
+        self.states[:n_tokens] = media.embeddings
+        if media.chunk.positions is not None:
+            rows = media.chunk.positions[media.begin : media.begin + n_tokens] + first
+            self._position[: 3 * n_tokens] = [*rows.T.ravel().tolist()]
+        return batch
 
 
 class Interrupt:

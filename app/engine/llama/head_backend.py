@@ -52,7 +52,8 @@ class HeadBackend(LlamaBackend):
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         status = super().decode(chunks)
-        if status is DecodeStatus.DONE:
+        has_tokens = chunks[0].media is None  # a head reads no picture: it begins anew after one
+        if status is DecodeStatus.DONE and has_tokens:
             self.head.follow(chunks, self._features(sum(len(chunk.tokens) for chunk in chunks)))
         return status
 
@@ -79,7 +80,8 @@ class HeadBackend(LlamaBackend):
 
     def save_state(self, sequence_id: int) -> State:
         length, of_head = _LENGTH.pack(super().state_bytes(sequence_id)), self.head.save_state(sequence_id)
-        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=length, after=of_head)
+        before = length + self._saved_positions(sequence_id)
+        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=before, after=of_head)
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         view = memoryview(state)

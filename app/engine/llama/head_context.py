@@ -189,7 +189,8 @@ class HeadContext(LlamaBackend):
         return own + super().state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
-        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=self._saved_rows(sequence_id))
+        before = self._saved_rows(sequence_id) + self._saved_positions(sequence_id)
+        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=before)
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         self._forget(sequence_id)

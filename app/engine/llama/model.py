@@ -272,6 +272,7 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         truncation=truncation,
         # A batch of several ubatches would make room for the later ones in what a rejected draft needs.
         n_batch=min(n_batch, setting.n_ubatch) if n_window else n_batch,
+        n_ubatch=min(n_batch, setting.n_ubatch),
         passes_over_cells=not setting.flash_attention,
         has_attention=not lib.llama_model_is_recurrent(model),
         n_parameters=lib.llama_model_n_params(model),

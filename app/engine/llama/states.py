@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from app.engine.backend import Chunk
 from app.engine.llama.native import lib
+from app.engine.llama.positions import PositionMap
 from app.engine.truncation import Truncation
 
 __all__ = ["StateMemory"]
@@ -28,8 +29,9 @@ class StateMemory:
     """The sequences of `context`. Those from `first_copy_id` on are copies: a copy shares the state of its sequence
     until that is computed further, and then keeps it."""
 
-    def __init__(self, context: int, truncation: Truncation, first_copy_id: int) -> None:
+    def __init__(self, context: int, truncation: Truncation, first_copy_id: int, positions: PositionMap) -> None:
         self._context = context
+        self._positions = positions
         self._memory = lib.llama_get_memory(context)
         self._n_ubatch = lib.llama_n_ubatch(context)
         self._n_rollback = truncation.n_rollback
@@ -47,13 +49,14 @@ class StateMemory:
         is_one_part = len(lengths) == 1 and (len(chunks) == 1 or n_tokens <= self._n_ubatch)
         for chunk in chunks:
             self._rolled_back.discard(chunk.sequence_id)
-            n_removable = min(self._n_rollback, len(chunk.tokens) - 1) if is_one_part else 0
+            n_removable = min(self._n_rollback, len(chunk.tokens) - 1) if is_one_part and chunk.media is None else 0
             self._n_removable[chunk.sequence_id] = n_removable if is_done else 0
             if not is_done:
                 self._return(chunk.sequence_id, chunk.position)
 
     def length(self, sequence_id: int) -> int:
-        return int(lib.llama_memory_seq_pos_max(self._memory, sequence_id)) + 1
+        known = self._positions.length(sequence_id)
+        return int(lib.llama_memory_seq_pos_max(self._memory, sequence_id)) + 1 if known is None else known
 
     def hold(self, sequence_id: int) -> None:
         """Keep a copy of the sequence as it is, instead of an earlier one."""
@@ -69,8 +72,7 @@ class StateMemory:
         self._settle(source_id)
         self.forget(target_id)
         self._n_removable.pop(source_id, None)  # the earlier states would be those of both
-        lib.llama_memory_seq_rm(self._memory, target_id, -1, -1)
-        lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
+        self._copy(source_id, target_id)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         """Remove the tokens from position `n_tokens` on, or all since the sequence was held; return how many remain."""
@@ -78,7 +80,8 @@ class StateMemory:
         if n_tokens and n_removed <= 0:
             return n_tokens + n_removed
         if n_tokens and n_removed <= self._n_removable.pop(sequence_id, 0):
-            is_removed = lib.llama_memory_seq_rm(self._memory, sequence_id, n_tokens, -1)
+            position = self._positions.position(sequence_id, n_tokens)
+            is_removed = lib.llama_memory_seq_rm(self._memory, sequence_id, position, -1)
             assert is_removed, "llama.cpp keeps the states of the last tokens of a batch"
             self._rolled_back.add(sequence_id)
             if sequence_id in self._held and self._held[sequence_id].n_tokens > n_tokens:
@@ -97,12 +100,18 @@ class StateMemory:
         self._n_removable.pop(sequence_id, None)
         self._rolled_back.discard(sequence_id)
         held = self._held.get(sequence_id)
-        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
         if held is None or held.n_tokens > n_tokens:
+            lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+            self._positions.forget(sequence_id)
             self._drop_copy(sequence_id)
             return 0
-        lib.llama_memory_seq_cp(self._memory, held.copy_id, sequence_id, -1, -1)
+        self._copy(held.copy_id, sequence_id)
         return held.n_tokens
+
+    def _copy(self, source_id: int, target_id: int) -> None:
+        lib.llama_memory_seq_rm(self._memory, target_id, -1, -1)
+        lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
+        self._positions.copy(source_id, target_id)
 
     def _settle(self, sequence_id: int) -> None:
         """Make an earlier state the sequence's own: llama.cpp would copy the newest one, but saves the right one."""
@@ -126,4 +135,5 @@ class StateMemory:
         held = self._held.pop(sequence_id, None)
         if held is not None:
             lib.llama_memory_seq_rm(self._memory, held.copy_id, -1, -1)
+            self._positions.forget(held.copy_id)
             self._free_ids.append(held.copy_id)

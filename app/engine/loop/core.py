@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Many
 
-from app.engine.backend import Backend, DecodeStatus
+from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.loop.counters import Counters, DraftCounts
 from app.engine.loop.scheduler import StepBudget, schedule
-from app.engine.loop.sequence import Admission, Sequence
+from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence
 from app.engine.loop.slots import AdapterScheduler, SlotManager
 from app.engine.loop.verification import Verifier, n_steps_at_once
+from app.engine.media.chunks import Embeddings, MediaEmbeddings, MediaLayout
+from app.engine.media.prompt import PlacedChunk
 from app.engine.protocol.messages import AnswerProgress, Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.speculative.draft_source import DraftSource
@@ -49,12 +51,14 @@ class Engine:
         store: StateStore | None = None,
         step_cost: StepCost | None = None,
         draft_sources: Many[DraftSource] = (),
+        media: MediaEmbeddings | None = None,
         shifts_context: bool = False,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
         self._emit = emit
         self._clock = clock
+        self._media = media
         self._facts = backend.facts
         n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
@@ -67,6 +71,7 @@ class Engine:
         self.counters = Counters(drafts={name: DraftCounts() for name in self._drafter.source_names})
         self._verifier = Verifier(backend, self.counters, self._drafter.observe_sample, clock)
         self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
+        self.is_stalled = False  # the last step computed nothing, since all that could run waits for embeddings
         self._at_checkpoints: list[int] = []  # sequences whose states are to be saved as they are now
         self._aborted: set[str] = set()
         self._in_flight: set[str] = set()
@@ -102,10 +107,10 @@ class Engine:
             for sequence in tuple(self._slots.running)
         )
 
-    def submit(self, request: Request) -> None:
-        """Queue `request`, or emit Failed when it cannot be served."""
+    def submit(self, request: Request, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS) -> None:
+        """Queue `request`, whose media have `layouts` by marker, or emit Failed when it cannot be served."""
         try:
-            self._slots.add(self._admission.admit(request))
+            self._slots.add(self._admission.admit(request, layouts))
         except UserError as error:
             self._emit(Failed(request.request_id, ErrorInfo.of(error)))
 
@@ -132,14 +137,24 @@ class Engine:
         runnable = self._adapter_scheduler.next(self._slots.running)
         for sequence in runnable:
             sequence.n_computed = min(sequence.n_computed, self._cache.narrow(sequence.slot_id))
+        with_text = [sequence for sequence in runnable if sequence.next_media is None]
+        with_media = [sequence for sequence in runnable if sequence.next_media is not None]
+        self._step_text(with_text)
+        has_computed = self._step_media(with_media, is_alone=not with_text) or bool(with_text)
+        self.is_stalled = not has_computed and any(sequence in self._slots.running for sequence in with_media)
+
+    def _step_text(self, runnable: Many[Sequence]) -> None:
+        """Compute a batch of text."""
         self._drafter.assign(runnable, self._budget)
         shares = schedule([sequence.demand for sequence in runnable], self._budget)
-        self._end_at_checkpoints(shares)
+        self._end_at_stops(shares)
         self._slots.free_cells_for(shares)
         if shares:
             self._backend.set_adapters(runnable[0].adapters)
             by_key = {sequence.arrival: sequence for sequence in runnable}
-            self._compute([(by_key[key], n_tokens) for key, n_tokens in shares.items()], self._n_more_steps())
+            batch = [(by_key[key], n_tokens) for key, n_tokens in shares.items()]
+            chunks = [sequence.chunk(n_tokens) for sequence, n_tokens in batch]
+            self._compute(batch, chunks, self._n_more_steps())
 
     def save_checkpoints(self) -> None:
         """Save the states that the last step reached, if the next step is not to: its events can be sent before."""
@@ -150,10 +165,6 @@ class Engine:
     def save_idle_sequence(self) -> bool:
         """Save one finished sequence that is not saved yet. Return False if there is none."""
         return self._cache.save_idle_sequence()
-
-    def prepare_checkpoints(self) -> None:
-        """Do, while nothing is computed, what makes the next checkpoints quick."""
-        self._backend.prepare_checkpoints()
 
     def forget(self, conversations: Collection[str]) -> None:
         """Drop what is cached and saved of `conversations`, and the texts that drafts are looked up in."""
@@ -212,10 +223,51 @@ class Engine:
 
     # One batch
 
-    def _end_at_checkpoints(self, shares: dict[int, int]) -> None:
-        """End each share where states are to be saved: the tokens after that come in later steps."""
+    def _step_media(self, waiting: Many[Sequence], *, is_alone: bool) -> bool:
+        """Compute a part of a picture or sound of the first of `waiting` whose embeddings are there.
+
+        Beside answers that part is as short as a part of a prompt, unless its tokens attend to later ones. Return
+        False when there is nothing to compute yet.
+        """
+        for sequence in waiting:
+            placed = sequence.next_media
+            if placed is None or sequence not in self._slots.running:  # preempted for the batch before
+                continue
+            embeddings = self._embeddings_for(sequence, placed)
+            if embeddings is None:
+                continue
+            n_tokens = placed.end - sequence.n_computed
+            if placed.chunk.is_causal:
+                n_tokens = min(n_tokens, self._budget.n_tokens if is_alone else self._budget.n_prefill_tokens)
+            shares = {sequence.arrival: n_tokens}
+            self._slots.free_cells_for(shares)
+            if shares:
+                self._backend.set_adapters(sequence.adapters)
+                chunk = sequence.media_chunk(placed, embeddings, n_tokens)
+                self._compute([(sequence, n_tokens)], [chunk], 0)
+            return True
+        return False
+
+    def _embeddings_for(self, sequence: Sequence, placed: PlacedChunk) -> Embeddings | None:
+        """Return the embeddings of the next chunk, and let those of the one after it be computed meanwhile.
+
+        A sequence whose embeddings cannot be computed ends.
+        """
+        assert self._media is not None, "layouts come from what encodes"
+        try:
+            embeddings = self._media.get(placed.chunk)
+            following = next((other for other in sequence.media if other.begin >= placed.end), None)
+            if embeddings is not None and following is not None:
+                self._media.get(following.chunk)
+        except UserError as error:
+            self._finish(sequence, FinishReason.ERROR, error)
+            return None
+        return embeddings
+
+    def _end_at_stops(self, shares: dict[int, int]) -> None:
+        """End each share where states are to be saved or media begin: the tokens after that come in later steps."""
         for sequence in self._slots.running:
-            n_most = sequence.n_until_checkpoint
+            n_most = sequence.n_until_stop
             if sequence.arrival in shares and n_most < sequence.n_pending:
                 shares[sequence.arrival] = min(shares[sequence.arrival], n_most)
 
@@ -228,7 +280,7 @@ class Engine:
             return 0
         return n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1
 
-    def _compute(self, batch: Batch, n_more_steps: int) -> None:
+    def _compute(self, batch: Batch, chunks: Many[Chunk], n_more_steps: int) -> None:
         started_s = self._clock()
         with self._lock:
             in_flight = {sequence.request.request_id for sequence, _ in batch}
@@ -237,7 +289,7 @@ class Engine:
             self._in_flight = in_flight if self._may_interrupt(batch) else set()
         try:
             self._hold(batch)
-            status = self._backend.decode([sequence.chunk(n_tokens) for sequence, n_tokens in batch])
+            status = self._backend.decode(chunks)
         except EngineError as error:
             self._fail_batch(batch, error)
             return

@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from app.engine.backend import Backend, Chunk, Sampler
 from app.engine.loop.detokenizer import IncrementalDetokenizer
 from app.engine.loop.logprobs import Echo, LogprobBuffer
 from app.engine.loop.scheduler import TokenDemand
 from app.engine.loop.thought import Thought
+from app.engine.media.chunks import Embeddings, MediaLayout, MediaRows
+from app.engine.media.prompt import PlacedChunk, PromptTokens, prompt_tokens
 from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, Timings, Usage, adapter_set
 from app.engine.speculative.acceptance import Acceptance
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
 from quantizer.errors import ContextOverflowError, RequestError
 
-__all__ = ["Admission", "Sequence", "plan_shift"]
+__all__ = ["NO_LAYOUTS", "Admission", "Sequence", "plan_shift"]
 
 # The first tokens are attention sinks; without them output degrades (arXiv 2309.17453).
 MIN_KEPT_TOKENS = 4
+NO_LAYOUTS: Mapping[str, MediaLayout] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
@@ -34,8 +38,8 @@ class Sequence:
     sample, to estimate acceptance where drafts do not pay. `acceptance` is by draft source. `limit` is the maximum of
     prompt and answer tokens together. `visible_tags` maps special tokens that count as text to that text. Other
     prompts may leave this one at its `branches`, in tokens; the states at its `checkpoints` are saved once these are
-    computed. `thought` follows the answer's reasoning, if the request asks for that. Times are in seconds on one
-    monotonic clock.
+    computed. `thought` follows the answer's reasoning, if the request asks for that. Tokens of its `media` are
+    placeholders, computed from embeddings. Times are in seconds on one monotonic clock.
     """
 
     request: Request
@@ -51,6 +55,7 @@ class Sequence:
     branches: tuple[int, ...] = ()
     checkpoints: tuple[int, ...] = ()
     thought: Thought | None = None
+    media: tuple[PlacedChunk, ...] = ()
     text: IncrementalDetokenizer = field(init=False)
     logprob_buffer: LogprobBuffer | None = None
     echo: Echo | None = None
@@ -104,9 +109,15 @@ class Sequence:
         return len(self.tokens) - self.n_computed
 
     @property
-    def n_until_checkpoint(self) -> int:
-        """How many tokens may be computed before states are saved; all that are pending if none are."""
-        return next((place - self.n_computed for place in self.checkpoints if place > self.n_computed), self.n_pending)
+    def n_until_stop(self) -> int:
+        """How many tokens may be computed before states are saved or a chunk of media begins, at most all pending."""
+        stops = [*self.checkpoints, *(placed.begin for placed in self.media)]
+        return min((place - self.n_computed for place in stops if place > self.n_computed), default=self.n_pending)
+
+    @property
+    def next_media(self) -> PlacedChunk | None:
+        """The chunk that the next token to compute is part of, None for text."""
+        return next((placed for placed in self.media if placed.begin <= self.n_computed < placed.end), None)
 
     @property
     def is_decoding(self) -> bool:
@@ -139,6 +150,12 @@ class Sequence:
         is_last = self.n_computed + n_tokens >= len(self.tokens)
         n_logits = n_tokens if self.is_scoring else n_draft + 1 if is_last else 0
         return Chunk(self.slot_id, self.n_computed, [*known, *self.draft.tokens[:n_draft]], n_logits)
+
+    def media_chunk(self, placed: PlacedChunk, embeddings: Embeddings, n_tokens: int) -> Chunk:
+        """Return the next `n_tokens` to compute, a part of `placed`, whose `embeddings` are all here."""
+        begin = self.n_computed - placed.begin
+        rows = MediaRows(placed.chunk, begin, embeddings[begin : begin + n_tokens])
+        return replace(self.chunk(n_tokens), media=rows)
 
     def suffixes(self) -> SuffixIndex:
         """Return the index of this sequence's own tokens, made at the first call."""
@@ -247,8 +264,8 @@ class Admission:
         self._clock = clock
         self._n_arrived = 0
 
-    def admit(self, request: Request) -> Sequence:
-        """Return the sequence of `request`; the caller closes its sampler at the end.
+    def admit(self, request: Request, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS) -> Sequence:
+        """Return the sequence of `request`, with the layout of its media by marker; the caller closes its sampler.
 
         Raises RequestError for what this model does not support, ContextOverflowError for a prompt that does not fit.
         """
@@ -256,7 +273,8 @@ class Admission:
         if not self._facts.can_generate:
             raise RequestError("This model only embeds or ranks texts; it cannot chat.", "Load a chat model.")
         adapters = adapter_set(self._facts.adapters, request.lora)
-        tokens = self._prompt_tokens(request)
+        prompt = self._prompt_tokens(request, layouts)
+        tokens = prompt.tokens
         min_room = 1 if request.context_shift else request.min_room
         if len(tokens) + min_room > self._facts.n_ctx:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)
@@ -273,22 +291,21 @@ class Admission:
             arrived_s=self._clock(),
             visible_tags=self._visible_tags(request),
             adapters=adapters,
-            branches=self._branches(request, tokens),
+            branches=self._branches(request, layouts, tokens),
             thought=Thought(request.reasoning, self._ending) if request.reasoning is not None else None,
+            media=prompt.chunks,
         )
 
     def _ending(self, text: str) -> list[int]:
         """Return the tokens of `text` within an answer."""
         return self._backend.tokenize(text, False, True)
 
-    def _branches(self, request: Request, tokens: list[int]) -> tuple[int, ...]:
+    def _branches(self, request: Request, layouts: Mapping[str, MediaLayout], tokens: list[int]) -> tuple[int, ...]:
         """Return the request's branches in tokens, none where sequences can be truncated and need no checkpoints."""
         prompt, needs_none = request.prompt, self._facts.truncation.is_unlimited
         if needs_none or not isinstance(prompt, str):
             return () if needs_none else request.branches
-        begins = (
-            self._backend.tokenize(prompt[:end], request.add_special, request.parse_special) for end in request.branches
-        )
+        begins = (self._tokens_of(prompt[:end], request, layouts).tokens for end in request.branches)
         return tuple(_n_common(begin, tokens) for begin in begins)
 
     def _visible_tags(self, request: Request) -> dict[int, bytes]:
@@ -296,21 +313,41 @@ class Admission:
         tokenized = ((tag, self._backend.tokenize(tag, False, True)) for tag in request.visible_tags)
         return {tokens[0]: tag.encode() for tag, tokens in tokenized if len(tokens) == 1}
 
-    def _prompt_tokens(self, request: Request) -> list[int]:
-        prompt = request.prompt
-        if isinstance(prompt, str):
-            tokens = self._backend.tokenize(prompt, request.add_special, request.parse_special)
+    def _prompt_tokens(self, request: Request, layouts: Mapping[str, MediaLayout]) -> PromptTokens:
+        if isinstance(request.prompt, str):
+            prompt = self._tokens_of(request.prompt, request, layouts)
         else:
-            tokens = list(prompt)
-            if any(not 0 <= token < self._facts.n_vocab for token in tokens):
+            prompt = PromptTokens(list(request.prompt))
+            if any(not 0 <= token < self._facts.n_vocab for token in prompt.tokens):
                 raise RequestError("A token id of the prompt is not in the vocabulary.", "Tokenize with this model.")
-        if not tokens:
+        if not prompt.tokens:
             raise RequestError("The prompt is empty.", "Give at least one token of text.")
-        return tokens
+        self._check_media(request, prompt)
+        return prompt
+
+    def _tokens_of(self, prompt: str, request: Request, layouts: Mapping[str, MediaLayout]) -> PromptTokens:
+        def tokenize(text: str, is_first: bool) -> list[int]:
+            return self._backend.tokenize(text, request.add_special and is_first, request.parse_special)
+
+        return prompt_tokens(prompt, layouts, tokenize)
+
+    def _check_media(self, request: Request, prompt: PromptTokens) -> None:
+        """Raise RequestError for media that cannot be computed, or not with what else is asked."""
+        if prompt.chunks and request.echo:
+            raise RequestError("A prompt with pictures or sounds cannot be echoed.", "Leave echo out.")
+        largest = max((each.chunk.n_tokens for each in prompt.chunks if not each.chunk.is_causal), default=0)
+        if largest > self._facts.n_ubatch:
+            cause = f"A picture has {largest} tokens, and this model computes at most {self._facts.n_ubatch} at once."
+            raise RequestError(cause, "Send a smaller picture, or load the model with a larger micro-batch.")
 
     def _with_shift(self, request: Request) -> Request:
         """Return `request` with `context_shift` set, by default to the engine's setting."""
         wants_shift = self._shifts_context if request.context_shift is None else request.context_shift
+        if request.media:
+            if request.context_shift:
+                cause = "The context cannot be shifted: half a picture or sound would be left of it."
+                raise RequestError(cause, "Leave context_shift out.")
+            wants_shift = False
         if wants_shift and not self._facts.supports_shift:
             raise RequestError("The context of this model cannot be shifted.", "Leave context_shift out.")
         if wants_shift and _never_ends(request):

@@ -1,4 +1,4 @@
-"""The values of pictures and sounds in a prompt: chunks of embeddings, the tokens that stand for them, who makes them.
+"""The values of pictures and sounds in a prompt: chunks of embeddings, their placeholder tokens, and who makes them.
 
 Owns the placeholder tokens of a chunk, which identify its content in the prefix tree, and the protocols between the
 loop and what decodes and encodes media. Independent of libmtmd, of files and of threads.
@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from app.engine.request import MediaInput
 
-__all__ = ["Embeddings", "MediaChunk", "MediaEmbeddings", "MediaEncoder", "MediaLayout", "placeholder_tokens"]
+__all__ = [
+    *("Embeddings", "MediaChunk", "MediaEmbeddings", "MediaEncoder", "MediaLayout", "MediaRows", "is_placeholder"),
+    "placeholder_tokens",
+]
 
 Embeddings: TypeAlias = NDArray[np.float32]  # of a chunk, shape (n_tokens, n_embd)
 
@@ -38,6 +41,15 @@ class MediaChunk:
     n_positions: int
     is_causal: bool = True
     positions: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaRows:
+    """A part of `chunk` to compute: as many tokens as `embeddings` has rows, from its token number `begin` on."""
+
+    chunk: MediaChunk
+    begin: int
+    embeddings: Embeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,11 @@ class MediaEmbeddings(Protocol):
         Whoever owns this wakes the engine when they are there. Raises UserError when they cannot be computed.
         """
         ...
+
+
+def is_placeholder(token: int) -> bool:
+    """Return whether `token` stands for a token of a picture or sound."""
+    return token < _FIRST_PLACEHOLDER + _PLACEHOLDER_RANGE
 
 
 def placeholder_tokens(chunk: MediaChunk) -> list[int]:

@@ -17,7 +17,7 @@ from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.request import MediaInput
 from quantizer.errors import EngineError, RequestError
 
-__all__ = ["FakeEncoder"]
+__all__ = ["FakeEncoder", "fake_embeddings"]
 
 _TILES = re.compile(rb"tiles ([1-9])")
 _DAMAGED, _FAILING = b"damaged", b"failing"
@@ -67,9 +67,7 @@ class FakeEncoder:
         self.n_encoded += 1
         if data.startswith(_FAILING):
             raise EngineError("The picture could not be encoded.", "Try it again.")
-        seed = int.from_bytes(hashlib.sha256(chunk.content_id.encode()).digest(), "little")
-        values = np.random.default_rng(seed).uniform(-1.0, 1.0, (chunk.n_tokens, self._n_embd))
-        return values.astype(np.float32)
+        return fake_embeddings(chunk, self._n_embd)
 
     def close(self) -> None:
         self.is_closed = True
@@ -88,3 +86,9 @@ class FakeEncoder:
         rows, columns = np.divmod(np.arange(self._n_tokens), self._n_columns)
         assert rows[-1] == n_rows - 1, "all rows are there"
         return np.stack([np.zeros_like(rows), rows, columns], axis=1).astype(np.int32)
+
+
+def fake_embeddings(chunk: MediaChunk, n_embd: int) -> Embeddings:
+    """Return what a FakeEncoder encodes `chunk` to, so that a fake model can tell whether it gets the right ones."""
+    seed = int.from_bytes(hashlib.sha256(chunk.content_id.encode()).digest(), "little")
+    return np.random.default_rng(seed).uniform(-1.0, 1.0, (chunk.n_tokens, n_embd)).astype(np.float32)

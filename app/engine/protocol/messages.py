@@ -191,7 +191,8 @@ class BackendFacts:
     be truncated. With `supports_shift` tokens can move to other positions. Saved states are valid for the same `layout`
     only. A cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Attention that
     `passes_over_cells` takes time for those that a window has left. Without `can_generate` the model (an encoder) only
-    embeds or ranks whole texts. With a projector the model may see pictures or hear sounds.
+    embeds or ranks whole texts. With a projector the model may see pictures or hear sounds; a picture whose tokens
+    attend to each other may have `n_ubatch` tokens.
     """
 
     description: str
@@ -212,6 +213,7 @@ class BackendFacts:
     can_generate: bool = True
     has_attention: bool = True
     adapters: tuple[Adapter, ...] = ()
+    n_ubatch: int = 512
     sees: bool = False
     hears: bool = False
 

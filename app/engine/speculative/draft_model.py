@@ -16,7 +16,7 @@ from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.loop.sequence import Sequence
 from app.engine.protocol.messages import BackendFacts
-from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
+from app.engine.speculative.acceptance import CONFIDENCE, NO_ESTIMATE, DraftEstimate
 from app.engine.speculative.draft_source import (
     EXPECTED_ANSWER_TOKENS,
     PROBE_EVERY_TOKENS,
@@ -97,6 +97,8 @@ class DraftModel:
         self._answers: dict[Sequence, _Answer] = {}
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
+        if sequence.media:  # this model has no embeddings of pictures
+            return NO_ESTIMATE
         answer = self._answer(sequence)
         n_left = min(sequence.limit - len(sequence.tokens), EXPECTED_ANSWER_TOKENS)
         catch_up = self._cost.of_step(answer.n_missing) / n_left if answer.n_missing > 2 else 0.0
@@ -104,6 +106,8 @@ class DraftModel:
         return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers) + catch_up)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
+        if sequence.media:
+            return 0
         answer = self._answer(sequence)
         is_due = len(answer.tokens) >= answer.probed_at + PROBE_EVERY_TOKENS
         return 1 if is_due and answer.n_missing <= MAX_CATCH_UP_TOKENS else 0

@@ -153,7 +153,8 @@ class Drafter:
         started_s = self._clock()
         drafts = source.propose([DraftRequest(candidate.sequence, asked.n_tokens) for candidate, asked in requested])
         spent_s = (self._clock() - started_s) / len(requested)
-        for (candidate, asked), draft in zip(requested, drafts, strict=True):
+        for (candidate, asked), proposed in zip(requested, drafts, strict=True):
+            draft = proposed.before_media()
             candidate.sequence.saved_s -= spent_s
             if draft.tokens:
                 self._consider(candidate, draft, asked.pass_cost + asked.draft_cost * len(draft.tokens))

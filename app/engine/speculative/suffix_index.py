@@ -32,6 +32,11 @@ class Draft:
         """Return the draft of its first `n_tokens`."""
         return Draft(self.tokens[:n_tokens], self.chances[:n_tokens], self.n_matched, self.source)
 
+    def before_media(self) -> Draft:
+        """Return the draft up to the first placeholder of a picture or sound, which nobody writes."""
+        n_text = next((index for index, token in enumerate(self.tokens) if token < 0), len(self.tokens))
+        return self if n_text == len(self.tokens) else self.truncated(n_text)
+
     def of_source(self, source: str) -> Draft:
         """Return the same draft as one of `source`."""
         return Draft(self.tokens, self.chances, self.n_matched, source)

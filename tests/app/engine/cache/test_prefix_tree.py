@@ -15,9 +15,9 @@ def test_the_longest_usable_match_counts() -> None:
     tree.insert(1, [1, 2, 3, 4])
     tree.insert(2, [1, 2, 3])
     tree.insert(3, [1, 2])
-    assert tree.match([1, 2, 3, 4, 5], can_use=lambda sequence_id, _n: sequence_id != 1) == Match(3, 2)
-    assert tree.match([1, 2, 3, 9], can_use=lambda sequence_id, n: n == tree.length(sequence_id)) == Match(3, 2)
-    assert tree.match([1, 2, 3], can_use=lambda _sequence_id, _n: False) == Match(0, None)
+    assert tree.match([1, 2, 3, 4, 5], n_usable=lambda sequence_id, n: n if sequence_id != 1 else 0) == Match(3, 2)
+    assert tree.match([1, 2, 3, 9], n_usable=lambda _sequence_id, n: min(n, 2)) == Match(2, 3)
+    assert tree.match([1, 2, 3], n_usable=lambda _sequence_id, _n: 0) == Match(0, None)
 
 
 class NaiveCache:
