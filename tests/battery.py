@@ -55,7 +55,7 @@ class Trial:
 
 TRIALS = (
     Trial(
-        "damaged GGUF, read", "fuzz_model", "--mutations", 400, 40_000, (_GUIDE, "--truncations", "40", "--gate-only")
+        "damaged GGUF, read", "fuzz_model", "--mutations", 400, 40_000, (_GUIDE, "--truncations", "40", "--read-only")
     ),
     Trial("damaged GGUF, quantized and loaded", "fuzz_model", "--mutations", 12, 2_000, (_GUIDE, "--truncations", "2")),
     Trial("damaged checkpoints and GGUF, quantized", "refuse_damaged", "--count", 27, 4_000),

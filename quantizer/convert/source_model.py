@@ -184,14 +184,12 @@ _DROPPED = {"general.alignment", "split.no", "split.count", "split.tensors.count
 def open_gguf(path: Path) -> SourceModel:
     """Open a GGUF, all its shards included, as a source.
 
-    Raises ModelFileError when it does not pass the gate or holds no tensors.
+    Raises ModelFileError when it does not pass the gate.
     """
     header = validate_gguf(path)
     shards = shard_paths(header)
     by_shard = [_tensors(read_header(shard)) for shard in shards]
     tensors = [tensor for shard in by_shard for tensor in shard]
-    if not tensors:
-        raise ModelFileError(f"{path.name} holds a vocabulary only, no weights.", "Name a model file.")
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise ModelFileError(f"Two shards of {path.name} hold the same tensor.", "Download them again.")
     counts = tuple(map(len, by_shard))

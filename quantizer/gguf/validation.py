@@ -1,17 +1,18 @@
 """Validation of GGUF files before a native loader reads them.
 
 A file whose counts, vocabulary or hyperparameters would abort llama.cpp, and with it the process that loads it, is
-refused with a sentence; so is a file that is no model. What llama.cpp refuses cleanly by itself is left to it.
+refused with a sentence; so is a file that is no model. What llama.cpp refuses cleanly by itself is left to it, unless
+one of our own readers refuses it too: what passes here, all of them take for a model.
 
 Source: the assertions of llama.cpp src/llama-vocab.cpp as vendored in llama-cpp-python 0.3.36. Special ids out of range
-are no fault: honest files have them, and llama.cpp falls back to its defaults.
+are no fault where llama.cpp falls back to its defaults: honest files have them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,8 +24,18 @@ from quantizer.gguf.hyperparameters import hyperparameter_faults
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.gguf.string_array import StringArray
 from quantizer.gguf.tensor_types import INTERLEAVED_ROWS, TENSOR_TYPES, WEIGHT_TYPES
+from quantizer.gguf.text_frame import frame_faults
 
-__all__ = ["SEPARATE_EXPERT", "check_answers", "shard_paths", "tensors_of", "validate_gguf", "validate_header"]
+__all__ = [
+    "SEPARATE_EXPERT",
+    "check_answers",
+    "check_weights",
+    "header_faults",
+    "shard_paths",
+    "tensors_of",
+    "validate_gguf",
+    "validate_header",
+]
 
 # Integer tensors that models have: an expert routing table, a draft model's map of tokens.
 _INTEGER_TENSORS = re.compile(r"(\.ffn_gate_tid2eid\.weight|^d2t(\.weight)?)$")
@@ -41,8 +52,7 @@ def validate_gguf(path: Path) -> Header:
     """
     header = read_header(path)
     validate_header(header)
-    for shard in shard_paths(header)[1:]:
-        read_header(shard)
+    check_weights(header, [read_header(shard) for shard in shard_paths(header)[1:]])
     return header
 
 
@@ -50,9 +60,20 @@ def validate_header(header: Header) -> None:
     """Raise ModelFileError when llama.cpp could not survive this file, or it is an importance matrix."""
     if header.text("general.type") == _MATRIX:  # it has none of a model's fields
         _refuse(header, _MATRIX)
-    checks = (_identity_faults, hyperparameter_faults, _vocabulary_faults, _tensor_faults)
-    for fault in (fault for check in checks for fault in check(header)):
+    for fault in header_faults(header):
         raise invalid_gguf(header.path.name, fault)
+
+
+def header_faults(header: Header) -> Iterator[str]:
+    """Yield every reason why llama.cpp could not survive this file."""
+    for check in (_identity_faults, hyperparameter_faults, _vocabulary_faults, _tensor_faults):
+        yield from check(header)
+
+
+def check_weights(header: Header, later: Sequence[Header]) -> None:
+    """Raise ModelFileError for a model without tensors; `later` are its other files, and the first may have none."""
+    if not any(part.tensors for part in (header, *later)):
+        raise ModelFileError(f"{header.path.name} holds no weights.", "Name a model file.")
 
 
 def shard_paths(header: Header) -> list[Path]:
@@ -162,12 +183,17 @@ _BYTE_TOKENS = {f"<0x{byte:02X}>".encode() for byte in range(256)}
 # These tokenizers look bytes up by name, or assert that there is a newline token.
 _NEEDS_BYTE_TOKENS = {"llama", "plamo2"}
 _NEEDS_NEWLINE = {"rwkv"}
+# This one aborts when a token that is a byte is turned into text.
+_WITHOUT_BYTES = {"bert"}
 _N_REMEMBERED = 8
 
 
 def _vocabulary_faults(header: Header) -> Iterator[str]:
     """Yield every reason why llama.cpp could not survive the vocabulary of this file."""
     if _TOKENS not in header.fields:
+        return
+    if not header.text(_MODEL):  # llama.cpp loads no vocabulary of an unnamed kind
+        yield "it lists tokens and does not name their tokenizer"
         return
     if not isinstance(header.fields[_TOKENS].value, ArrayRef) or header.array_ref(_TOKENS).element_type != STRING:
         yield "its vocabulary is not a list of strings"
@@ -177,6 +203,7 @@ def _vocabulary_faults(header: Header) -> Iterator[str]:
         yield f"its vocabulary has {n_tokens} tokens"
         return
     yield from _parallel_faults(header, n_tokens)
+    yield from frame_faults(header, n_tokens)
     yield from _faults_in(_Vocabulary.of(header))
 
 
@@ -247,7 +274,9 @@ def _byte_faults(header: Header, tokens: StringArray, model: str) -> Iterator[st
     if "tokenizer.ggml.token_type" not in header.fields:
         return
     kinds = header.numbers("tokenizer.ggml.token_type")
-    if _BYTE_TYPE in kinds:
+    if _BYTE_TYPE in kinds and model in _WITHOUT_BYTES:
+        yield "its tokenizer has no bytes, and some of its tokens are bytes"
+    elif _BYTE_TYPE in kinds:
         named = tokens.select([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
         yield from (f"the token {token[:32]!r} is no byte" for token in named if token not in _BYTE_TOKENS)
 

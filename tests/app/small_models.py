@@ -1,4 +1,4 @@
-"""Models of a hundred bytes that pass the gate, many of which make a library."""
+"""Models of two hundred bytes that pass the gate, many of which make a library."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from tests.quantizer.gguf_files import raw_gguf, raw_string
 __all__ = ["small_model", "small_shards"]
 
 _STRING, _U16 = 8, 2
+_ALIGNMENT = 32
+# A tensor of eight F32 numbers.
+_WEIGHT = raw_string(b"output_norm.weight") + struct.pack("<IQIQ", 1, 8, 0, 0)
 
 
 def small_model(path: Path, name: str = "small", **texts: str) -> Path:
@@ -30,7 +33,7 @@ def small_shards(path: Path, n_files: int) -> list[Path]:
 
 def _written(path: Path, fields: list[bytes]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw_gguf(fields, []))
+    path.write_bytes(raw_gguf(fields, [_WEIGHT], bytes(_ALIGNMENT)))
     return path
 
 

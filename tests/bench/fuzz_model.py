@@ -1,10 +1,10 @@
-"""Damages a model file in many ways and takes each mutant through show, quantize and load, as a person would.
+"""Damages a model file in many ways and takes each mutant through every reader, quantize and load, as a person would.
 
     uv run python tests/bench/fuzz_model.py assets/guide/guide-Q8_0.gguf [--truncations 100] [--mutations 200]
-        [--first 0] [--count 300] [--gate-only] [--seed 1]
+        [--first 0] [--count 300] [--read-only] [--seed 1]
 
-Each mutant must be refused with a typed error, or accepted and survive; a process of ours that dies, or an error of
-another kind, fails the run. Seeded, so a failure can be looked at again.
+Each mutant must be refused with a typed error by all readers, or accepted by all and survive; a process of ours that
+dies, or an error of another kind, fails the run. Seeded, so a failure can be looked at again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from pathlib import Path
 from app.engine.protocol import messages
 from app.engine.protocol.messages import EngineConfig
 from quantizer.errors import EngineError, UserError
-from quantizer.gguf.model_info import read_model_info
 from quantizer.gguf.validation import validate_gguf
 from quantizer.process import python_command
 from quantizer.write.job import JobRequest, run_job
+from tests.bench.gguf_readers import GgufReaders, disagreement
 from tests.bench.tally import finish
 
+_DISAGREED = "the readers disagree"
 HEADER_SHARE = 0.8  # of mutations that hit the header, where the structure is
 
 
@@ -49,11 +50,12 @@ def mutants(data: bytes, n_truncations: int, n_mutations: int, n_header: int, se
         yield f"{kind} at {at}", bytes(mutant[: len(data)])
 
 
-def outcome(path: Path, *, is_read_only: bool = False) -> str:
+def outcome(path: Path, readers: GgufReaders, *, is_read_only: bool = False) -> str:
     """Return what became of a mutant. Anything but these outcomes escapes as an error."""
-    try:
-        read_model_info(validate_gguf(path))
-    except UserError:
+    verdicts = readers.verdicts(path)
+    if found := disagreement(verdicts):
+        return f"{_DISAGREED}: {found}"
+    if any(verdicts.values()):
         return "refused"
     return "accepted" if is_read_only else f"accepted, {_quantized(path)}, {_loaded(path)}"
 
@@ -87,6 +89,10 @@ def _loaded(path: Path) -> str:
         return f"worker died with {worker.wait()}"
 
 
+def _is_failure(result: str) -> bool:
+    return "died" in result or result.startswith(_DISAGREED)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -94,25 +100,25 @@ def main() -> None:
     parser.add_argument("--mutations", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="how many to pass over (0)")
     parser.add_argument("--count", type=int, help="how many to try (all)")
-    parser.add_argument("--gate-only", action="store_true", help="read them, but quantize and load none")
+    parser.add_argument("--read-only", action="store_true", help="quantize and load none")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     data = arguments.model.read_bytes()
     n_header = validate_gguf(arguments.model).data_offset
     tally: collections.Counter[str] = collections.Counter()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, GgufReaders(Path(folder)) as readers:
         path = Path(folder, "mutant.gguf")
         made = mutants(data, arguments.truncations, arguments.mutations, n_header, arguments.seed)
         end = None if arguments.count is None else arguments.first + arguments.count
         for done, mutant in islice(made, arguments.first, end):
             path.write_bytes(mutant)
-            result = outcome(path, is_read_only=arguments.gate_only)
+            result = outcome(path, readers, is_read_only=arguments.read_only)
             tally[result] += 1
-            if "died" in result:
+            if _is_failure(result):
                 print(f"{done}: {result}", flush=True)
     for result, count in tally.most_common():
         print(f"{count:5}  {result}")
-    n_failed = sum(count for result, count in tally.items() if "died" in result)
+    n_failed = sum(count for result, count in tally.items() if _is_failure(result))
     finish(tally.total(), n_failed, arguments.seed)
 
 

@@ -25,7 +25,7 @@ from app.library.hub.access import HubError, unreachable_error
 from offload.footprint.model import PlannedModel
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header, parse_header
-from quantizer.gguf.validation import validate_header
+from quantizer.gguf.validation import check_weights, validate_header
 
 __all__ = ["QUICK_RETRIES", "RemoteHeader", "read_remote_model", "read_up_to"]
 
@@ -69,12 +69,13 @@ async def read_remote_model(
 ) -> PlannedModel:
     """Read the headers of all `files` of a model, given in order.
 
-    Raises HubError where a request fails, ModelFileError for a file that would crash llama.cpp.
+    Raises HubError where a request fails, ModelFileError for a file that validation rejects.
     """
     first, *later = [await _read_header(session, file, policy) for file in files]
     validate_header(first)
     if (first.integer("split.count") or 1) != len(files):
         raise ModelFileError(f"{first.path.name} is a part of a split model.", "Name the whole model.")
+    check_weights(first, later)
     return PlannedModel(first, (*first.tensors, *(tensor for header in later for tensor in header.tensors)))
 
 

@@ -93,6 +93,16 @@ def test_an_embedding_for_another_vocabulary_is_refused(tmp_path: Path) -> None:
         validate_gguf(tiny_llama(tmp_path / "m.gguf", tensors=weights))
 
 
+def test_a_vocabulary_of_no_named_tokenizer_is_refused_as_no_engine_could_load_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="does not name their tokenizer"):
+        validate_gguf(tiny_llama(tmp_path / "m.gguf", lambda writer: writer.kv_data[0].pop("tokenizer.ggml.model")))
+
+
+def test_a_file_without_weights_is_refused_as_nothing_can_be_done_with_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="holds no weights"):
+        validate_gguf(tiny_llama(tmp_path / "m.gguf", tensors={}))
+
+
 def test_an_honest_file_is_admitted(llama_gguf: Path) -> None:
     assert validate_gguf(llama_gguf).architecture == "llama"
 
@@ -126,12 +136,12 @@ def test_two_hundred_mutants_are_refused_with_a_typed_error_or_admitted(tmp_path
     assert min(outcomes.values()) > 10
 
 
-def split_part(path: Path, number: int, count: int) -> Path:
+def split_part(path: Path, number: int, count: int, tensors: dict[str, np.ndarray] | None = None) -> Path:
     def edit(writer: gguf.GGUFWriter) -> None:
         writer.add_uint16("split.no", number)
         writer.add_uint16("split.count", count)
 
-    return tiny_llama(path, edit)
+    return tiny_llama(path, edit, tensors)
 
 
 def test_every_shard_of_a_split_model_is_read(tmp_path: Path) -> None:
@@ -143,6 +153,15 @@ def test_every_shard_of_a_split_model_is_read(tmp_path: Path) -> None:
         "m-00001-of-00002.gguf",
         "m-00002-of-00002.gguf",
     ]
+
+
+def test_the_first_shard_alone_may_be_without_weights(tmp_path: Path) -> None:
+    first = split_part(tmp_path / "m-00001-of-00002.gguf", 0, 2, {})
+    split_part(tmp_path / "m-00002-of-00002.gguf", 1, 2)
+    validate_gguf(first)
+    split_part(tmp_path / "m-00002-of-00002.gguf", 1, 2, {})
+    with pytest.raises(ModelFileError, match="holds no weights"):
+        validate_gguf(first)
 
 
 def test_a_later_shard_names_the_first_one(tmp_path: Path) -> None:
