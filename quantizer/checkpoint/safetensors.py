@@ -41,6 +41,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 STORED_TYPES = {name: tensor_type_named(name) for name in ("F32", "F16", "BF16", "I8", "I32", "I64")} | {
     name: TensorType(-1, name, 1, 1, is_quantized=True) for name in ("BOOL", "U8", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 }
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,200}\.safetensors")
 
 
@@ -89,7 +90,7 @@ def read_json(path: Path) -> Any:
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise CheckpointError(f"{path.name} is too large.", "Download the checkpoint again.")
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_no_duplicates)
+        return _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no {path.name} in {path.parent}.", "Download the whole checkpoint.") from error
     except OSError as error:
@@ -165,7 +166,7 @@ def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, File
         length = int.from_bytes(source.read(0, 8), "little")
         if not 2 <= length <= min(_MAX_HEADER_BYTES, source.n_bytes - 8):
             raise _broken(path, "its header does not fit the file")
-        header = json.loads(source.read(8, 8 + length), object_pairs_hook=_no_duplicates)
+        header = _parse(source.read(8, 8 + length).decode("utf-8"))
     except ModelFileError as error:
         raise CheckpointError(error.cause, error.remedy) from error
     except (ValueError, RecursionError) as error:
@@ -212,6 +213,14 @@ def _counts(value: object) -> list[int] | None:
     """Return a list of at most five plausible sizes, or None; video models have five."""
     if not isinstance(value, list) or len(value) > 5 or not all(type(n) is int and 0 <= n < 1 << 48 for n in value):
         return None
+    return value
+
+
+def _parse(text: str) -> Any:
+    """Parse JSON. Raises ValueError for keys that come twice and for text that UTF-8 cannot encode, RecursionError."""
+    value = json.loads(text, object_pairs_hook=_no_duplicates)
+    if _SURROGATE.search(text):  # a pair is a character, one alone is none
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
     return value
 
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from quantizer.errors import CheckpointError
 from quantizer.gguf.gguf_reader import ARRAY, BOOL, SCALAR_FORMATS, STRING
 from quantizer.gguf.tensor_types import TensorType
 
@@ -44,14 +45,21 @@ class OutputTensor:
 
 
 def encode_entry(key: str, value: object, type_name: str) -> Entry:
-    """Encode a value as one of `_TYPE_IDS`, or an array of them: "u32", "str", "str[]"."""
+    """Encode a value as one of `_TYPE_IDS`, or an array of them: "u32", "str", "str[]".
+
+    Raises CheckpointError for a number that does not fit its type: what is encoded comes from files of a checkpoint.
+    """
     type_id = _TYPE_IDS[type_name.removesuffix("[]")]
-    if type_name.endswith("[]"):
-        assert isinstance(value, Sequence)
-        return Entry(key, ARRAY, _array(value, type_id))
-    if type_id == STRING:
-        return Entry(key, STRING, _string(value))
-    return Entry(key, type_id, struct.pack(SCALAR_FORMATS[type_id], bool(value) if type_id == BOOL else value))
+    try:
+        if type_name.endswith("[]"):
+            assert isinstance(value, Sequence)
+            return Entry(key, ARRAY, _array(value, type_id))
+        if type_id == STRING:
+            return Entry(key, STRING, _string(value))
+        return Entry(key, type_id, struct.pack(SCALAR_FORMATS[type_id], bool(value) if type_id == BOOL else value))
+    except (struct.error, OverflowError) as error:
+        cause = f"{key} would have a number that no GGUF holds as {type_name}."
+        raise CheckpointError(cause, "Check config.json and the tokenizer's files.") from error
 
 
 def encode_header(entries: Sequence[Entry], tensors: Sequence[OutputTensor]) -> bytes:

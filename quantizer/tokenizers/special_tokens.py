@@ -103,7 +103,7 @@ def read_frame(step: object) -> Frame:
     kind, inner = step.get("type"), step.get("processors")
     if kind == "Sequence" and isinstance(inner, list):
         return next((frame for frame in map(read_frame, inner) if frame != Frame()), Frame())
-    if kind in _FIXED:
+    if isinstance(kind, str) and kind in _FIXED:
         begin, end = _first_text(step.get("cls")), _first_text(step.get("sep"))
         return Frame(begin, end, end * _FIXED[kind])
     return _of_template(step) if kind == "TemplateProcessing" else Frame()

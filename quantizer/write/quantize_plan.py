@@ -25,6 +25,7 @@ from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, enc
 from quantizer.gguf.shards import shard_entries, shard_path, split_by_bytes
 from quantizer.gguf.sidecars import NO_PROJECTOR, PROJECTOR_TYPES, projector_name
 from quantizer.gguf.tensor_types import TensorType
+from quantizer.gguf.validation import header_faults
 from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.mix.overrides import Overrides
 from quantizer.mix.type_rules import Assignment, MixTensor, assign, with_unweighted
@@ -129,8 +130,16 @@ def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions =
             raise UsageError(f"{source.name} is an adapter: it has no layers of its own.", "Leave --prune-layers out.")
         return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
     planned = plan_model(open_source(source, options.pending, options.base), file_type, output, options)
+    if source.is_dir():  # a GGUF was checked when it was read
+        _check_loadable(source, planned.shards[0])
     beside = plan_projector(source, output, options)
     return planned if beside is None else _joined(planned, beside)
+
+
+def _check_loadable(source: Path, shard: PlannedShard) -> None:
+    """Raise CheckpointError where validation would reject the file that is to be written, or the first of several."""
+    for fault in header_faults(planned_header(shard.header, shard.file.n_bytes, shard.path)):
+        raise CheckpointError(f"{source.name} cannot be converted: {fault}.", "Download the checkpoint again.")
 
 
 def plan_projector(source: Path, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan | None:

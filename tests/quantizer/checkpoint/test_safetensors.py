@@ -125,3 +125,14 @@ def test_pickles_are_refused_with_the_reason_and_the_way_out(tmp_path: Path) -> 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         read_checkpoint(tmp_path)
+
+
+def test_text_that_utf_8_cannot_encode_is_refused_and_a_pair_of_surrogates_is_not(tmp_path: Path) -> None:
+    folder = TinyLlama().write(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"name": "\U0001f600"}))
+    assert "\\ud83d" in (folder / "config.json").read_text()
+    assert read_checkpoint(folder).config["name"] == "\U0001f600"
+    (folder / "config.json").write_text(json.dumps(config | {"name": "\ud83d"}))
+    with pytest.raises(CheckpointError, match=r"config\.json is not sound JSON"):
+        read_checkpoint(folder)

@@ -91,3 +91,8 @@ def test_older_steps_name_both_ends_and_imply_a_separator(tmp_path: Path, kind: 
 def test_an_id_that_is_no_token_is_no_role(tmp_path: Path) -> None:
     found = vocabulary_of(tmp_path, config={"vocab_size": 272, "pad_token_id": 271, "unk_token_id": 5_000})
     assert {"pad", "unk"}.isdisjoint(found.special_ids)
+
+
+def test_a_step_of_no_named_kind_puts_nothing_around_texts(tmp_path: Path) -> None:
+    step = {"type": [["BertProcessing"]], "cls": ["<|im_start|>", 259], "sep": ["<|im_end|>", 260]}
+    assert not any(vocabulary_of(tmp_path, lambda parsed, _: parsed.update(post_processor=step)).additions.values())
