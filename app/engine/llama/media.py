@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,7 @@ from quantizer.errors import EngineError, ModelFileError, RequestError
 
 __all__ = ["LlamaProjector", "ProjectorOptions"]
 
+_PIECE_NODES = 32  # of a graph, computed before it can be interrupted: a transformer's layer or two
 _N_LAYOUTS = 4  # whose decoded content is at hand
 _REMEDY = "See `localllm show`, or name another projector with --projector."
 
@@ -70,6 +72,10 @@ class LlamaProjector:
             params.device = gpu_address(options.device)
         params.print_timings = False
         params.n_threads = options.n_threads
+        self._interrupted = threading.Event()
+        self._n_nodes = 0
+        self._callback = lib.ggml_backend_sched_eval_callback(self._on_node)  # must live as long as the projector
+        params.cb_eval = self._callback
         if options.limits_tokens:
             params.image_max_tokens = options.max_whole_tokens
         self._options, self._decoder = options, decoder
@@ -116,7 +122,11 @@ class LlamaProjector:
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
         pointer = self._find(chunk.content_id)
-        if mtmd().mtmd_encode_chunk(self._projector, pointer):
+        self._interrupted.clear()
+        is_failed = mtmd().mtmd_encode_chunk(self._projector, pointer)
+        if self._interrupted.is_set():  # what was computed is not whole
+            raise EngineError("The encoding of a picture or sound was interrupted.", "Send the request again.")
+        if is_failed:
             cause = f"A picture or sound could not be encoded: {native_log().last_lines(1)}"
             raise EngineError(cause, "Try it again, or name another projector with --projector.")
         shape = (chunk.n_tokens, self._n_embd)
@@ -127,8 +137,18 @@ class LlamaProjector:
             )
         return embeddings
 
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
     def close(self) -> None:
         self._owned.close()
+
+    def _on_node(self, _tensor: object, is_asking: bool, _data: object) -> bool:
+        """Have the graph computed in pieces, and end after the running one when interrupted."""
+        if is_asking:
+            self._n_nodes += 1
+            return self._n_nodes % _PIECE_NODES == 0
+        return not self._interrupted.is_set()
 
     def _check_takes(self, kind: FileKind) -> None:
         """Raise RequestError if the model does not take such a file."""

@@ -21,7 +21,7 @@ from app.engine.media.chunks import MediaChunk, MediaLayout
 from app.engine.media.decoded import MAX_SIDE, Picture, Sound
 from app.engine.request import MediaInput
 from offload.devices.cpu import default_threads
-from quantizer.errors import EngineError, ErrorInfo, ModelFileError, UserError
+from quantizer.errors import EngineError, ErrorInfo, ModelFileError, RequestError, UserError
 from quantizer.memory_limit import out_of_memory
 from quantizer.process import python_command, run_to_exit
 
@@ -30,8 +30,9 @@ __all__ = ["check_projector"]
 TIMEOUT_S = 300.0  # the largest encode a small picture in half a minute on two slow cores
 _REFUSED = 3  # exit status of a child that wrote an error
 _SOUND_S = 2.0
-# Sides of the pictures that are laid out, since preprocessors divide and round them; the first is encoded, too.
-_SIZES = ((64, 48), (1, 1), (200, 1), (1, 200), (MAX_SIDE, 21), (21, MAX_SIDE))
+_SIZE = (64, 48)  # of the picture that is encoded
+# Those of pictures that are only laid out: preprocessors divide and round them.
+_EXTREME_SIZES = ((1, 1), (200, 1), (1, 200), (MAX_SIDE, 21), (21, MAX_SIDE))
 _PICTURE, _SOUND = b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WAVE"  # of files that are decoded already
 _MOST = 1 << 24  # tokens
 _REMEDY = "Get the projector again, name another with --projector, or none."
@@ -74,7 +75,7 @@ class _Given:
     """A decoder of pictures and sounds that are at hand."""
 
     def __init__(self) -> None:
-        self.size = _SIZES[0]
+        self.size = _SIZE
 
     def picture(self, data: bytes) -> Picture:  # noqa: ARG002 - of the protocol
         width, height = self.size
@@ -98,9 +99,11 @@ def _run(model: Path, projector: Path) -> None:
         loaded = llama.LlamaProjector(projector, pointer, options, decoder)
         owned.callback(loaded.close)
         if loaded.sees:
-            for decoder.size in reversed(_SIZES):
-                layout = loaded.layout(_file(_PICTURE, decoder.size))
-            loaded.encode(_first_chunk(layout))
+            for decoder.size in _EXTREME_SIZES:
+                with suppress(RequestError):  # it may refuse them
+                    loaded.layout(_file(_PICTURE, decoder.size))
+            decoder.size = _SIZE
+            loaded.encode(_first_chunk(loaded.layout(_file(_PICTURE))))
         if loaded.hears:
             loaded.encode(_first_chunk(loaded.layout(_file(_SOUND))))
 

@@ -76,8 +76,13 @@ class MediaEncoder(Protocol):
     def encode(self, chunk: MediaChunk) -> Embeddings:
         """Return the embeddings of a chunk of one of the last layouts.
 
-        Raises KeyError for a chunk whose content is no longer at hand, EngineError when encoding fails.
+        Raises KeyError for a chunk whose content is no longer at hand, EngineError when encoding fails or is
+        interrupted.
         """
+        ...
+
+    def interrupt(self) -> None:
+        """Interrupt the running `encode`, from any thread. A call too early or too late changes nothing."""
         ...
 
     def close(self) -> None: ...

@@ -14,6 +14,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -216,6 +218,9 @@ def _limit_memory() -> None:
 
     import psutil
 
+    if sys.platform == "linux":
+        with suppress(OSError):  # where the machine's memory ends, this process goes first
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     limit = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
     present, _ = resource.getrlimit(resource.RLIMIT_AS)
     if present != resource.RLIM_INFINITY:
@@ -246,7 +251,9 @@ def main() -> None:
     Image.init()
     _limit_memory()
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output of native code must not come between the replies
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):  # what native code says of a file is the file's words: none come into replies or a log
+        os.dup2(nothing, descriptor)
     while line := jobs.readline():
         job = json.loads(line)
         reply, data = _serve(job, jobs.read(job["n_bytes"]))

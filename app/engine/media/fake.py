@@ -44,11 +44,12 @@ class FakeEncoder:
         self.n_laid_out = 0
         self.n_encoded = 0
         self.is_closed = False
+        self.is_encoding = False  # and can be interrupted
         self._n_embd, self._n_tokens = n_embd, n_tokens
         self._is_causal, self._n_columns = is_causal, n_columns
         self._encode_s = encode_s
         self._known: dict[str, bytes] = {}
-        self._closing = threading.Event()
+        self._interrupted = threading.Event()
 
     def layout(self, media: MediaInput) -> MediaLayout:
         data = media.data
@@ -63,15 +64,22 @@ class FakeEncoder:
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
         data = self._known[chunk.content_id]
-        self._closing.wait(self._encode_s)
+        self._interrupted.clear()
+        self.is_encoding = True
+        is_interrupted = self._interrupted.wait(self._encode_s)
+        self.is_encoding = False
+        if is_interrupted:
+            raise EngineError("The encoding was interrupted.", "Send the request again.")
         self.n_encoded += 1
         if data.startswith(_FAILING):
             raise EngineError("The picture could not be encoded.", "Try it again.")
         return fake_embeddings(chunk, self._n_embd)
 
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
     def close(self) -> None:
         self.is_closed = True
-        self._closing.set()
 
     def _chunk(self, data: bytes, index: int) -> MediaChunk:
         content_id = hashlib.sha256(b"fake/%d/" % index + data).hexdigest()

@@ -71,6 +71,7 @@ class MediaQueue:
         self._failed: dict[str, UserError] = {}
         self._layouts: OrderedDict[str, MediaLayout] = OrderedDict()
         self._fault: BaseException | None = None
+        self._running, self._is_interrupted = "", False  # the content that is encoded now
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="media-encoder", daemon=True)
         self._thread.start()
@@ -110,6 +111,9 @@ class MediaQueue:
             self._wanted &= others
             self._unfetched &= others
             self._failed = {content_id: error for content_id, error in self._failed.items() if content_id in others}
+            if self._running and self._running not in others:
+                self._is_interrupted = True
+                self._encoder.interrupt()
             self._shrink()
 
     def forget(self, conversations: Collection[str]) -> None:
@@ -124,9 +128,10 @@ class MediaQueue:
         self._store.forget(conversations)
 
     def close(self) -> None:
-        """End the thread after its present piece of work, and close the encoder."""
+        """End the thread, whose encoding is interrupted, and close the encoder."""
         with self._changed:
             self._is_closing = True
+            self._encoder.interrupt()
             self._changed.notify()
         self._thread.join()
         self._encoder.close()
@@ -173,6 +178,7 @@ class MediaQueue:
         for content_id, (chunk, media) in owner.chunks.items():
             if content_id in self._wanted:
                 self._wanted.discard(content_id)
+                self._running = content_id
                 return lambda: self._encode(owner, chunk, media)
         return None
 
@@ -217,8 +223,11 @@ class MediaQueue:
             except UserError as failure:
                 error = failure
         with self._changed:
+            is_interrupted, self._is_interrupted, self._running = self._is_interrupted, False, ""
             is_asked_for = any(chunk.content_id in each.chunks for each in self._owners.values())
-            if error is not None and is_asked_for:
+            if error is not None and is_interrupted:
+                self._wanted |= {chunk.content_id} if is_asked_for else set()  # by a request that came meanwhile
+            elif error is not None and is_asked_for:
                 self._failed[chunk.content_id] = error
             elif embeddings is not None:
                 self._ready[chunk.content_id] = embeddings

@@ -1,7 +1,8 @@
 """Lays out and encodes pictures with a real projector; run as a child, for native code may end its process.
 
 Usage: python real_projector.py MODEL.gguf PROJECTOR.gguf < JSON {name: Base64 of a file}; prints JSON
-{name: {"parts", "embeddings", "error", ...}}, or {"error": ...} if the projector cannot be loaded.
+{name: {"parts", "embeddings", "error", ...}}, where the file "one" is also "interrupted", or {"error": ...} if the
+projector cannot be loaded.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from app.engine.media.chunks import MediaChunk
 from app.engine.media.decoder_process import DecoderProcess
 from app.engine.request import MediaInput
 from offload.placement.load_parameters import ON_HOST
-from quantizer.errors import UserError
+from quantizer.errors import EngineError, UserError
 
 
 def described(part: tuple[int, ...] | MediaChunk) -> Any:
@@ -45,6 +47,27 @@ def answer(projector: LlamaProjector, base64: str) -> dict[str, Any]:
     return {"parts": [described(part) for part in layout.parts], "shapes": shapes, "embeddings": digests}
 
 
+def interrupted(projector: LlamaProjector, base64: str) -> dict[str, Any]:
+    """Encode until an interruption from another thread comes at the right time, and once more."""
+    chunks = [part for part in projector.layout(MediaInput("", base64)).parts if isinstance(part, MediaChunk)]
+    is_done = threading.Event()
+
+    def interrupt() -> None:
+        while not is_done.is_set():
+            projector.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        while True:
+            projector.encode(chunks[0])
+    except EngineError as error:
+        message = str(error)
+    is_done.set()
+    thread.join()
+    return {"message": message, **answer(projector, base64)}
+
+
 def main() -> None:
     model_path, projector_path = map(Path, sys.argv[1:])
     options = ProjectorOptions(key="projector", n_threads=2, max_tokens=4096, max_whole_tokens=512)
@@ -58,7 +81,10 @@ def main() -> None:
             return
         owned.callback(projector.close)
         jobs = json.loads(sys.stdin.read())
-        print(json.dumps({name: answer(projector, base64) for name, base64 in jobs.items()}))
+        answers = {name: answer(projector, base64) for name, base64 in jobs.items()}
+        if "one" in answers and "error" not in answers["one"]:
+            answers["interrupted"] = interrupted(projector, jobs["one"])
+        print(json.dumps(answers))
 
 
 if __name__ == "__main__":

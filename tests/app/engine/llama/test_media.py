@@ -55,6 +55,11 @@ def test_another_picture_has_another_content_and_other_embeddings(seen: dict[str
     assert seen["other"]["embeddings"] != seen["one"]["embeddings"]
 
 
+def test_an_interrupted_encoding_fails_and_the_next_one_is_whole(seen: dict[str, Any]) -> None:
+    assert "was interrupted" in seen["interrupted"]["message"]
+    assert seen["interrupted"]["embeddings"] == seen["one"]["embeddings"]
+
+
 def test_a_picture_of_one_pixel_is_encoded(seen: dict[str, Any]) -> None:
     assert seen["small"]["shapes"] == [[4, GUIDE_EMBD]]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,10 @@ class Client:
 
     def wait(self) -> None:
         assert self._woken.acquire(timeout=TIMEOUT_S)
+
+    def wait_until_encoding(self) -> None:
+        while not self.encoder.is_encoding:
+            time.sleep(0.001)
 
     def embeddings(self, chunk: MediaChunk) -> Embeddings:
         while (found := self.queue.get(chunk)) is None:
@@ -240,6 +245,53 @@ def test_the_work_of_an_aborted_request_is_dropped(tmp_path: Path) -> None:
     assert client.embeddings(one).shape == (4, 8)
     client.close()
     assert encoder.n_encoded <= 2
+
+
+def test_the_running_work_of_an_aborted_request_is_interrupted(tmp_path: Path) -> None:
+    client = Client(FakeEncoder(encode_s=TIMEOUT_S), tmp_path)
+    (chunk,) = client.chunks("request", b"one")
+    client.queue.get(chunk)
+    client.wait_until_encoding()
+    client.queue.end("request")
+    client.wait()
+    assert client.encoder.n_encoded == 0
+    client.close()
+
+
+def test_work_that_was_interrupted_is_done_for_a_request_that_came_meanwhile(tmp_path: Path) -> None:
+    class Patient(FakeEncoder):
+        """Notices an interruption only when it may."""
+
+        may_notice = threading.Event()
+
+        def encode(self, chunk: MediaChunk) -> Embeddings:
+            is_first, self.is_encoding = not self.may_notice.is_set(), True
+            assert self.may_notice.wait(TIMEOUT_S)
+            if is_first:
+                raise EngineError("The encoding was interrupted.", "Send the request again.")
+            return super().encode(chunk)
+
+    encoder = Patient()
+    client = Client(encoder, tmp_path)
+    (chunk,) = client.chunks("first", b"one")
+    client.queue.get(chunk)
+    client.wait_until_encoding()
+    client.queue.end("first")
+    client.queue.prepare("second", [as_media(b"one")], "chat", lambda _result: None)
+    client.queue._owners["second"].chunks = {chunk.content_id: (chunk, as_media(b"one"))}
+    client.queue.get(chunk)
+    encoder.may_notice.set()
+    assert client.embeddings(chunk).shape == (4, 8)
+    client.close()
+
+
+def test_closing_interrupts_the_running_work(tmp_path: Path) -> None:
+    client = Client(FakeEncoder(encode_s=TIMEOUT_S), tmp_path)
+    (chunk,) = client.chunks("request", b"one")
+    client.queue.get(chunk)
+    client.wait_until_encoding()
+    client.close()
+    assert client.encoder.n_encoded == 0
 
 
 def test_an_owner_that_ended_is_not_called(tmp_path: Path) -> None:
