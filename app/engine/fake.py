@@ -17,7 +17,8 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,9 @@ from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.loop.sampling import check_biases
 from app.engine.media.chunks import is_placeholder, placeholder_tokens
-from app.engine.media.fake import fake_embeddings
+from app.engine.media.fake import FakeEncoder, fake_embeddings
+from app.engine.media.media_queue import MediaQueue
+from app.engine.media.media_store import MediaStore
 from app.engine.protocol.messages import BackendFacts, Load, UnfitPolicy
 from app.engine.request import Adapter, AdapterSet, SamplingParams
 from app.engine.speculative.step_cost import StepCost
@@ -443,10 +446,16 @@ class FakeEmbedder:
         return vectors[0] if self.facts.pooling is Pooling.CLS else vectors[-1]
 
 
+def _fake_media_queue(wake: Callable[[], None]) -> MediaQueue:
+    """Return a queue over an encoder without native code, which keeps nothing on disk."""
+    return MediaQueue(FakeEncoder(), MediaStore(Path("no folder"), max_disk_bytes=0), wake)
+
+
 def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Load, LoadListener], LoadedEngine]:
     """Return a loader of fake models that takes `load_s`, with steps of `step_s`.
 
-    The loader raises UnfitError if the model `is_unfit` and the policy is to ask, EngineError when it is cancelled.
+    With a projector, whatever file it is, they take pictures and sounds. The loader raises UnfitError if the model
+    `is_unfit` and the policy is to ask, EngineError when it is cancelled.
     """
 
     def load(message: Load, listener: LoadListener) -> LoadedEngine:
@@ -460,6 +469,16 @@ def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Lo
         n_ctx = config.n_ctx or 4096
         adapters = [Adapter(name, path) for path, name in config.lora]
         backend = FakeBackend(n_ctx, 2 * n_ctx, config.n_sequences, step_s=step_s, adapters=adapters)
-        return LoadedEngine(backend, FakeEmbedder, StepCost(), None, lambda _work, _ratios: None, ExitStack())
+        has_projector = bool(config.projector_path)
+        backend.facts = replace(backend.facts, sees=has_projector, hears=has_projector)
+        return LoadedEngine(
+            backend,
+            FakeEmbedder,
+            StepCost(),
+            None,
+            lambda _work, _ratios: None,
+            ExitStack(),
+            new_media_queue=_fake_media_queue if has_projector else None,
+        )
 
     return load

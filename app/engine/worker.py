@@ -13,10 +13,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal, TypeAlias
 
 from app.allocator import use_one_arena
 from app.engine.backend import Backend
@@ -25,10 +25,15 @@ from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.load.speed_sampler import SpeedSampler
 from app.engine.loop.core import Engine, Event
+from app.engine.loop.sequence import NO_LAYOUTS
+from app.engine.media.chunks import MediaLayout, is_placeholder
+from app.engine.media.intake import MediaIntake, Prepared, owner_of
+from app.engine.media.media_queue import MediaQueue
+from app.engine.media.prompt import prompt_tokens
 from app.engine.outbox import Outbox
 from app.engine.protocol import messages
 from app.engine.protocol.messages import WorkerMessage
-from app.engine.request import Request
+from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.tuning.setting_choice import describe_drafts
 from app.engine.tuning.tune_results import Workload
 from app.settings.settings import load_settings
@@ -41,6 +46,9 @@ PROGRESS_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 8.0
 SAVE_TIMEOUT_S = 3.0
 IDLE_S = 2.0  # without messages before the worker saves sequences
+STALLED_S = 0.5  # waiting for embeddings before time limits of requests are looked at
+
+_Received: TypeAlias = WorkerMessage | Prepared | Literal["embedded"] | None  # None: no more will come
 
 LoadModel = Callable[[messages.Load, LoadListener], LoadedEngine]
 
@@ -53,8 +61,10 @@ class Worker:
         self._write = write
         self._write_lock = threading.Lock()
         self._load_model = load_model
-        self._inbox: queue.SimpleQueue[WorkerMessage | None] = queue.SimpleQueue()  # None: no more will come
+        self._inbox: queue.SimpleQueue[_Received] = queue.SimpleQueue()
         self._engine: Engine | None = None
+        self._media: MediaQueue | None = None
+        self._intake = MediaIntake(None, self._inbox.put)
         self._speed_sampler = SpeedSampler()
         self._outbox = Outbox(self.send)
         self._next_progress_s = 0.0
@@ -107,12 +117,17 @@ class Worker:
             return
         with loaded.owned:
             self._speed_sampler = SpeedSampler(loaded.record_speed)
+            if loaded.new_media_queue is not None:
+                self._media = loaded.new_media_queue(lambda: self._inbox.put("embedded"))
+                loaded.owned.callback(self._media.close)
+                self._intake = MediaIntake(self._media, self._inbox.put)
             self._engine = Engine(
                 loaded.backend,
                 self._emit,
                 loaded.store,
                 loaded.step_cost,
                 loaded.draft_sources,
+                self._media,
                 shifts_context=load.config.context_shift,
             )
             embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
@@ -144,6 +159,8 @@ class Worker:
 
     def _emit(self, event: Event) -> None:
         self._outbox.add(event)
+        if not isinstance(event, messages.Output):
+            self._intake.end(event.request_id)
         if isinstance(event, messages.Finished) and self._engine is not None:
             self._speed_sampler.end(event, self._engine.occupancy.n_cells_used)
 
@@ -155,8 +172,11 @@ class Worker:
 
     def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, loaded: LoadedEngine) -> bool:
         """Handle the received messages, waiting while there is nothing to compute. Return False at the end."""
-        received: list[WorkerMessage | None] = []
-        if engine.is_idle and embeddings.is_idle:
+        received: list[_Received] = []
+        if engine.is_stalled and embeddings.is_idle:
+            with suppress(queue.Empty):
+                received.append(self._inbox.get(timeout=STALLED_S))
+        elif engine.is_idle and embeddings.is_idle:
             with nullcontext() if loaded.store is None else loaded.store.writing():
                 received.append(self._wait_for_message(engine))
         while not self._inbox.empty():
@@ -169,7 +189,7 @@ class Worker:
             self._handle(message, engine, embeddings, loaded.backend)
         return True
 
-    def _wait_for_message(self, engine: Engine) -> WorkerMessage | None:
+    def _wait_for_message(self, engine: Engine) -> _Received:
         """Return the next message; while idle, store speed samples and save sequences."""
         while True:
             try:
@@ -179,14 +199,15 @@ class Worker:
                 if not engine.save_idle_sequence():
                     return self._inbox.get()
 
-    def _handle(self, message: WorkerMessage, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
+    def _handle(self, message: _Received, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
+        if self._handle_media(message, engine, backend):
+            return
         match message:
             case Request():
                 self._speed_sampler.begin(message, is_alone=engine.is_idle and embeddings.is_idle)
                 engine.submit(message)
             case messages.Abort(request_id):
-                engine.abort(request_id)  # again: the request may have arrived after the first call
-                embeddings.abort(request_id)
+                self._abort(request_id, engine, embeddings)
             case messages.EndThought(request_id):
                 engine.end_thought(request_id)
             case messages.Embed() | messages.Rerank():
@@ -194,25 +215,65 @@ class Worker:
                 embeddings.submit(message)
             case messages.ForgetConversations(call_id, conversations):
                 engine.forget(conversations)
+                if self._media is not None:
+                    self._media.forget(conversations)
                 self.send(messages.Forgotten(call_id))
             case messages.Tokenize(call_id):
-                self._reply(call_id, lambda: _tokenized(backend, message))
+                self._or_fail(call_id, lambda: self.send(_tokenized(backend, message)))
             case messages.Detokenize(call_id, tokens):
-                self._reply(call_id, lambda: messages.Detokenized(call_id, _text(backend, tokens)))
+                self._or_fail(call_id, lambda: self.send(messages.Detokenized(call_id, _text(backend, tokens))))
             case _:
                 raise ValueError(f"unexpected message {type(message).__name__}")
 
-    def _reply(self, call_id: str, call: Callable[[], WorkerMessage]) -> None:
+    def _abort(self, request_id: str, engine: Engine, embeddings: EmbeddingQueue) -> None:
+        if self._intake.abort(request_id):
+            self._outbox.add(messages.Finished(request_id, FinishReason.ABORTED, Usage(), Timings()))
+        engine.abort(request_id)  # again: the request may have arrived after the first call
+        embeddings.abort(request_id)
+
+    def _handle_media(self, message: _Received, engine: Engine, backend: Backend) -> bool:
+        """Handle what is about pictures and sounds; return whether `message` is."""
+        match message:
+            case Request(media=(_, *_)) | messages.Tokenize(media=(_, *_)):
+                self._speed_sampler.disturb()
+                self._or_fail(owner_of(message), lambda: self._intake.begin(message))
+            case Prepared():
+                self._or_fail(owner_of(message.message), lambda: self._handle_prepared(message, engine, backend))
+            case "embedded":
+                pass  # the next step finds them
+            case _:
+                return False
+        return True
+
+    def _handle_prepared(self, prepared: Prepared, engine: Engine, backend: Backend) -> None:
+        """Submit a request, or answer a call, whose media are laid out. Raises the error of one that cannot be."""
+        layouts, message = self._intake.layouts(prepared), prepared.message
+        if layouts is None:
+            return
+        if isinstance(message, Request):
+            engine.submit(message, layouts)
+            return
+        self._intake.end(message.call_id)
+        self.send(_tokenized(backend, message, layouts))
+
+    def _or_fail(self, request_id: str, action: Callable[[], None]) -> None:
+        """Run `action`; its UserError becomes the failure of a request or call."""
         try:
-            self.send(call())
+            action()
         except UserError as error:
-            self.send(messages.Failed(call_id, ErrorInfo.of(error)))
+            self._intake.end(request_id)
+            self.send(messages.Failed(request_id, ErrorInfo.of(error)))
 
 
-def _tokenized(backend: Backend, message: messages.Tokenize) -> messages.Tokenized:
-    tokens = tuple(backend.tokenize(message.text, message.add_special, message.parse_special))
-    pieces = tuple(map(backend.label, tokens)) if message.with_pieces else ()
-    return messages.Tokenized(message.call_id, tokens, pieces)
+def _tokenized(
+    backend: Backend, message: messages.Tokenize, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS
+) -> messages.Tokenized:
+    def tokenize(text: str, is_first: bool) -> list[int]:
+        return backend.tokenize(text, message.add_special and is_first, message.parse_special)
+
+    tokens = tuple(prompt_tokens(message.text, layouts, tokenize).tokens)
+    pieces = tuple(b"" if is_placeholder(token) else backend.label(token) for token in tokens)
+    return messages.Tokenized(message.call_id, tokens, pieces if message.with_pieces else ())
 
 
 def _text(backend: Backend, tokens: Sequence[int]) -> str:

@@ -3,15 +3,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.engine.media.chunks import is_placeholder
 from app.engine.protocol import messages
 from app.engine.protocol.messages import EngineConfig, WorkerMessage
-from app.engine.request import FinishReason, Request, SamplingParams
+from app.engine.request import FinishReason, MediaInput, Request, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -44,11 +47,11 @@ class Child:
 
 
 @contextmanager
-def worker(*options: str, model: str = "fake") -> Iterator[Child]:
+def worker(*options: str, model: str = "fake", projector: str = "") -> Iterator[Child]:
     child = Child(*options)
     with child.process:
         try:
-            child.send(messages.Load(model, EngineConfig(n_ctx=256)))
+            child.send(messages.Load(model, EngineConfig(n_ctx=256, projector_path=projector)))
             yield child
         finally:
             child.process.kill()
@@ -139,3 +142,48 @@ def test_a_file_that_is_no_model_fails_with_its_name(tmp_path: Path, monkeypatch
         failed = child.until(messages.Failed)[-1]
     assert failed.error.kind == "ModelFileError"
     assert "not.gguf" in failed.error.cause
+
+
+def picture(content: str = "cat") -> MediaInput:
+    return MediaInput("<1>", b64encode(content.encode()).decode())
+
+
+def about_picture(name: str, content: str = "cat", n_tokens: int = 8) -> Request:
+    return replace(request(name, n_tokens, "what is <1> here"), media=(picture(content),))
+
+
+def test_a_worker_answers_about_a_picture_and_counts_its_tokens() -> None:
+    with worker("--fake", projector="any.gguf") as child:
+        facts = child.until(messages.Ready)[-1].facts
+        assert facts.sees
+        assert facts.hears
+        child.send(messages.Tokenize("count", "what is <1> here", True, True, True, (picture(),)))
+        counted = child.until(messages.Tokenized)[-1]
+        child.send(about_picture("a"))
+        finished = child.until(messages.Finished)[-1]
+    assert finished.usage.n_prompt_tokens == len(counted.tokens) == len("what is  here") + 6
+    assert sum(map(is_placeholder, counted.tokens)) == 4 == counted.pieces.count(b"")
+
+
+def test_pictures_are_refused_without_a_projector_and_damaged_ones_with_one() -> None:
+    with worker("--fake") as child:
+        child.send(about_picture("a"))
+        assert "takes no pictures" in child.until(messages.Failed)[-1].error.cause
+    with worker("--fake", projector="any.gguf") as child:
+        child.send(about_picture("b", "damaged"), about_picture("c"))
+        seen = child.until(messages.Finished)
+    (failed,) = [message for message in seen if isinstance(message, messages.Failed)]
+    assert (failed.request_id, seen[-1].request_id) == ("b", "c")
+    assert "damaged" in failed.error.cause
+
+
+def test_an_aborted_request_with_a_picture_ends_once() -> None:
+    with worker("--fake", projector="any.gguf") as child:
+        child.send(about_picture("a", n_tokens=200), messages.Abort("a"), about_picture("b"))
+        seen = child.until(messages.Finished)
+        seen += [] if seen[-1].request_id == "b" else child.until(messages.Finished)
+    ended = [message for message in seen if isinstance(message, messages.Finished)]
+    assert {message.request_id: message.reason for message in ended} == {
+        "a": FinishReason.ABORTED,
+        "b": FinishReason.LENGTH,
+    }
