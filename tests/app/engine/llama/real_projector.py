@@ -7,6 +7,7 @@ projector cannot be loaded.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import sys
@@ -15,9 +16,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from app.engine.llama import LlamaModel, LlamaProjector, ProjectorOptions
+from app.engine.llama.native import mtmd
 from app.engine.media.chunks import MediaChunk
 from app.engine.media.decoder_process import DecoderProcess
+from app.engine.media.file_kinds import MediaKind, kind_of
 from app.engine.request import MediaInput
 from offload.placement.load_parameters import ON_HOST
 from quantizer.errors import EngineError, UserError
@@ -45,6 +50,25 @@ def answer(projector: LlamaProjector, base64: str) -> dict[str, Any]:
     shapes = [list(each.shape) for each in found]
     digests = [hashlib.sha256(each.tobytes()).hexdigest() for each in found]
     return {"parts": [described(part) for part in layout.parts], "shapes": shapes, "embeddings": digests}
+
+
+def difference(projector: LlamaProjector, base64: str) -> float:
+    """How far pixels or samples are from those that llama.cpp's own helper decodes, at most; 0 to 255 or -1 to 1."""
+    data, native = MediaInput("", base64).data, mtmd()
+    buffer, options = (ctypes.c_uint8 * len(data)).from_buffer_copy(data), native.mtmd_helper_init_opt_default()
+    bitmap = native.mtmd_helper_bitmap_init_from_buf(projector._projector, buffer, len(data), False, options)
+    expected = bytes(native.mtmd_bitmap_get_data(bitmap)[: native.mtmd_bitmap_get_n_bytes(bitmap)])
+    if kind_of(data).media is MediaKind.SOUND:
+        rate = native.mtmd_get_audio_sample_rate(projector._projector)
+        found, samples = projector._decoder.sound(data, rate).samples, np.frombuffer(expected, np.float32)
+        assert abs(len(found) - len(samples)) <= 1, "a decoder may round the last sample"
+        n_samples = min(len(found), len(samples))
+        largest = np.abs(found[:n_samples] - samples[:n_samples]).max()
+    else:
+        pixels = np.frombuffer(projector._decoder.picture(data).rgb, np.uint8).astype(int)
+        largest = np.abs(pixels - np.frombuffer(expected, np.uint8)).max()
+    native.mtmd_bitmap_free(bitmap)
+    return float(largest)
 
 
 def interrupted(projector: LlamaProjector, base64: str) -> dict[str, Any]:
@@ -84,6 +108,9 @@ def main() -> None:
         answers = {name: answer(projector, base64) for name, base64 in jobs.items()}
         if "one" in answers and "error" not in answers["one"]:
             answers["interrupted"] = interrupted(projector, jobs["one"])
+        for name, found in answers.items():
+            if "error" not in found and name in jobs:
+                found["difference"] = difference(projector, jobs[name])
         print(json.dumps(answers))
 
 

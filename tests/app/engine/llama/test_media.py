@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.app.engine.media.files import as_media, picture_file, sound_file
+from quantizer.write.job import JobRequest, run_job
+from tests.app.engine.media.files import as_media, flac_file, mp3_file, picture_file, sound_file
 from tests.quantizer.gguf_files import N_EMBD, tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
+from tests.quantizer.seeing_checkpoints import write_seeing
 
 REAL_PROJECTOR = Path(__file__).with_name("real_projector.py")
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
@@ -86,6 +88,28 @@ def test_a_projector_whose_marks_the_vocabulary_lacks_is_refused(tmp_path: Path)
     found = run(GUIDE, projector, {"one": picture_file()})["one"]
     assert found["error"] == "ModelFileError"
     assert "vocabulary lacks" in found["message"]
+
+
+def test_pictures_are_decoded_as_llama_cpp_decodes_them(seen: dict[str, Any]) -> None:
+    assert [seen[name]["difference"] for name in ("one", "other", "small")] == [0.0] * 3
+
+
+@pytest.mark.slow
+def test_a_model_that_sees_and_hears_decodes_as_llama_cpp_does(tmp_path: Path) -> None:
+    """A tiny Qwen 3 Omni, converted here. Sounds differ by roundings of the resampler, JPEG by those of its cosines."""
+    checkpoint, model = write_seeing(tmp_path / "checkpoint", "qwen3omni"), tmp_path / "m-F32.gguf"
+    list(run_job(JobRequest(str(checkpoint), "F32", str(model), 1, False, projector="F32")))
+    sounds = {"sound": sound_file(1.3), "resampled": sound_file(1.3, 44_100, 2), "flac": flac_file(), "mp3": mp3_file()}
+    pictures = {kind: picture_file(90, 70, kind=kind) for kind in ("PNG", "BMP", "GIF", "JPEG")}
+    found = run(model, tmp_path / "mmproj-m-F32.gguf", sounds | pictures)
+    differences = {name: answer["difference"] for name, answer in found.items()}
+    assert max(differences[name] for name in ("sound", "flac", "PNG", "BMP", "GIF")) == 0.0
+    assert max(differences[name] for name in ("resampled", "mp3")) < 1e-4
+    assert differences["JPEG"] <= 4
+    (chunk,) = [part for part in found["sound"]["parts"] if isinstance(part, dict)]
+    assert chunk["n_tokens"] == chunk["n_positions"] > 1
+    assert chunk["positions"] is None
+    assert found["PNG"]["parts"][1]["positions"][-1] == [0, 2, 2]
 
 
 def test_a_picture_under_m_rope_has_positions_of_rows_and_columns(tmp_path: Path) -> None:
