@@ -1,4 +1,4 @@
-"""The prompt on the command line: an argument, piped text, or lines typed at a terminal."""
+"""The prompt on the command line: an argument, piped text or a piped file, or lines typed at a terminal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,34 @@ from collections.abc import Callable
 
 from quantizer.errors import UsageError
 
-__all__ = ["combined", "multiline", "piped_text"]
+__all__ = ["combined", "multiline", "piped_input", "piped_text"]
 
 _FENCE = '"""'
 
 
 def piped_text() -> str:
     """Return all of stdin when it is not a terminal. Raises UsageError when it is not UTF-8."""
-    if sys.stdin is None or sys.stdin.isatty():
-        return ""
+    return _text(_piped())
+
+
+def piped_input() -> str | bytes:
+    """Return all of stdin when it is not a terminal: a text, or the bytes of a picture, a sound or a PDF.
+
+    Raises UsageError for anything else.
+    """
+    from app.chat.attachments.kinds import MAX_FILE_BYTES, Form, kind_of
+
+    data = _piped(MAX_FILE_BYTES + 1)
+    return _text(data) if kind_of(data, "The piped file").form is Form.TEXT else data
+
+
+def _piped(limit: int = -1) -> bytes:
+    return b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read(limit)
+
+
+def _text(data: bytes) -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         cause = f"The piped text is not UTF-8: {error.reason} at byte {error.start}."
         raise UsageError(cause, "Convert it.") from error

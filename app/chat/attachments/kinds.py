@@ -7,6 +7,7 @@ its name. Pure.
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -19,6 +20,7 @@ __all__ = ["MAX_FILE_BYTES", "MAX_TEXT_BYTES", "FileKind", "Form", "kind_of"]
 _MIB = 1 << 20
 MAX_TEXT_BYTES = 4 * _MIB  # a million tokens: more than any context
 _N_BEGIN = 512
+_CONTROLS = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 class Form(Enum):
@@ -89,8 +91,9 @@ _BEGINS = _patterns(
     (rb"fLaC", _sound("a FLAC sound", "flac")),
     (rb"OggS.{24,64}\x01vorbis", _sound("an Ogg Vorbis sound", "ogg")),
     (rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]", _sound("an MP3 sound", "mpeg")),
-    (rb"\s{0,64}%PDF-", _PDF),
 )
+_IS_PDF = re.compile(rb"\s{0,64}%PDF-[0-9]")
+_IS_RTF = re.compile(rb"\{\\rtf[0-9]")
 _REFUSED = tuple(
     (re.compile(pattern, re.DOTALL), words)
     for pattern, words in (
@@ -101,7 +104,6 @@ _REFUSED = tuple(
         (rb"OggS", "an Ogg file other than Vorbis"),
         (rb"FORM.{4}AIF", "an AIFF sound"),
         (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of an old Office format"),
-        (rb"\{\\rtf", "an RTF document"),
         (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!", "a compressed file"),
         (rb"GGUF", "a model file"),
         (rb"\x7fELF|MZ.{2}|\xca\xfe\xba\xbe|\xcf\xfa\xed\xfe", "a program"),
@@ -120,15 +122,29 @@ def kind_of(begin: bytes, name: str) -> FileKind:
     Raises UsageError for one that cannot be attached.
     """
     begin = begin[:_N_BEGIN]
-    for pattern, kind in _BEGINS:
-        if pattern.match(begin):
-            return kind
-    if begin.startswith(b"PK\x03\x04"):
-        return _archive(name)
-    for pattern, words in _REFUSED:
-        if pattern.match(begin):
-            raise UsageError(f"{name} is {words}, which cannot be attached.", _REMEDY)
+    if _IS_PDF.match(begin):
+        return _PDF
+    if _IS_RTF.match(begin):
+        raise UsageError(f"{name} is an RTF document, which cannot be attached.", _REMEDY)
+    if not _is_text(begin):
+        for pattern, kind in _BEGINS:
+            if pattern.match(begin):
+                return kind
+        if begin.startswith(b"PK\x03\x04"):
+            return _archive(name)
+        for pattern, words in _REFUSED:
+            if pattern.match(begin):
+                raise UsageError(f"{name} is {words}, which cannot be attached.", _REMEDY)
     return _ENDINGS.get(PurePath(name).suffix.lower(), _TEXT)
+
+
+def _is_text(begin: bytes) -> bool:
+    """Return whether these are characters alone: a text may begin with "GIF89a is" or "ID3 tags"."""
+    try:
+        text = getincrementaldecoder("utf-8")().decode(begin)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return _CONTROLS.search(text) is None
 
 
 def _archive(name: str) -> FileKind:

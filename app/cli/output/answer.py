@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import click
 from rich.cells import cell_len, set_cell_size
 
+from app.chat.conversation import Attachment
 from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
 from app.terminal import printable, printable_line
@@ -101,8 +102,10 @@ def stats_line(completed: Completed) -> str:
     )
 
 
-def as_json(model_id: str, text: str, completed: Completed, reasoning: str = "") -> dict[str, Any]:
-    """Return the answer as one JSON object."""
+def as_json(
+    model_id: str, text: str, completed: Completed, reasoning: str = "", attachments: Sequence[Attachment] = ()
+) -> dict[str, Any]:
+    """Return the answer as one JSON object, with what was attached to its question, if anything was."""
     return {
         "text": text,
         "reasoning": reasoning,
@@ -122,6 +125,18 @@ def as_json(model_id: str, text: str, completed: Completed, reasoning: str = "")
             "draft_saved_ms": completed.saved_s * 1000,
         },
         "model": model_id,
+        **({"attachments": [_attachment_json(attachment) for attachment in attachments]} if attachments else {}),
+    }
+
+
+def _attachment_json(attachment: Attachment) -> dict[str, Any]:
+    media = [{"mime_type": file.mime_type, "bytes": file.n_bytes, "sha256": file.sha256} for file in attachment.media]
+    return {
+        "name": attachment.name,
+        "media_type": attachment.media_type,
+        "detail": attachment.detail,
+        "characters": len(attachment.content),
+        "media": media,
     }
 
 

@@ -1,20 +1,23 @@
-"""`localllm run`: a prompt and its answer, or an unsaved chat."""
+"""`localllm run`: a prompt, with files, and its answer, or an unsaved chat."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 
 import click
 
-from app.chat.conversation import ChatSettings
+from app.chat.conversation import Attachment, ChatSettings
 from app.chat.sampling_options import validate_options
+from app.cli.attached import complete_file, read_attached
 from app.cli.confirm import confirm_load
 from app.cli.options import complete_model, generation_options, options, resolve_settings
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
 from app.cli.output.format import print_json
-from app.cli.prompts import combined, piped_text
+from app.cli.prompts import combined, piped_input
 from app.cli.user_interface import ChatOptions, current_interface
 from app.client.launcher import load_model, open_engine
 from app.protocol.chat import Completed, GenerationOptions, Message
@@ -27,6 +30,7 @@ __all__ = ["run"]
 @click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", required=False)
+@click.argument("files", nargs=-1, shell_complete=complete_file)
 @click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
 @click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for the default model.")
 @generation_options
@@ -34,6 +38,7 @@ __all__ = ["run"]
 def run(
     model: str | None,
     prompt: str | None,
+    files: tuple[str, ...],
     model_option: str | None,
     prompt_option: str | None,
     system: str | None,
@@ -49,17 +54,32 @@ def run(
 
     The first argument is always the model. Piped text follows PROMPT, or is the prompt. With neither, a chat begins at
     the terminal that is not saved; `localllm chat --inline` saves it.
+
+    FILES are attached: texts, PDFs (pages with paper.pdf#3-5, as pictures with paper.pdf#3-5,pictures), DOCX, HTML,
+    CSV, notebooks, and for models that read them pictures and sounds. A piped picture, sound or PDF is attached too.
     """
+    if prompt_option is not None and prompt is not None:
+        prompt, files = None, (prompt, *files)  # -p is the prompt, what follows the model are files
     chosen = _one_of(model, model_option, "MODEL")
     _refuse_prompt_as_model(chosen, prompt or prompt_option)
+    _refuse_file_as_prompt(prompt, files)
     settings = resolve_settings(chosen, flags, assume_yes=assume_yes)
     interface = current_interface()
-    question = combined(_one_of(prompt, prompt_option, "PROMPT"), piped_text())
+    piped = piped_input()
+    question = combined(prompt or prompt_option, piped if isinstance(piped, str) else "")
+    attached = read_attached(files, piped if isinstance(piped, bytes) else b"")
     if question:
         messages = [Message("system", system)] if system else []
-        messages.append(Message("user", question))
+        messages.append(attached.message(question))
         sampling = GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed)
-        asyncio.run(_print_answer(settings, messages, sampling, shows_stats=stats, wants_json=wants_json))
+        answering = _print_answer(
+            settings, messages, sampling, attached.attachments, shows_stats=stats, wants_json=wants_json
+        )
+        asyncio.run(answering)
+    elif attached.attachments:
+        raise UsageError(
+            "There is no question about the files.", "Give one before them: localllm run MODEL PROMPT FILE."
+        )
     elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and interface:
         given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
         chat = ChatSettings(system=system or "", options=given)
@@ -69,7 +89,13 @@ def run(
 
 
 async def _print_answer(
-    settings: Settings, messages: list[Message], sampling: GenerationOptions, *, shows_stats: bool, wants_json: bool
+    settings: Settings,
+    messages: list[Message],
+    sampling: GenerationOptions,
+    attachments: Sequence[Attachment],
+    *,
+    shows_stats: bool,
+    wants_json: bool,
 ) -> None:
     """Load the model, and print its answer to `messages` while it streams, or as one JSON object."""
     text = reasoning = ""
@@ -95,7 +121,7 @@ async def _print_answer(
                     show(event)
     assert completed is not None, "an answer that raises nothing is whole"
     if wants_json:
-        print_json(as_json(status.id, text, completed, reasoning))
+        print_json(as_json(status.id, text, completed, reasoning, attachments))
     else:
         click.echo()
     if shows_stats:
@@ -112,3 +138,16 @@ def _refuse_prompt_as_model(model: str | None, prompt: str | None) -> None:
     """Raise UsageError for a prompt in place of the model: no model's name has line breaks or a question mark."""
     if model and not prompt and ("\n" in model or "?" in model):
         raise UsageError(f"{model!r} is not a model.", "Give a prompt with -p, or after a model.")
+
+
+def _refuse_file_as_prompt(prompt: str | None, files: Sequence[str]) -> None:
+    """Raise UsageError for a file in place of the prompt."""
+    if prompt and not files and "\n" not in prompt and Path(prompt).suffix and _is_file(prompt):
+        raise UsageError(f"{prompt} is a file, not a prompt.", "Give a question before it, or the prompt with -p.")
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # too long for a name, or a character that none has
+        return False
