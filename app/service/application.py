@@ -34,6 +34,7 @@ from app.service.api.native import library as native_library
 from app.service.api.native import metrics as native_metrics
 from app.service.api.native import plan as native_plan
 from app.service.api.native import status as native_status
+from app.service.api.native import thoughts as native_thoughts
 from app.service.api.ollama import library_routes as ollama_library
 from app.service.api.ollama import routes as ollama
 from app.service.api.openai import embeddings as openai_embeddings
@@ -92,6 +93,7 @@ _ROUTE_MODULES = (
     native_library,
     native_jobs,
     native_metrics,
+    native_thoughts,
     docs,
 )
 _MODEL_PATHS = ("/v1/models", "/models")

@@ -6,6 +6,7 @@ Owns names and forms of the fields. `app.service.generation.thinking` knows how 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import StrictBool, StrictStr
@@ -64,17 +65,21 @@ class ChatThinkingBody(TemplateVariablesBody):
     thinking_budget: int | None = None  # Alibaba
     thinking_budget_tokens: int | None = None  # llama-server
     reasoning_budget_tokens: int | None = None  # llama-server
+    reasoning_budget_message: StrictStr | None = None  # llama-server
+    reasoning_control: StrictBool | None = None  # llama-server; any reasoning can be ended here
+    thinking_token_budget: int | None = None  # vLLM
 
     def how_to_think(self) -> Thinking:
         """Return what the fields say; the first of several counts. Raises RequestError for an unknown effort."""
         thinking, reasoning = _options(self.thinking), _options(self.reasoning)
         budgets = (self.thinking_budget, self.reasoning_budget_tokens, self.thinking_budget_tokens)
-        return asked_thinking(
+        asked = asked_thinking(
             self.reasoning_effort or thinking.effort or reasoning.effort,
             _first(thinking.is_on, self.enable_thinking, reasoning.is_on),
-            _first(thinking.budget_tokens, *budgets, reasoning.max_tokens),
+            _first(thinking.budget_tokens, *budgets, self.thinking_token_budget, reasoning.max_tokens),
             self.chat_template_kwargs,
         )
+        return replace(asked, conclusion=self.reasoning_budget_message)
 
 
 def _options(value: ThinkingOptions | bool | str | None) -> ThinkingOptions:

@@ -19,6 +19,7 @@ from app.service.generation.branches import branches_of
 from app.service.generation.earlier_turns import REASONING, messages_for
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
+from app.service.generation.reasoning_budget import reasoning_budget
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.generation.unreadable_content import notice_of_notes
 from app.service.models.served_model import ServedModel
@@ -45,8 +46,8 @@ _ELSE = "Call a function only where it helps; answer in plain words otherwise. T
 class Prompt:
     """Text for the engine; `add_special` is False when the text begins with the model's first token already.
 
-    `tags` mark the model's reasoning, `tool_calling` its calls of the tools it was offered. Other prompts may leave the
-    text at its `branches`, in characters.
+    `tags` mark the model's reasoning, `tool_calling` its calls of the tools it was offered, as in its `chat_template`.
+    Other prompts may leave the text at its `branches`, in characters.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Prompt:
     tags: ReasoningTags = NO_REASONING
     tool_calling: ToolCalling | None = None
     branches: tuple[int, ...] = ()
+    chat_template: str = ""
 
     @property
     def visible_tags(self) -> tuple[str, ...]:
@@ -97,12 +99,16 @@ class ChatTurn:
 
     def requests(self, prompt: Prompt) -> tuple[Request, ...]:
         """Return the engine's requests, with `prompt`. Raises RequestError for a call that cannot be enforced."""
+        has_grammar = bool(self.request.sampling.grammar)  # of the text: it has no rules for reasoning
+        may_call = prompt.tool_calling is not None
+        budget = reasoning_budget(prompt.tags, prompt.chat_template, self.thinking, may_call=may_call)
         request = replace(
             self.request,
             prompt=prompt.text,
             add_special=prompt.add_special,
             visible_tags=prompt.visible_tags,
             branches=prompt.branches,
+            reasoning=None if has_grammar else budget,
         )
         if grammar := self._grammar(prompt):
             request = replace(request, sampling=replace(request.sampling, grammar=grammar))
@@ -123,9 +129,6 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     requests = turn.requests(prompt)
     if notice := notice_of_notes(turn.messages):
         model.record.notices.append(notice)
-    unheeded = turn.thinking.unheeded(model.file.chat_template, turn.request.max_tokens)
-    if unheeded and prompt.tags.opening and not prompt.tags.is_past:
-        model.record.notices.append(unheeded)
 
     def prefill_next(answer: Answer) -> None:
         if answer.calls or turn.begun:  # a tool answers next, or the message is not whole
@@ -207,7 +210,8 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
         text = tool_format.continued(text)
     add_special = not (file.bos_token and text.startswith(file.bos_token))
     tool_calling = ToolCalling(tool_format, tools) if tools.tools else None
-    return Prompt(text, add_special, reasoning_tags_of(file.chat_template, text), tool_calling)
+    tags = reasoning_tags_of(file.chat_template, text)
+    return Prompt(text, add_special, tags, tool_calling, chat_template=file.chat_template)
 
 
 async def _with_tools(render: _Render, messages: Messages, options: ToolOptions) -> str:

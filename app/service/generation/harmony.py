@@ -16,14 +16,14 @@ from app.answer_text import partial_match_length
 from app.service.tools.call_reader import JsonArguments
 from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
 
-__all__ = ["HARMONY_TAGS", "HarmonyParser"]
+__all__ = ["HARMONY_BOUNDS", "HARMONY_TAGS", "HarmonyParser"]
 
 MAX_HEADER_CHARACTERS = 256
 _MESSAGE = "<|message|>"
 _ENDINGS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADER_TAGS = ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE)
 HARMONY_TAGS = (*_HEADER_TAGS, *_ENDINGS)  # special tokens, which must be visible for answers to be parsed
-_BOUNDS = (*_ENDINGS, "<|start|>", "<|channel|>")  # models forget the end of a message
+HARMONY_BOUNDS = (*_ENDINGS, "<|start|>", "<|channel|>")  # of a message's content; models forget its end
 
 _TAG = re.compile(r"<\|(?:start|channel|constrain|message|end|call|return)\|>")
 _ROLE = re.compile(r"\s*(?P<name>(?!to=)[\w.-]*)")
@@ -190,7 +190,7 @@ class HarmonyParser:
         drops_blanks = self._part == "reasoning"
         if drops_blanks and self._is_first:
             self._unread = self._unread.lstrip()
-        found = [(index, tag) for tag in _BOUNDS if (index := self._unread.find(tag)) >= 0]
+        found = [(index, tag) for tag in HARMONY_BOUNDS if (index := self._unread.find(tag)) >= 0]
         if found:
             index, tag = min(found)
             content = self._unread[:index]
@@ -204,7 +204,7 @@ class HarmonyParser:
             return True
         n_shown = len(self._unread)
         if not self._is_final:
-            n_shown -= partial_match_length(self._unread, _BOUNDS)
+            n_shown -= partial_match_length(self._unread, HARMONY_BOUNDS)
         if drops_blanks:
             n_shown = len(self._unread[:n_shown].rstrip())
         self._show(self._unread[:n_shown])
@@ -224,14 +224,14 @@ class HarmonyParser:
     def _call(self) -> bool:
         """Read up to the arguments, which are an object; a message without content has none."""
         begun = self._unread.lstrip()
-        is_empty = begun.startswith(_BOUNDS) or (self._is_final and not begun)
+        is_empty = begun.startswith(HARMONY_BOUNDS) or (self._is_final and not begun)
         if is_empty or begun.startswith("{"):
             self._calls.append(ToolCallDelta(self._n_calls, self._new_id(), self._function, "{}" if is_empty else ""))
             self._n_calls += 1
             self._unread, self._doubtful = begun, ""
             self._arguments, self._step = JsonArguments(), self._after_call if is_empty else self._in_arguments
             return True
-        if not self._is_final and any(tag.startswith(begun) for tag in (*_BOUNDS, "")):
+        if not self._is_final and any(tag.startswith(begun) for tag in (*HARMONY_BOUNDS, "")):
             return False
         n_header = len(self._doubtful)
         self._unread, self._doubtful = self._doubtful + self._unread, ""

@@ -1,4 +1,4 @@
-"""How much a model is asked to think before it answers, and how its chat template is told.
+"""How much a model is asked to think before it answers, how its chat template is told, and in how many tokens.
 
 Owns the levels, and a table of the variables and words by which templates take them. Independent of dialects, which
 have their own fields for it.
@@ -18,11 +18,13 @@ __all__ = ["DEFAULT_THINKING", "LEVELS", "Thinking"]
 
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _OFF = ("none", "no_think", "off")  # what templates call no thought
-_OFF_VALUES = (False, 0, *_OFF, "minimal", "disabled")
-_ALWAYS_THINKS = "This model thinks before it answers: its template cannot turn that off, and was asked for the least."
 _RESERVED = frozenset({"messages", "tools", "template", "add_generation_prompt", "bos_token", "eos_token", "self"})
 # Up to how many tokens a budget is of which level, where a template knows levels only.
 _MOST_TOKENS = ((0, "none"), (2048, "low"), (8192, "medium"))
+# How many tokens a level is, where a template knows none; above these there is no limit (source: Google's table of
+# reasoning_effort for Gemini 2.5, in "OpenAI compatibility").
+_TOKENS_BY_LEVEL = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
+_MOST_BUDGET = 2**31 - 1
 # The budgets of Seed-OSS, which was trained with these among others (source: its template and model card).
 _BUDGETS = {"minimal": 512, "low": 512, "medium": 4096, "high": 16384}
 _UNLIMITED = -1
@@ -35,7 +37,9 @@ class Thinking:
     """How much to think: whether at all, with which `effort` of LEVELS, in how many tokens. None and "" leave it open.
 
     `variables` go to the template as they are and count over the rest. What a client did not say but its dialect means
-    `is_assumed`. Raises RequestError for an unknown effort, and for variables that are not the client's.
+    `is_assumed`. A thought that exceeds its tokens ends with the `conclusion`; None is the model's own.
+
+    Raises RequestError for an unknown effort, and for variables that are not the client's.
     """
 
     is_on: bool | None = None
@@ -43,6 +47,7 @@ class Thinking:
     n_tokens: int | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     is_assumed: bool = False
+    conclusion: str | None = None
 
     def __post_init__(self) -> None:
         if self.effort and self.effort not in LEVELS:
@@ -74,24 +79,19 @@ class Thinking:
             values = {name: value for name, value in told if value is not None}
         return {**values, **self.variables}
 
-    def unheeded(self, chat_template: str, max_tokens: int | None) -> str:
-        """Return what a model of `chat_template`, which thinks, does not heed, empty for nothing.
+    def n_most_tokens(self, chat_template: str) -> int | None:
+        """Return at most how many tokens a model of `chat_template` may think, None for as many as it likes.
 
-        A budget counts if an answer of `max_tokens` may be much longer: clients set it to nearly as many.
+        An effort is a budget where the template knows no levels. What is assumed limits nothing.
         """
-        if self.is_assumed:
-            return ""
-        if self.is_wanted is False and not self._turns_off(chat_template):
-            return _ALWAYS_THINKS
-        names = [control.name for control in _controls(chat_template)]
-        is_long = max_tokens is None or (self.n_tokens or 0) < 0.9 * max_tokens
-        if self.is_wanted and self.n_tokens and is_long and "thinking_budget" not in names:
-            return f"This model's thoughts may be longer than {self.n_tokens} tokens: its template takes no budget."
-        return ""
-
-    def _turns_off(self, chat_template: str) -> bool:
-        values = self.for_template(chat_template).values()
-        return _switches_by_word(chat_template) or any(value in _OFF_VALUES for value in values)
+        if self.is_assumed or (self.is_wanted is not False and self.n_tokens is not None and self.n_tokens < 0):
+            return None
+        if self.is_wanted is False:
+            return 0
+        if self.n_tokens is not None:
+            return min(self.n_tokens, _MOST_BUDGET)
+        knows_levels = any(control.name in _WITH_LEVELS for control in _controls(chat_template))
+        return None if knows_levels else _TOKENS_BY_LEVEL.get(self.level)
 
     def in_messages(self, messages: Sequence[Message], chat_template: str) -> list[Message]:
         """Return `messages` with the word by which templates without a variable are told, in the first of them."""
@@ -169,6 +169,7 @@ _VALUES: Mapping[str, Callable[[Thinking, _Control], Any]] = {
     "reasoning_strength": _effort,  # Muse Glimmer
     "thinking_budget": _budget,  # Seed-OSS
 }
+_WITH_LEVELS = ("reasoning_effort", "thinking_effort", "reasoning_strength", "thinking_budget")
 _BLOCK = re.compile(r"\{[#%{]")
 _BLOCK_ENDS = {"{#": "#}", "{%": "%}", "{{": "}}"}
 _TEXT = re.compile(r"""'[^'\\]*+(?:\\.[^'\\]*+)*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+\"""", re.DOTALL)

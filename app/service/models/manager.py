@@ -6,6 +6,7 @@ Owns which models are known and which one answers when a request names none. Ind
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,7 @@ from quantizer.errors import RequestError
 __all__ = ["ModelManager"]
 
 _MAX_LOGGED_NAMES = 100
+_BEFORE_REQUEST_ID = re.compile(r"\A[a-z]+[-_]")  # in the ids of responses: chatcmpl-, msg_, resp_
 
 
 class ModelManager:
@@ -76,6 +78,15 @@ class ModelManager:
         """Each engine once, under the first of its names."""
         first = {model.shared: model for model in reversed(self.opened)}
         return {model.ref.id: model.engine for model in reversed(first.values())}
+
+    def end_thought(self, response_id: str) -> bool:
+        """End the reasoning in a running response of any dialect, by its id; return whether there is such a response.
+
+        Its answer begins with the next step. What has no reasoning, or has ended it, goes on as it is.
+        """
+        request_id = _BEFORE_REQUEST_ID.sub("", response_id)
+        found = [engine.end_thought(request_id) for engine in self.engines.values()]
+        return any(found)
 
     def sharing(self, model: ServedModel) -> tuple[ServedModel, ...]:
         """Return the other models that have the engine of `model`."""

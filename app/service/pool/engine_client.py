@@ -22,6 +22,7 @@ from app.engine.protocol.messages import (
     Detokenized,
     Embed,
     Embedded,
+    EndThought,
     EngineConfig,
     EngineMetrics,
     Failed,
@@ -255,6 +256,13 @@ class EngineClient:
                     if self._pending.is_awaited(request.request_id):
                         self._pending.forget(request.request_id)
                         self._send(Abort(request.request_id))
+
+    def end_thought(self, request_id: str) -> bool:
+        """End the reasoning of the running answers to a request at their next step; return whether there are any."""
+        running = self._pending.variants_of(request_id)
+        for each in running:
+            self._send(EndThought(each))
+        return bool(running)
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Return the tokens of `text`; with `parse_special`, special tokens written in it count as such."""

@@ -100,6 +100,10 @@ class PendingRequests:
         """Return the request of a running answer, None for another id."""
         return self._requests.get(request_id)
 
+    def variants_of(self, request_id: str) -> tuple[str, ...]:
+        """Return the ids of the running answers to a request, which may be several."""
+        return tuple(name for name in self._answers if name == request_id or name.startswith(f"{request_id}-"))
+
     def expect_answers(self, requests: Sequence[Request]) -> Events:
         """Return the queue that gets the events of `requests`."""
         events: Events = asyncio.Queue()

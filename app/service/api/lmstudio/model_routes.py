@@ -286,12 +286,11 @@ def _capabilities(facts: FileFacts) -> Capabilities:
 
 
 def _reasoning(template: str) -> Reasoning:
-    """Return what a template can be told: whether to think at all, and how much."""
+    """Return what a model can be told: not to think, in any case, and how much, where its template knows levels."""
     low, high = (Thinking(effort=effort).for_template(template) for effort in ("low", "high"))
-    off: list[ReasoningOption] = [] if Thinking(is_on=False).unheeded(template, None) else ["off"]
     if low != high:
-        return {"allowed_options": [*off, "low", "medium", "high"], "default": "medium"}
-    return {"allowed_options": [*off, "on"], "default": "on"}
+        return {"allowed_options": ["off", "low", "medium", "high"], "default": "medium"}
+    return {"allowed_options": ["off", "on"], "default": "on"}
 
 
 _STATUSES: Mapping[str, Literal["downloading", "paused", "completed", "failed"]] = {

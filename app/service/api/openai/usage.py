@@ -53,7 +53,10 @@ class Usage(TypedDict):
 
 
 class Timings(TypedDict):
-    """llama-server's `timings`, and more. `draft_saved_ms` is an estimate."""
+    """llama-server's `timings`, and more. `draft_saved_ms` is an estimate.
+
+    `reasoning_cut_n` is there where the budget or the user ended the reasoning: its tokens before that.
+    """
 
     cache_n: NonNegativeInt
     prompt_n: NonNegativeInt
@@ -71,6 +74,7 @@ class Timings(TypedDict):
     tokens_per_pass: NonNegativeFloat
     queue_ms: NonNegativeFloat
     time_to_first_token_ms: NonNegativeFloat
+    reasoning_cut_n: NotRequired[NonNegativeInt]
 
 
 class TokenLogprob(TypedDict):
@@ -147,6 +151,8 @@ def total_of(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
         n_accepted_tokens=sum(usage.n_accepted_tokens for usage in usages),
         n_passes=sum(usage.n_passes for usage in usages),
         n_dropped_tokens=sum(usage.n_dropped_tokens for usage in usages),
+        n_reasoning_tokens=sum(usage.n_reasoning_tokens for usage in usages),
+        is_reasoning_cut=any(usage.is_reasoning_cut for usage in usages),
     )
     timings = replace(
         firsts[0].timings,
@@ -177,7 +183,7 @@ def timings_of(finished: Finished) -> Timings:
     """
     usage, timings = finished.usage, finished.timings
     n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
-    return {
+    told: Timings = {
         "cache_n": usage.n_cached_tokens,
         "prompt_n": n_computed,
         "prompt_ms": timings.prefill_s * 1000,
@@ -195,6 +201,7 @@ def timings_of(finished: Finished) -> Timings:
         "queue_ms": timings.queue_s * 1000,
         "time_to_first_token_ms": timings.time_to_first_token_s * 1000,
     }
+    return {**told, "reasoning_cut_n": usage.n_reasoning_tokens} if usage.is_reasoning_cut else told
 
 
 def _rate(n_tokens: int, seconds: float) -> float:

@@ -19,6 +19,7 @@ def test_every_body_is_in_the_document(service: RunningService) -> None:
         f"{jobs}/cancel",
         f"{jobs}/retry",
         "/v1/responses/{response_id}/cancel",
+        "/api/localllm/requests/{response_id}/end-thought",
         "/lora-adapters",
         "/props",
         "/slots/{slot_id}",

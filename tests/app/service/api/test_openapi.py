@@ -89,6 +89,7 @@ ANSWERED: Answered = {
     "POST /api/v1/models/unload": [{"instance_id": "coder"}],
     "POST /api/v1/models/download": [{"model": "coder"}, {"model": "org/tiny-GGUF"}],
     "POST /v1/chat/completions/input_tokens": [{"messages": ASKS}],
+    "POST /v1/chat/completions/control": [{"id": "chatcmpl-0", "action": "reasoning_end"}],
     "POST /chat/completions/input_tokens": [{"messages": ASKS}],
     "POST /v1/completions": TEXTS,
     "POST /api/v0/completions": TEXTS,
@@ -153,7 +154,8 @@ ANSWERED: Answered = {
 ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?external=1"}
 RANKS = {f"POST {path}" for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")}
 REFUSED = {f"POST {path}" for path in ("/api/push", "/props", "/slots/{slot_id}", "/lora-adapters")}
-NO_ANSWER = {*REFUSED, *RANKS}  # and what the fake engine cannot
+OF_RUNNING = "POST /api/localllm/requests/{response_id}/end-thought"
+NO_ANSWER = {*REFUSED, *RANKS, OF_RUNNING}  # and what the fake engine cannot, or only while an answer runs
 ENDLESS = {"GET /api/localllm/jobs/events", "GET /api/localllm/attend"}  # streams that only the client ends
 DOCUMENT = create_document()
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]

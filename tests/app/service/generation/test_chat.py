@@ -127,7 +127,7 @@ async def test_the_special_tokens_of_gpt_oss_are_visible_with_and_without_tools(
 
 async def test_without_tools_nothing_is_added_and_no_call_is_parsed() -> None:
     made = await prompt(HERMES, HELLO)
-    assert made == Prompt("<user>Hello\n", add_special=True)
+    assert made == Prompt("<user>Hello\n", add_special=True, chat_template=HERMES)
 
 
 async def test_a_model_without_a_template_is_refused_by_an_error_that_a_chat_knows_again() -> None:

@@ -97,28 +97,28 @@ def test_the_variables_of_a_client_count_over_its_level() -> None:
     assert thinking.for_template(QWEN3) == {"enable_thinking": False, "clear_thinking": False}
 
 
-@pytest.mark.parametrize("template", [GPT_OSS, "{% generation %}<think>{% endgeneration %}", "{{ message.thinking }}"])
-def test_a_model_that_always_thinks_does_not_heed_a_wish_for_none(template: str) -> None:
-    assert "cannot turn that off" in OFF.unheeded(template, None)
-    assert not any(
-        thinking.unheeded(template, None) for thinking in (ON, LOW, Thinking(), replace(OFF, is_assumed=True))
-    )
+@pytest.mark.parametrize("template", [QWEN3, GPT_OSS, SEED, "{{ messages }}"])
+def test_a_model_that_is_not_to_think_gets_no_tokens_for_it(template: str) -> None:
+    for thinking in (OFF, Thinking(effort="none"), Thinking(n_tokens=0), Thinking(is_on=False, n_tokens=9)):
+        assert thinking.n_most_tokens(template) == 0
+    assert replace(OFF, is_assumed=True).n_most_tokens(template) is None
 
 
-@pytest.mark.parametrize(
-    "template", [QWEN3, DEEPSEEK, MISTRAL_4, HUNYUAN_3, COMMAND_A, SOLAR, KIMI_K3, SEED, MINIMAX_M3, NEMOTRON_2]
-)
-def test_a_model_that_need_not_think_heeds_it(template: str) -> None:
-    assert not OFF.unheeded(template, None)
+@pytest.mark.parametrize("template", [QWEN3, GPT_OSS, SEED])
+def test_a_budget_limits_every_model(template: str) -> None:
+    assert Thinking(n_tokens=1234).n_most_tokens(template) == 1234
+    assert Thinking(n_tokens=1234, effort="high").n_most_tokens(template) == 1234
+    assert Thinking(n_tokens=10**12).n_most_tokens(template) == 2**31 - 1
+    for unlimited in (Thinking(), ON, Thinking(n_tokens=-1), Thinking(n_tokens=-1, effort="low"), MAX):
+        assert unlimited.n_most_tokens(template) is None
 
 
-def test_a_budget_that_a_template_cannot_take_is_told_where_it_would_matter() -> None:
-    budget = Thinking(n_tokens=1024)
-    assert "1024 tokens" in budget.unheeded(QWEN3, None)
-    assert "1024 tokens" in budget.unheeded(QWEN3, 4096)
-    assert not budget.unheeded(QWEN3, 1025)
-    assert not budget.unheeded(SEED, None)
-    assert not replace(budget, is_on=False).unheeded(QWEN3, None)
+def test_an_effort_is_a_budget_where_the_template_knows_none() -> None:
+    wanted = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24576, "xhigh": None, "max": None}
+    for effort, n_tokens in wanted.items():
+        assert Thinking(effort=effort).n_most_tokens(QWEN3) == n_tokens
+        for template in (GPT_OSS, KIMI_K3, SEED, DEEPSEEK_4):
+            assert Thinking(effort=effort).n_most_tokens(template) is None
 
 
 def test_a_template_that_reads_a_word_gets_it_in_the_first_message() -> None:

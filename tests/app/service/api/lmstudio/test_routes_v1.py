@@ -166,11 +166,12 @@ def test_the_status_of_a_download_is_that_of_its_job(service: RunningService) ->
 @pytest.mark.parametrize(
     ("template", "options", "default"),
     [
-        ("<think></think>", ["on"], "on"),
+        ("<think></think>", ["off", "on"], "on"),
         ("{% if enable_thinking %}<think>{% endif %}</think>", ["off", "on"], "on"),
+        ("{% if reasoning_effort %}<think>{% endif %}</think>", ["off", "low", "medium", "high"], "medium"),
     ],
 )
-def test_the_options_of_reasoning_are_those_that_the_template_knows(
+def test_reasoning_can_be_turned_off_and_has_the_levels_that_the_template_knows(
     template: str, options: list[str], default: str
 ) -> None:
     assert _reasoning(template) == {"allowed_options": options, "default": default}
