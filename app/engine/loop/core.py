@@ -272,13 +272,14 @@ class Engine:
                 shares[sequence.arrival] = min(shares[sequence.arrival], n_most)
 
     def _n_more_steps(self) -> int:
-        """Return how many steps may follow this one without scheduling."""
+        """Return how many steps may follow this one without scheduling: the cells for them must be free already."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting:
             return 0
         can_reject = self._facts.truncation.is_unlimited
         if not can_reject and any(sequence.may_end_midway for sequence in self._slots.running):
             return 0
-        return n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1
+        n_free = self._facts.n_cells - self._cache.n_cells_used - 1
+        return max(0, min(n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1, n_free))
 
     def _compute(self, batch: Batch, chunks: Many[Chunk], n_more_steps: int) -> None:
         started_s = self._clock()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
@@ -699,6 +700,15 @@ def test_a_fast_model_runs_steps_at_once_with_a_window_too(n_window: int) -> Non
     assert n_scheduled <= 16
     assert engine.counters.n_steps == 41
     assert record.text["a"] == answer_alone(wanted)[0]
+
+
+def test_steps_run_at_once_only_while_there_are_cells() -> None:
+    clock = itertools.count(0.0, 0.001)
+    backend = FakeBackend(n_ctx=60, n_cells=64, supports_truncation=False, has_attention=False)
+    engine = Engine(backend, lambda _event: None, clock=lambda: float(next(clock)))
+    for name in ("a", "b"):
+        engine.submit(request(name, prompt=f"{name} begins", n_tokens=40, ignore_eos=True, max_draft_tokens=0))
+        run(engine)
 
 
 def test_an_earlier_answer_is_drafted_for_one_that_begins_like_it() -> None:
