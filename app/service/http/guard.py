@@ -61,7 +61,7 @@ class GuardPolicy:
     origins: Origins = NO_ORIGINS
     api_key: str = ""
     stored: KeyFile | None = None
-    max_body_bytes: int = 16 << 20  # as much text as is tokenized
+    max_body_bytes: int = 64 << 20  # with pictures and sounds; of text `routing` takes less
 
     @property
     def requires_key(self) -> bool:

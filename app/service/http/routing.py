@@ -1,7 +1,7 @@
 """Routes as typed functions: a route's signature declares the body it reads and the responses it returns.
 
 Owns reading the body before the route is called, as a JSON object whatever its Content-Type, and its limits: seconds,
-depth, number of containers. `app.service.http.openapi` makes the document of the same signatures.
+bytes of text, depth, number of containers. `app.service.http.openapi` makes the document of the same signatures.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ __all__ = ["Router", "body_type_of", "invalid_fields", "parse_object", "read_bod
 BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64
 MAX_CONTAINERS = 1_000_000
+MAX_TEXT_BYTES = 16 << 20  # of a body, as much as is tokenized; the rest are files in Base64
 _PARSED_ON_THE_LOOP_BYTES = 256 << 10
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
+
+_FILE_IN_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]{4096,}+")  # with what escapes a slash
 
 _BODY = "body"  # the name of the parameter
 
@@ -107,6 +110,9 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
 
 def parse_object(data: bytes) -> dict[str, Any]:
     """Return the JSON object in `data`. Raises RequestError for anything else, and beyond the limits of this module."""
+    if len(data) > MAX_TEXT_BYTES and _n_text_bytes(data) > MAX_TEXT_BYTES:
+        cause = f"The request has more than {MAX_TEXT_BYTES >> 20} MiB without its pictures and sounds."
+        raise RefusedError(413, "body_too_large", cause, "Send less text.")
     if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or _is_too_deep(data):
         cause = "The request's JSON is nested too deep or has too many parts."
         raise RequestError(cause, f"Nest at most {MAX_DEPTH} deep.")
@@ -119,6 +125,11 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise RequestError("The request's body is not a JSON object.", "Send one JSON object in UTF-8.")
     return fields
+
+
+def _n_text_bytes(data: bytes) -> int:
+    """Return how many bytes of a body are outside of files in Base64."""
+    return len(data) - sum(match.end() - match.start() for match in _FILE_IN_BASE64.finditer(data))
 
 
 def _is_too_deep(data: bytes) -> bool:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.service.http.routing import MAX_DEPTH, parse_object
+from app.service.http.errors import RefusedError
+from app.service.http.routing import MAX_DEPTH, MAX_TEXT_BYTES, parse_object
 from quantizer.errors import RequestError
 
 JSON = st.recursive(
@@ -65,3 +66,13 @@ def test_brackets_within_strings_are_no_nesting() -> None:
 def test_a_body_of_a_million_lists_is_refused_before_it_is_built() -> None:
     with pytest.raises(RequestError, match="too many parts"):
         parse_object(b'{"a":[' + b"[]," * 1_000_001 + b"0]}")
+
+
+def test_a_body_may_be_large_by_its_pictures_alone() -> None:
+    picture, text = b"A" * (5 << 20), b"two words " * (MAX_TEXT_BYTES // 10)
+    four = b",".join([b'"%b"' % picture] * 4)
+    assert len(parse_object(b'{"images":[%b]}' % four)["images"]) == 4
+    assert len(parse_object(b'{"images":["%b"]}' % (b"A\\/+" * (5 << 20)))["images"][0]) == 3 * (5 << 20)
+    with pytest.raises(RefusedError, match="more than 16 MiB without its pictures") as refused:
+        parse_object(b'{"text":"%b","images":[%b]}' % (text, four))
+    assert refused.value.status == 413
