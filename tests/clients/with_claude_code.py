@@ -62,5 +62,5 @@ with tempfile.TemporaryDirectory() as folder:
     refused, *later = answers(
         folder, asked, [{"type": "text", "text": say(SAID)}], [{"type": "text", "text": say(SAID)}]
     )
-    assert "no model here reads anything but text" in refused, refused
+    assert "this model reads only text" in refused, refused
     assert later == [SAID, SAID], later

@@ -44,6 +44,6 @@ with tempfile.TemporaryDirectory() as folder:
     assert done.stdout.strip().endswith(SAID), done.stdout
 
     refused = run(folder, "-i", "picture.png", "--", "What is this?")
-    assert "no model here reads anything but text" in refused.stdout + refused.stderr, refused
+    assert "this model reads only text" in refused.stdout + refused.stderr, refused
     later = run(folder, "resume", "--last", say(SAID))
     assert later.stdout.strip().endswith(SAID), later.stdout + later.stderr

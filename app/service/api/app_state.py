@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import HTTPConnection, Request
 
 from app.service.api.fields import WithWarnings
 from app.service.api.refused_content import RefusedContent
+from app.service.generation.media import MediaFetcher
 from app.service.generation.template_caps import TemplateProbe
 from app.service.http.access_log import record_of
 from app.service.jobs.manager import JobManager
@@ -33,7 +35,9 @@ class AppState:
     """The objects behind the routes.
 
     `runs` are responses in the background; `document` returns the OpenAPI document, which is made at the first call.
-    `instances` are the names that LM Studio's clients gave to loaded models, with the ids of those.
+    `instances` are the names that LM Studio's clients gave to loaded models, with the ids of those. In prompts that
+    clients write themselves `media_marker` stands for a picture or sound. `media_fetcher` fetches these from the web,
+    if the settings allow that.
     """
 
     models: ModelManager
@@ -47,6 +51,8 @@ class AppState:
     refused: RefusedContent = field(default_factory=RefusedContent)
     template_probe: TemplateProbe = field(default_factory=TemplateProbe)
     instances: dict[str, str] = field(default_factory=dict)
+    media_marker: str = field(default_factory=lambda: f"<__media_{token_urlsafe(24)}__>")
+    media_fetcher: MediaFetcher | None = None
 
 
 def app_state(request: HTTPConnection) -> AppState:

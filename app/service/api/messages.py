@@ -1,22 +1,24 @@
 """Chat messages and tools in OpenAI's form, which other dialects share, and what chat templates are given of them.
 
-Owns roles, forms of content, what becomes of pictures and files, calls, and the order that strict templates demand.
+Owns roles, forms of content, where pictures and sounds stand in it, calls, and the order that strict templates demand.
 Knows nothing of how a model writes a call.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any, Literal
 
 from pydantic import StrictStr
 
+from app.engine.media.file_kinds import MediaKind
 from app.service.api.fields import Body
 from app.service.api.thinking import joined_reasoning
 from app.service.generation.earlier_turns import REASONING
-from app.service.generation.unreadable_content import note_of_unreadable
+from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
+from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
@@ -112,37 +114,52 @@ PARAGRAPH_BREAK = "\n\n"
 
 _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 _THOUGHT_TYPES = ("thinking", "reasoning", "reasoning_text")  # in an answer
+_PICTURE_TYPES = ("image_url", "input_image")
+_SOUND_TYPES = ("input_audio", "audio_url")
 
 
 Message = dict[str, Any]
 
 
-def refuse_unreadable_question(turns: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Raise RequestError where the user has just sent something that no model here can read.
+def refuse_unreadable_question(turns: Sequence[tuple[str, Sequence[RequestError]]]) -> None:
+    """Raise the first fault of what the user has just sent.
 
-    `turns` has the role of each message and the types of its content that are not text. Everything older is replaced by
-    a note instead, also the results of tools and what agents add to these: each later request would fail too.
+    `turns` has the role of each message and the faults of its content: of types that the model does not read, damaged,
+    or at an address that is not fetched. Everything older is replaced by a note instead, also the results of tools and
+    what agents add to these: each later request would fail too.
     """
     spoken = [turn for turn in turns if turn[0] not in ("system", "developer")]
     asked = [*takewhile(lambda turn: turn[0] == "user", reversed(spoken))]
     follows_tool = len(asked) < len(spoken) and spoken[-len(asked) - 1][0] == "tool"
     if asked and asked[0][1] and not follows_tool:
-        cause = f"Content of type {asked[0][1][0][:40]!r} is not supported: no model here reads anything but text."
-        raise RequestError(cause, "Ask again in words.")
+        raise asked[0][1][0]
 
 
 class _FileBody(Body):
     filename: StrictStr | None = None
 
 
+class _AddressBody(Body):
+    url: StrictStr = ""
+
+
+class _SoundBody(Body):
+    data: StrictStr = ""
+    url: StrictStr = ""
+    format: StrictStr | None = None  # which its bytes say too
+
+
 class ContentPart(Body):
-    """A part of a message's content; what is not text becomes a note."""
+    """A part of a message's content; what is neither text, picture nor sound becomes a note."""
 
     type: str
     text: StrictStr | None = None
     refusal: StrictStr | None = None
     filename: StrictStr | None = None
     file: _FileBody | None = None
+    image_url: StrictStr | _AddressBody | None = None
+    audio_url: StrictStr | _AddressBody | None = None  # vLLM's
+    input_audio: _SoundBody | None = None
     thinking: Any = None  # Mistral's: a text, or parts with one
 
     @property
@@ -153,12 +170,42 @@ class ContentPart(Body):
     def is_thought(self) -> bool:
         return self.type in _THOUGHT_TYPES
 
-    def as_text(self) -> str:
-        """Return the text, or the note in place of anything else."""
+    @property
+    def medium(self) -> Medium | None:
+        """The picture or sound, None for text and for files; one that is only named (`file_id`) has no content."""
+        if self.type in _PICTURE_TYPES:
+            return Medium(MediaKind.PICTURE, _address(self.image_url))
+        if self.type in _SOUND_TYPES:
+            sound = self.input_audio or _SoundBody()
+            return Medium(MediaKind.SOUND, sound.data or sound.url or _address(self.audio_url))
+        return None
+
+    def fault(self, media: PromptMedia) -> RequestError | None:
+        """Return why the model cannot be given the part, None where it can."""
+        if self.is_text or self.is_thought:
+            return None
+        return media.fault(self.medium) if self.medium else UnreadableError(self.type, media.senses)
+
+    def content_text(self, media: PromptMedia) -> ContentText:
+        """Return the text, the marker of a picture or sound, or the note in place of anything else."""
         if self.is_text:
-            return self.text or self.refusal or ""
+            return ContentText(self.text or self.refusal or "")
+        if self.medium:
+            return media.part_of(self.medium)
         name = self.filename or (self.file.filename if self.file else None)
-        return note_of_unreadable(self.type, name or "")
+        return ContentText(note_of_unreadable(self.type, name or "", media.senses))
+
+
+def _address(value: str | _AddressBody | None) -> str:
+    return value.url if isinstance(value, _AddressBody) else value or ""
+
+
+def _content_texts(parts: Sequence[ContentPart], media: PromptMedia) -> Iterator[ContentText]:
+    """Yield what the parts of a message but its reasoning are as text; parts of text that follow each other are one."""
+    said = (part for part in parts if not part.is_thought)
+    for is_text, group in groupby(said, key=lambda part: part.is_text):
+        texts = [part.content_text(media) for part in group]
+        yield from [ContentText("".join(text.text for text in texts))] if is_text else texts
 
 
 class ChatMessage(Body):
@@ -173,9 +220,9 @@ class ChatMessage(Body):
     reasoning: Any = None  # vLLM's and OpenRouter's
     thinking: Any = None  # Ollama's
 
-    def for_template(self) -> Message:
-        """Return the message in the form of chat templates."""
-        message: Message = {"role": "system" if self.role == "developer" else self.role, "content": self._text()}
+    def for_template(self, media: PromptMedia = NO_MEDIA) -> Message:
+        """Return the message in the form of chat templates, its pictures and sounds as markers of `media`."""
+        message: Message = {"role": "system" if self.role == "developer" else self.role, "content": self._text(media)}
         if self.role == "assistant" and (reasoning := self._reasoning()):
             message[REASONING] = reasoning
         if self.role == "assistant" and self.tool_calls:
@@ -189,10 +236,10 @@ class ChatMessage(Body):
     def _tool_name(self) -> str | None:
         return self.name
 
-    def unreadable(self) -> tuple[str, ...]:
-        """Return the types of the content that is not text."""
+    def faults(self, media: PromptMedia) -> tuple[RequestError, ...]:
+        """Return why the model cannot be given parts of the content."""
         parts = self.content if isinstance(self.content, list) else ()
-        return tuple(part.type for part in parts if not (part.is_text or part.is_thought))
+        return tuple(fault for part in parts if (fault := part.fault(media)))
 
     def _reasoning(self) -> str:
         """Return the reasoning before an earlier answer, under whichever name it comes back."""
@@ -200,11 +247,9 @@ class ChatMessage(Body):
         parts = self.content if isinstance(self.content, list) else ()
         return named or joined_reasoning(part.thinking or part.text for part in parts if part.is_thought)
 
-    def _text(self) -> str:
+    def _text(self, media: PromptMedia) -> str:
         if isinstance(self.content, list):
-            said = (part for part in self.content if not part.is_thought)
-            groups = groupby(said, key=lambda part: part.is_text)
-            return "\n".join("".join(part.as_text() for part in parts) for _, parts in groups)
+            return joined_content(_content_texts(self.content, media), "\n")
         return self.content or ""
 
 

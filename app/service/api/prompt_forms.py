@@ -1,17 +1,18 @@
 """The forms of a `prompt` in OpenAI's dialect and llama-server's: text, token ids, both mixed, and lists of these.
 
-Owns these forms. A mixed prompt becomes token ids before requests are made of it. Source: llama-server's README,
-`prompt` of /completion.
+Owns these forms. A mixed prompt becomes token ids before requests are made of it, one with pictures a text.
+Source: llama-server's README, `prompt` of /completion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from pydantic import StrictInt, StrictStr
 
 from app.service.api.fields import Body, TokenIds
+from app.service.generation.media import Medium, PromptMedia
 from app.service.models.served_model import ServedModel
 from quantizer.errors import RequestError
 
@@ -22,17 +23,29 @@ Prompt: TypeAlias = str | tuple[int | str, ...]
 
 
 class PromptObject(Body):
-    """A prompt as an object; pictures beside the text are not supported."""
+    """A prompt as an object: a text with a marker (`media_marker` of /props) for each picture and sound beside it."""
 
     prompt_string: StrictStr
-    multimodal_data: list[Any] | None = None
+    multimodal_data: list[StrictStr] | None = None
 
-    @property
-    def text(self) -> str:
-        """The prompt. Raises RequestError for pictures."""
-        if self.multimodal_data:
-            raise RequestError("multimodal_data is not supported: no model here reads anything but text.", "Send text.")
-        return self.prompt_string
+    def text(self, media: PromptMedia, marker: str) -> str:
+        """Return the prompt with the markers of `media` in place of `marker`.
+
+        Raises RequestError for what the model cannot be given, and for another number of markers than of files.
+        """
+        files = [Medium.of(item) for item in self.multimodal_data or ()]
+        if not files:
+            return self.prompt_string
+        for medium in files:
+            if fault := media.fault(medium):
+                raise fault
+        first, *others = self.prompt_string.split(marker)
+        if len(others) != len(files):
+            cause = f"The prompt has {len(others)} media markers for {len(files)} files in multimodal_data."
+            raise RequestError(cause, "Write the media_marker of /props where each of them stands.")
+        return first + "".join(
+            f"{media.part_of(medium).text}{text}" for medium, text in zip(files, others, strict=True)
+        )
 
 
 class PromptField(Body):
@@ -47,8 +60,18 @@ class PromptField(Body):
         | list[StrictInt | StrictStr | PromptObject | MixedTokens]
     )
 
+    def with_markers(self, media: PromptMedia, marker: str) -> Self:
+        """Return the body with texts in place of objects. Raises RequestError as `PromptObject.text`."""
+        prompt: Any = self.prompt
+        if isinstance(prompt, PromptObject):
+            return self.model_copy(update={"prompt": prompt.text(media, marker)})
+        if not isinstance(prompt, list):
+            return self
+        texts = [item.text(media, marker) if isinstance(item, PromptObject) else item for item in prompt]
+        return self.model_copy(update={"prompt": texts})
+
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """Return all prompts, of which none is mixed any more; there may be none."""
+        """Return all prompts, of which none is mixed or an object any more; there may be none."""
         return tuple(item if isinstance(item, str) else _ids(item) for item in self.mixed_prompts())
 
     def mixed_prompts(self) -> tuple[Prompt, ...]:
@@ -101,9 +124,7 @@ async def _tokenized(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _prompt(item: str | PromptObject | list[int | str]) -> Prompt:
-    if isinstance(item, PromptObject):
-        return item.text
+def _prompt(item: str | list[int | str]) -> Prompt:
     return item if isinstance(item, str) else tuple(item)
 
 

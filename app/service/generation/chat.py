@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.json_format import JsonFormat
-from app.engine.request import Request
+from app.engine.request import MediaInput, Request
 from app.service.generation.branches import branches_of
 from app.service.generation.earlier_turns import REASONING, messages_for
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
+from app.service.generation.media import NO_MEDIA, PromptMedia
 from app.service.generation.reasoning_budget import reasoning_budget
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.generation.unreadable_content import notice_of_notes
@@ -69,6 +70,7 @@ class Prompt:
 class ChatTurn:
     """`messages` in the form of chat templates, to be answered by `n_answers` of `request`, which has no prompt yet.
 
+    Pictures and sounds stand in the messages as markers of `media`.
     Reasoning of earlier answers is `reasoning_content` of their messages. Unless `separates_reasoning`, reasoning is
     part of the text. With `continues` an answer continues the last message, if that is the assistant's. An answer is
     JSON of `json_format`, if that is given, after reasoning; with tools it is that or calls.
@@ -84,6 +86,7 @@ class ChatTurn:
     thinking: Thinking = DEFAULT_THINKING
     separates_reasoning: bool = True
     continues: bool = False
+    media: PromptMedia = NO_MEDIA
 
     def __post_init__(self) -> None:
         if self.request.sampling.grammar and (self.tools.tools or self.json_format):
@@ -97,14 +100,18 @@ class ChatTurn:
         is_answer = last["role"] == "assistant" and "tool_calls" not in last
         return (last["content"] or "") if self.continues and is_answer else ""
 
-    def requests(self, prompt: Prompt) -> tuple[Request, ...]:
-        """Return the engine's requests, with `prompt`. Raises RequestError for a call that cannot be enforced."""
+    def requests(self, prompt: Prompt, media: tuple[MediaInput, ...] = ()) -> tuple[Request, ...]:
+        """Return the engine's requests, with `prompt` and the `media` whose markers it has.
+
+        Raises RequestError for a call that cannot be enforced.
+        """
         has_grammar = bool(self.request.sampling.grammar)  # of the text: it has no rules for reasoning
         may_call = prompt.tool_calling is not None
         budget = reasoning_budget(prompt.tags, prompt.chat_template, self.thinking, may_call=may_call)
         request = replace(
             self.request,
             prompt=prompt.text,
+            media=media,
             add_special=prompt.add_special,
             visible_tags=prompt.visible_tags,
             branches=prompt.branches,
@@ -125,9 +132,10 @@ class ChatTurn:
 async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     """Return the generation of `turn` on `model`. Raises RequestError where its template refuses the messages."""
     prompt = await prompt_of(model, turn)
+    media = await turn.media.inputs(prompt.text)
     prompt = replace(prompt, branches=await _branches(model, turn, prompt))
-    requests = turn.requests(prompt)
-    if notice := notice_of_notes(turn.messages):
+    requests = turn.requests(prompt, media)
+    if notice := notice_of_notes(turn.messages, turn.media.senses):
         model.record.notices.append(notice)
 
     def prefill_next(answer: Answer) -> None:
@@ -159,7 +167,8 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Prompt:
 async def n_prompt_tokens(model: ServedModel, turn: ChatTurn) -> int:
     """Return how many tokens the prompt of `turn` has. Raises as `prompt_of`."""
     prompt = await prompt_of(model, turn)
-    return await model.n_tokens(prompt.text, add_special=prompt.add_special)
+    media = await turn.media.inputs(prompt.text)
+    return await model.n_tokens(prompt.text, add_special=prompt.add_special, media=media)
 
 
 async def _branches(model: ServedModel, turn: ChatTurn, prompt: Prompt) -> tuple[int, ...]:

@@ -1,14 +1,18 @@
-"""Pictures, sounds and files in a conversation, which no model here reads: the notes in their place.
+"""Pictures, sounds and files in a conversation that its model does not read: the notes in their place, and the error.
 
 Owns the text of a note, and what the client is told of them. Independent of dialects.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["note_of_unreadable", "notice_of_notes"]
+from app.service.models.senses import TEXT_ONLY, Senses
+from quantizer.errors import RequestError
+
+__all__ = ["UnreadableError", "note_of_refused", "note_of_unreadable", "notice_of_notes"]
 
 # What a type of content is called in the note that replaces it; others by their type.
 _KINDS = {
@@ -24,21 +28,49 @@ _KINDS = {
     "file": "file",
     "input_file": "file",
 }
+_ASKED = {"image": "a picture", "audio": "a sound", "video": "a video", "document": "a document", "file": "a file"}
 _MOST_SHOWN = 100
-_END = ": not readable for this model, which reads only text]"
+_UNREAD, _REFUSED = ": not readable for this model, which reads ", ": left out, it could not be read]"
+_NOTE = re.compile(f"{re.escape(_UNREAD)}|{re.escape(_REFUSED)}")
 
 
-def note_of_unreadable(content_type: str, name: str = "") -> str:
-    """Return the text that stands in a conversation for content that no model here can read."""
+class UnreadableError(RequestError):
+    """The user has just sent content of a type that the model, which has `senses`, does not read."""
+
+    def __init__(self, content_type: str, senses: Senses = TEXT_ONLY, remedy: str = "Ask again in words.") -> None:
+        kind = _KINDS.get(content_type, content_type)
+        what = _ASKED.get(kind, f"content of type {content_type[:40]!r}")
+        super().__init__(f"The question has {what}, but this model reads {senses.described}.", remedy)
+        self.content_type = content_type
+        self.senses = senses
+
+    @property
+    def kind(self) -> str:
+        """What the content is: image, audio, or another type."""
+        return _KINDS.get(self.content_type, self.content_type)
+
+
+def note_of_unreadable(content_type: str, name: str = "", senses: Senses = TEXT_ONLY) -> str:
+    """Return the text that stands in a conversation for content that its model, which has `senses`, does not read."""
+    return f"[{_called(content_type, name)}{_UNREAD}{senses.described}]"
+
+
+def note_of_refused(content_type: str, name: str = "") -> str:
+    """Return the text that stands in a conversation for content that is damaged, or that may not be fetched."""
+    return f"[{_called(content_type, name)}{_REFUSED}"
+
+
+def _called(content_type: str, name: str) -> str:
     kind = _KINDS.get(content_type, content_type[:_MOST_SHOWN])
-    return f"[{kind}{f' {name[:_MOST_SHOWN]}' if name else ''}{_END}"
+    return f"{kind} {name[:_MOST_SHOWN]}" if name else kind
 
 
-def notice_of_notes(messages: Sequence[Mapping[str, Any]]) -> str:
+def notice_of_notes(messages: Sequence[Mapping[str, Any]], senses: Senses = TEXT_ONLY) -> str:
     """Return what the client is told of the notes in `messages`, "" where there are none."""
     texts = (message.get("content") for message in messages)
-    n_notes = sum(text.count(_END) for text in texts if isinstance(text, str))
+    n_notes = sum(len(_NOTE.findall(text)) for text in texts if isinstance(text, str))
     if not n_notes:
         return ""
     what = "A picture or file of the conversation is" if n_notes == 1 else f"{n_notes} pictures or files are"
-    return f"{what} only named to the model, which reads text."
+    reads = "text" if senses == TEXT_ONLY else senses.described
+    return f"{what} only named to the model, which reads {reads}."

@@ -16,7 +16,7 @@ from app.event_log import log_event
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError
-from app.service.models.model_catalog import ModelCatalog
+from app.service.models.model_catalog import FileFacts, ModelCatalog
 from app.service.models.model_file import (
     NOTHING_ATTACHED,
     Attachments,
@@ -26,6 +26,7 @@ from app.service.models.model_file import (
     read_model_file,
 )
 from app.service.models.placeholder_names import is_placeholder
+from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel, TemplateRenderer
 from app.service.pool.background import IdleTuning
 from app.service.pool.engine_client import EngineClient
@@ -176,6 +177,11 @@ class ModelManager:
     def serving(self, ref: ModelRef) -> ServedModel | None:
         """Return the model of `ref` with its engine, None where it has none."""
         return next((model for model in self.opened if model.ref.path == ref.path), None)
+
+    def senses(self, ref: ModelRef, facts: FileFacts) -> Senses:
+        """Return what the model of `ref` reads besides text: as it is loaded, or else as its files say."""
+        model = self.serving(ref)
+        return facts.senses if model is None else model.senses
 
     async def release(self, ref: ModelRef) -> None:
         """Forget the model of `ref`, because its file goes. Raises RequestError for one that is needed."""

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.library.local.projectors import choose_projector, general_choice, projector_stamp
 from app.library.local.resolve import ModelRef, available, find_by_name, resolve
+from app.service.models.senses import TEXT_ONLY, Senses
 from app.service.threads import in_thread
 from app.settings.settings import Settings
 from quantizer.errors import ModelFileError
@@ -30,6 +32,8 @@ _TEMPLATE = "tokenizer.chat_template"
 class FileFacts:
     """A valid file: its model info, its metadata without lists and the chat template, and that template.
 
+    `senses` are what the model reads besides text.
+
     `identity` are 64 hexadecimal digits that change with the file's name, size or time.
     """
 
@@ -38,6 +42,7 @@ class FileFacts:
     chat_template: str
     modified_s: float
     identity: str
+    senses: Senses = TEXT_ONLY
 
     @property
     def only_embeds(self) -> bool:
@@ -45,10 +50,14 @@ class FileFacts:
         return self.metadata.get(f"{self.info.architecture}.attention.causal") is False
 
 
-def read_facts(path: Path) -> FileFacts:
-    """Return the facts of the GGUF at `path`. Raises ModelFileError for an invalid one."""
+def read_facts(path: Path, projector: str = "") -> FileFacts:
+    """Return the facts of the GGUF at `path`; `projector` is how to choose the one that belongs to it.
+
+    Raises ModelFileError for an invalid file.
+    """
     stat = path.stat()
     header = validate_gguf(path)
+    found = choose_projector(header, projector)
     metadata = {key: value for key, value in header.metadata.items() if not isinstance(value, ArrayRef)}
     return FileFacts(
         info=read_model_info(header),
@@ -56,6 +65,7 @@ def read_facts(path: Path) -> FileFacts:
         chat_template=header.text(_TEMPLATE),
         modified_s=stat.st_mtime,
         identity=hashlib.sha256(repr((header.path.name, stat.st_size, stat.st_mtime_ns)).encode()).hexdigest(),
+        senses=Senses(found.sees, found.hears),
     )
 
 
@@ -65,7 +75,7 @@ class ModelCatalog:
     def __init__(self, settings: Settings, opened: Callable[[], Sequence[ModelRef]]) -> None:
         self._settings = settings
         self._opened = opened
-        self._facts: dict[Path, tuple[tuple[int, int], FileFacts]] = {}
+        self._facts: dict[Path, tuple[tuple[int, int, str], FileFacts]] = {}
 
     async def list_models(self) -> tuple[ModelRef, ...]:
         """Return every model that a request may name: the opened ones first, then the installed ones."""
@@ -93,13 +103,13 @@ class ModelCatalog:
 
     @in_thread
     def facts(self, ref: ModelRef) -> FileFacts:
-        """Return the facts in the file of `ref`, read again when it changed. Raises ModelFileError."""
+        """Return the facts in the file of `ref`, read again when it or its projector changed. Raises ModelFileError."""
         with explained(f"{ref.path.name} cannot be read", "Name another model.", ModelFileError):
             stat = ref.path.stat()
-        version = (stat.st_size, stat.st_mtime_ns)
+        version = (stat.st_size, stat.st_mtime_ns, projector_stamp(ref.path))
         cached = self._facts.get(ref.path)
         if cached is None or cached[0] != version:
-            cached = self._facts[ref.path] = (version, read_facts(ref.path))
+            cached = self._facts[ref.path] = (version, read_facts(ref.path, general_choice(self._settings.projector)))
         return cached[1]
 
     async def _facts_or_none(self, ref: ModelRef) -> FileFacts | None:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
-from app.engine.request import Request
+from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile
+from app.service.models.senses import Senses
 from app.service.pool.background import PromptAfter
 from app.service.pool.context_growth import room_for_answer
 from app.service.pool.engine_client import EngineClient
@@ -90,6 +91,12 @@ class ServedModel:
     def status(self) -> EngineStatus:
         """The state of the engine for this name: "unloaded" where only other names hold it."""
         return self.engine.status if self.keep_alive.is_holding else EngineStatus(state="unloaded")
+
+    @property
+    def senses(self) -> Senses:
+        """What the model reads besides text: as loaded, or as its file says before that."""
+        facts = self.engine.status.facts
+        return Senses(self.sees, self.hears) if facts is None else Senses(facts.sees, facts.hears)
 
     @property
     def is_loaded(self) -> bool:
@@ -173,9 +180,11 @@ class ServedModel:
         with self.in_use() as engine:
             return await engine.rerank(query, documents)
 
-    async def n_tokens(self, prompt: str | tuple[int, ...], *, add_special: bool) -> int:
-        """Return how many tokens `prompt` has for this model."""
+    async def n_tokens(
+        self, prompt: str | tuple[int, ...], *, add_special: bool, media: tuple[MediaInput, ...] = ()
+    ) -> int:
+        """Return how many tokens `prompt` has for this model, with those of its `media`."""
         if isinstance(prompt, tuple):
             return len(prompt)
         with self.in_use() as engine:
-            return len(await engine.tokenize(prompt, add_special=add_special, parse_special=True))
+            return len(await engine.tokenize(prompt, add_special=add_special, parse_special=True, media=media))

@@ -43,7 +43,7 @@ from app.engine.protocol.messages import (
     UnfitPolicy,
     WorkerMessage,
 )
-from app.engine.request import FinishReason, Request
+from app.engine.request import FinishReason, MediaInput, Request
 from app.event_log import log_event
 from app.service.pool.engine_status import CrashLimit, EngineStatus
 from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
@@ -264,9 +264,14 @@ class EngineClient:
             self._send(EndThought(each))
         return bool(running)
 
-    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
-        """Return the tokens of `text`; with `parse_special`, special tokens written in it count as such."""
-        tokenized: Tokenized = await self._call(Tokenize(uuid4().hex, text, add_special, parse_special))
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, media: tuple[MediaInput, ...] = ()
+    ) -> tuple[int, ...]:
+        """Return the tokens of `text`, negative ones for its `media`.
+
+        With `parse_special`, special tokens written in it count as such.
+        """
+        tokenized: Tokenized = await self._call(Tokenize(uuid4().hex, text, add_special, parse_special, media=media))
         return tokenized.tokens
 
     async def pieces(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[tuple[int, bytes], ...]:

@@ -13,19 +13,85 @@ from typing import Literal
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.answer_text import NO_REASONING, reasoning_tags_of
+from app.service.generation.thinking import Thinking
 from quantizer.errors import RequestError
 
-__all__ = ["AnthropicModel", "AnthropicModelList", "Page", "anthropic_model", "is_anthropic", "model_page"]
+__all__ = [
+    "AnthropicModel",
+    "AnthropicModelList",
+    "Capabilities",
+    "Page",
+    "anthropic_model",
+    "capabilities",
+    "is_anthropic",
+    "model_page",
+]
 
 VERSION_HEADER = "anthropic-version"  # every client of theirs sends it, and no other
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 1000
 
 
+class Supported(TypedDict):
+    """Whether a model has a capability."""
+
+    supported: bool
+
+
+class EffortCapability(TypedDict):
+    """Which levels of effort a model knows."""
+
+    supported: bool
+    low: Supported
+    medium: Supported
+    high: Supported
+    max: Supported
+
+
+class ThinkingTypes(TypedDict):
+    """Which types of `thinking` are accepted."""
+
+    adaptive: Supported
+    between_tools: Supported
+    disabled: Supported
+    enabled: Supported
+
+
+class ThinkingCapability(TypedDict):
+    """Whether a model thinks."""
+
+    supported: bool
+    types: ThinkingTypes
+
+
+class ServerTools(TypedDict):
+    """The tools that the service itself would run."""
+
+    supported: bool
+    code_execution: Supported
+    web_search: Supported
+
+
+class Capabilities(TypedDict):
+    """What a model is able to do (source: `ModelCapabilities` of Anthropic's SDK for Python, 2026)."""
+
+    batch: Supported
+    citations: Supported
+    code_execution: Supported
+    context_management: Supported
+    effort: EffortCapability
+    image_input: Supported
+    pdf_input: Supported
+    server_tools: ServerTools
+    structured_outputs: Supported
+    thinking: ThinkingCapability
+
+
 class AnthropicModel(TypedDict):
     """A model that a request may name (source: `ModelInfo` of Anthropic's SDK for Python, 2026).
 
-    `max_input_tokens` is the longest context of a model whose file has been read.
+    `max_input_tokens` is the longest context of a model that has an engine, `capabilities` are those of a valid file.
     """
 
     type: Literal["model"]
@@ -35,7 +101,7 @@ class AnthropicModel(TypedDict):
     lifecycle: Literal["active"]
     max_input_tokens: NonNegativeInt | None
     max_tokens: NonNegativeInt | None
-    capabilities: None
+    capabilities: Capabilities | None
     deprecated_at: None
     retires_at: None
     line: None
@@ -73,7 +139,32 @@ def is_anthropic(headers: Mapping[str, str]) -> bool:
     return VERSION_HEADER in headers
 
 
-def anthropic_model(model_id: str, created_s: int, n_ctx: int | None) -> AnthropicModel:
+def capabilities(chat_template: str, *, sees: bool) -> Capabilities:
+    """Return what a model with this chat template is able to do."""
+    no, yes = Supported(supported=False), Supported(supported=True)
+    thinks = reasoning_tags_of(chat_template, "") != NO_REASONING
+    low, high = (Thinking(effort=effort).for_template(chat_template) for effort in ("low", "high"))
+    level = Supported(supported=low != high)
+    return {
+        "batch": no,
+        "citations": no,
+        "code_execution": no,
+        "context_management": no,
+        "effort": {**level, "low": level, "medium": level, "high": level, "max": level},
+        "image_input": Supported(supported=sees),
+        "pdf_input": no,
+        "server_tools": {**no, "code_execution": no, "web_search": no},
+        "structured_outputs": yes,
+        "thinking": {
+            "supported": thinks,
+            "types": {"adaptive": yes, "between_tools": yes, "disabled": yes, "enabled": yes},
+        },
+    }
+
+
+def anthropic_model(
+    model_id: str, created_s: int, n_ctx: int | None, able: Capabilities | None = None
+) -> AnthropicModel:
     """Return the object of one model."""
     return {
         "type": "model",
@@ -83,7 +174,7 @@ def anthropic_model(model_id: str, created_s: int, n_ctx: int | None) -> Anthrop
         "lifecycle": "active",
         "max_input_tokens": n_ctx,
         "max_tokens": n_ctx,
-        "capabilities": None,
+        "capabilities": able,
         "deprecated_at": None,
         "retires_at": None,
         "line": None,

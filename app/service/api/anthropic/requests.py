@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_format import JsonFormat
+from app.engine.media.file_kinds import MediaKind
 from app.service.api.fields import Body
 from app.service.api.messages import (
     PARAGRAPH_BREAK,
@@ -23,8 +24,9 @@ from app.service.api.text_request import SamplingBody
 from app.service.api.thinking import TemplateVariablesBody, ThinkingOptions, asked_thinking, joined_reasoning
 from app.service.generation.chat import ChatTurn
 from app.service.generation.earlier_turns import REASONING
+from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.thinking import Thinking
-from app.service.generation.unreadable_content import note_of_unreadable
+from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import RequestError
 
@@ -41,7 +43,7 @@ Messages = list[dict[str, Any]]
 
 
 class DocumentSource(Body):
-    """The content of a document or a picture; only text is read."""
+    """The content of a document or a picture. Of documents only text is read."""
 
     type: StrictStr = ""
     media_type: StrictStr = ""
@@ -67,48 +69,65 @@ class ContentBlock(Body):
     source: DocumentSource | StrictStr | None = None
 
     @property
-    def is_readable(self) -> bool:
-        """Whether the block is text, or has it, or is handled apart."""
-        return self.type in (*_TYPES_WITHOUT_TEXT, *_TEXTS) or bool(self._document_text())
+    def medium(self) -> Medium | None:
+        """The picture, None for anything else; one that is only named (`file_id`) has no content."""
+        if self.type != "image":
+            return None
+        source = self.source if isinstance(self.source, DocumentSource) else DocumentSource()
+        return Medium(MediaKind.PICTURE, source.url if source.type == "url" else source.data)
 
-    def as_text(self) -> str:
-        """Return the text of a block, or the note in place of a picture, a file or a result of Anthropic's servers."""
+    def fault(self, media: PromptMedia) -> RequestError | None:
+        """Return why the model cannot be given the block, None for one that is text, or has it, or is handled apart."""
+        if self.type in (*_TYPES_WITHOUT_TEXT, *_TEXTS) or self._document_text(media):
+            return None
+        return media.fault(self.medium) if self.medium else UnreadableError(self.type, media.senses)
+
+    def content_text(self, media: PromptMedia) -> ContentText:
+        """Return the text of a block, or the marker of a picture.
+
+        In place of a file or a result of Anthropic's servers there is a note.
+        """
         if self.type in _TYPES_WITHOUT_TEXT:
-            return ""
+            return ContentText("")
         if self.type in _TEXTS:
-            return _TEXTS[self.type](self)
-        document = self._document_text()
+            return ContentText(_TEXTS[self.type](self, media))
+        if self.medium:
+            return media.part_of(self.medium)
+        document = self._document_text(media)
         title = f"{self.title}\n" if document and self.title else ""
-        return f"{title}{document}" if document else note_of_unreadable(self.type, self.title or "")
+        note = note_of_unreadable(self.type, self.title or "", media.senses)
+        return ContentText(f"{title}{document}" if document else note)
 
-    def _document_text(self) -> str:
+    def _document_text(self, media: PromptMedia) -> str:
         """Return the text of a document that is given as text."""
         source = self.source
         if self.type != "document" or not isinstance(source, DocumentSource):
             return ""
-        return source.data if source.type == "text" else _text(source.content) if source.type == "content" else ""
+        if source.type == "content":
+            return _text(source.content, media)
+        return source.data if source.type == "text" else ""
 
     def call(self) -> dict[str, Any]:
         function = {"name": self.name, "arguments": self.input or {}}
         return {"id": self.id.removeprefix(CALL_ID_PREFIX), "type": "function", "function": function}
 
-    def result(self) -> dict[str, Any]:
+    def result(self, media: PromptMedia) -> dict[str, Any]:
         return {
             "role": "tool",
             "tool_call_id": self.tool_use_id.removeprefix(CALL_ID_PREFIX),
-            "content": _text(self.content),
+            "content": _text(self.content, media),
         }
 
 
-def _text_of_search_result(block: ContentBlock) -> str:
+def _text_of_search_result(block: ContentBlock, media: PromptMedia) -> str:
     source = block.source if isinstance(block.source, str) else ""
-    return "\n".join(filter(None, (block.title, source, _text(block.content))))
+    return "\n".join(filter(None, (block.title, source, _text(block.content, media))))
 
 
-_TEXTS: Mapping[str, Callable[[ContentBlock], str]] = {
-    "text": lambda block: block.text,
+_TEXTS: Mapping[str, Callable[[ContentBlock, PromptMedia], str]] = {
+    "text": lambda block, _: block.text,
     "search_result": _text_of_search_result,
-    "tool_reference": lambda block: block.tool_name,  # a tool that Claude Code found by a search
+    "tool_reference": lambda block, _: block.tool_name,  # a tool that Claude Code found by a search
 }
 
 
@@ -118,23 +137,24 @@ class AnthropicMessage(Body):
     role: Literal["user", "assistant", "system"]
     content: StrictStr | list[ContentBlock]
 
-    def unreadable(self) -> list[ContentBlock]:
-        """Return the blocks that no model here can read."""
-        return [] if isinstance(self.content, str) else [block for block in self.content if not block.is_readable]
+    def faults(self, media: PromptMedia) -> list[tuple[ContentBlock, RequestError]]:
+        """Return the blocks that the model cannot be given, and why."""
+        blocks = [] if isinstance(self.content, str) else self.content
+        return [(block, fault) for block in blocks if (fault := block.fault(media))]
 
-    def turn(self, refused: RefusedContent) -> tuple[str, tuple[str, ...]]:
-        """Return the role, "tool" for results of tools, and the types of unreadable blocks but those in `refused`."""
+    def turn(self, media: PromptMedia, refused: RefusedContent) -> tuple[str, tuple[RequestError, ...]]:
+        """Return the role, "tool" for results of tools, and the faults of its blocks but those in `refused`."""
         blocks = [] if isinstance(self.content, str) else self.content
         is_result = any(block.type == "tool_result" for block in blocks)
-        types = (block.type for block in self.unreadable() if not refused.is_known(block.model_dump_json()))
-        return "tool" if is_result else self.role, tuple(types)
+        faults = (fault for block, fault in self.faults(media) if not refused.is_known(block.model_dump_json()))
+        return "tool" if is_result else self.role, tuple(faults)
 
-    def for_template(self) -> Messages:
+    def for_template(self, media: PromptMedia) -> Messages:
         """Return messages in the form of chat templates: results of calls are messages of their own."""
         blocks = [] if isinstance(self.content, str) else self.content
         calls = [block.call() for block in blocks if block.type == "tool_use"]
-        results = [block.result() for block in blocks if block.type == "tool_result"]
-        text = _text(self.content)
+        results = [block.result(media) for block in blocks if block.type == "tool_result"]
+        text = _text(self.content, media)
         thoughts = joined_reasoning(block.thinking for block in blocks) if self.role == "assistant" else ""
         own = {REASONING: thoughts} if thoughts else {}
         if calls:
@@ -203,25 +223,27 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
     thinking: ThinkingOptions | None = None
     output_config: OutputConfigBody | None = None
 
-    def refuse_unreadable_question(self, refused: RefusedContent) -> None:
-        """Raise RequestError for a picture that the user has just sent, unless it is in `refused`, where it is put.
+    def refuse_unreadable_question(self, media: PromptMedia, refused: RefusedContent) -> None:
+        """Raise RequestError for what the user has just sent and the model cannot be given.
 
-        Claude Code (2.1) keeps a refused picture and adds the next question to its message.
+        It is put in `refused`, from which nothing is refused again: Claude Code (2.1) keeps a refused picture and adds
+        the next question to its message.
         """
         try:
-            refuse_unreadable_question([item.turn(refused) for item in self.messages])
+            refuse_unreadable_question([item.turn(media, refused) for item in self.messages])
         except RequestError:
-            for block in (block for item in self.messages for block in item.unreadable()):
+            for block, _ in (found for item in self.messages for found in item.faults(media)):
                 refused.add(block.model_dump_json())
             raise
 
-    def turn(self) -> ChatTurn:
-        """Return the chat turn. Raises RequestError for unsupported fields."""
-        system = [{"role": "system", "content": text}] if (text := self._system_text()) else []
-        messages = [message for item in self.messages for message in item.for_template()]
+    def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
+        """Return the chat turn, with its pictures in `media`. Raises RequestError for unsupported fields."""
+        system = [{"role": "system", "content": text}] if (text := self._system_text(media)) else []
+        messages = [message for item in self.messages for message in item.for_template(media)]
         return ChatTurn(
             messages=alternate_roles([*system, *messages]),
             request=self.new_request("", None, self.max_tokens),
+            media=media,
             tools=self._tool_options(),
             json_format=self.output_config.json_format() if self.output_config else None,
             thinking=self._how_to_think(),
@@ -238,9 +260,9 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(text for text in self.stop_sequences or () if text)
 
-    def _system_text(self) -> str:
+    def _system_text(self, media: PromptMedia) -> str:
         if isinstance(self.system, list):
-            return _text([block for block in self.system if not block.text.startswith(_BILLING)])
+            return _text([block for block in self.system if not block.text.startswith(_BILLING)], media)
         return self.system or ""
 
     def _tool_options(self) -> ToolOptions:
@@ -256,7 +278,7 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
         )
 
 
-def _text(content: str | Sequence[ContentBlock] | Mapping[str, Any] | None) -> str:
+def _text(content: str | Sequence[ContentBlock] | Mapping[str, Any] | None, media: PromptMedia) -> str:
     if content is None or isinstance(content, str | Mapping):
         return content if isinstance(content, str) else ""
-    return PARAGRAPH_BREAK.join(filter(None, (block.as_text() for block in content)))
+    return joined_content((block.content_text(media) for block in content), PARAGRAPH_BREAK)

@@ -14,7 +14,9 @@ from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
 from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.text_request import with_recipe_defaults
+from app.service.api.turns import turn_of
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
+from app.service.generation.media import PromptMedia
 from app.service.http.errors import anthropic_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -35,9 +37,14 @@ class TokenCount(TypedDict):
 @router.post("", openapi_extra=errors(404))
 async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
-    body.refuse_unreadable_question(app_state(request).refused)
     model = await model_of(request, body.model or "")
-    turn = with_recipe_defaults(body, model.file.recipe).turn()
+    state, asked = app_state(request), with_recipe_defaults(body, model.file.recipe)
+
+    def make(media: PromptMedia) -> ChatTurn:
+        asked.refuse_unreadable_question(media, state.refused)
+        return asked.turn(media)
+
+    turn = await turn_of(state, model, make)
     if body.stream:
         return EventStream(_events(model, turn), anthropic_error, NAMED_EVENTS)
     return await while_connected(request, _whole(model, turn))
@@ -46,8 +53,8 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
 @router.post("/count_tokens", openapi_extra=errors(404))
 async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[TokenCount]:
     """The number of tokens that the prompt of a request would have."""
-    turn = body.turn()
     model = await model_of(request, body.model or "")
+    turn = await turn_of(app_state(request), model, body.turn)
 
     async def count() -> JsonResponse[TokenCount]:
         return JsonResponse({"input_tokens": await n_prompt_tokens(model, turn)})
@@ -58,7 +65,7 @@ async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[Tok
 async def _events(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, None]:
     generation = await chat_generation(model, turn)
     (sent,) = generation.requests
-    n_sent_tokens = await model.n_tokens(sent.prompt, add_special=sent.add_special)
+    n_sent_tokens = await model.n_tokens(sent.prompt, add_special=sent.add_special, media=sent.media)
     events: MessageStreamEvents | None = None
     async with aclosing(generation.parts(model)) as parts:
         async for answer, delta in parts:

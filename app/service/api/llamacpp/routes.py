@@ -9,7 +9,7 @@ from typing import TypeAlias
 from fastapi import Request
 from typing_extensions import TypedDict
 
-from app.service.api.app_state import model_of, planner_warnings
+from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.llamacpp.requests import InfillBody, LlamaCppTextBody, PromptBody
 from app.service.api.llamacpp.responses import (
     Completion,
@@ -21,6 +21,7 @@ from app.service.api.llamacpp.responses import (
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.prompt_forms import with_token_ids
 from app.service.api.text_request import with_recipe_defaults
+from app.service.api.turns import prompt_with_media, turn_of
 from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import llamacpp_error
@@ -52,11 +53,12 @@ TextResponse: TypeAlias = (
 async def completion(request: Request, body: PromptBody) -> TextResponse:
     """The continuation of a text, or of each of several."""
     model = await model_of(request, body.model or "")
+    body, media = await prompt_with_media(app_state(request), model, body)
     body = await with_token_ids(body, model)
-    generation = Generation(with_recipe_defaults(body, model.file.recipe).requests(*body.prompts()))
+    requests = with_recipe_defaults(body, model.file.recipe).requests(*body.prompts())
 
     async def prepare() -> Generation:
-        return generation
+        return Generation(tuple([await media.in_request(request) for request in requests]))
 
     return await _respond(request, body, model, prepare)
 
@@ -73,18 +75,20 @@ async def infill(request: Request, body: InfillBody) -> TextResponse:
 async def apply_template(request: Request, body: ChatCompletionBody) -> JsonResponse[ApplyTemplateResponse]:
     """Messages as the prompt that a chat would make of them."""
     model = await model_of(request, body.model or "")
-    prompt = await prompt_of(model, body.turn())
-    return JsonResponse({"prompt": prompt.text})
+    turn = await turn_of(app_state(request), model, body.turn)
+    prompt = await prompt_of(model, turn)
+    return JsonResponse({"prompt": turn.media.with_public_markers(prompt.text, app_state(request).media_marker)})
 
 
 async def _respond(request: Request, body: LlamaCppTextBody, model: ServedModel, prepare: Prepare) -> TextResponse:
+    marker = app_state(request).media_marker
     if body.stream:
-        return EventStream(_chunks(body, model, prepare), llamacpp_error)
-    return await while_connected(request, _whole(body, model, prepare))
+        return EventStream(_chunks(body, model, prepare, marker), llamacpp_error)
+    return await while_connected(request, _whole(body, model, prepare, marker))
 
 
 async def _chunks(
-    body: LlamaCppTextBody, model: ServedModel, prepare: Prepare
+    body: LlamaCppTextBody, model: ServedModel, prepare: Prepare, marker: str
 ) -> AsyncGenerator[CompletionChunk | Completion | SelectedFields, None]:
     generation = await prepare()
     formatter = LlamaCppFormatter(generation.requests, model.ref.id, body.response_fields)
@@ -93,26 +97,29 @@ async def _chunks(
             if delta:
                 yield formatter.chunk(delta)
             if answer.is_finished:
-                prompt = await _prompt_text(formatter, answer, model)
+                prompt = await _prompt_text(formatter, answer, model, marker)
                 yield formatter.final_chunk(answer, prompt, planner_warnings(model))
 
 
 async def _whole(
-    body: LlamaCppTextBody, model: ServedModel, prepare: Prepare
+    body: LlamaCppTextBody, model: ServedModel, prepare: Prepare, marker: str
 ) -> JsonResponse[Completion | SelectedFields | SeveralCompletions]:
     generation = await prepare()
     formatter = LlamaCppFormatter(generation.requests, model.ref.id, body.response_fields)
     completions = [
-        formatter.whole(answer, await _prompt_text(formatter, answer, model), planner_warnings(model))
+        formatter.whole(answer, await _prompt_text(formatter, answer, model, marker), planner_warnings(model))
         for answer in await generation.answers(model)
     ]
     return JsonResponse(completions if len(completions) > 1 else completions[0])
 
 
-async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: ServedModel) -> str:
-    """Return the prompt of an answer as text, "" where the objects do not have it."""
-    prompt = formatter.requests[answer.index].prompt
+async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: ServedModel, marker: str) -> str:
+    """Return the prompt of an answer as text with a `marker` for each medium, "" where the objects do not have it."""
+    request = formatter.requests[answer.index]
+    prompt = request.prompt
     if isinstance(prompt, str):
+        for medium in request.media:
+            prompt = prompt.replace(medium.marker, marker)
         return prompt
     if not formatter.shows_prompt:
         return ""

@@ -60,8 +60,9 @@ class DefaultSettings(TypedDict):
 class Modalities(TypedDict):
     """The inputs of a model besides text."""
 
-    vision: Literal[False]
-    audio: Literal[False]
+    vision: bool
+    video: Literal[False]
+    audio: bool
 
 
 class Props(TypedDict):
@@ -76,6 +77,7 @@ class Props(TypedDict):
     bos_token: str
     eos_token: str
     modalities: Modalities
+    media_marker: str
     endpoint_slots: Literal[True]
     endpoint_props: Literal[False]
     endpoint_metrics: Literal[True]
@@ -170,7 +172,8 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
             "chat_template_caps": await app_state(request).template_probe.caps_of(served.file, served.renderer),
             "bos_token": served.file.bos_token,
             "eos_token": served.file.eos_token,
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": ready.sees, "video": False, "audio": ready.hears},
+            "media_marker": app_state(request).media_marker,
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": True,
@@ -190,12 +193,13 @@ async def change_props() -> NoReturn:
 @router.post("/tokenize", openapi_extra=errors(404))
 async def tokenize(request: Request, body: TokenizeBody) -> JsonResponse[TokenizeResponse | TokenizePiecesResponse]:
     """Text to token ids, with the text of each where that is wanted."""
-    options = {"add_special": body.add_special, "parse_special": body.parse_special}
+    add_special, parse_special = body.add_special, body.parse_special
     with (await model_of(request, body.model)).in_use() as engine:
         if body.with_pieces:
-            pieces = await engine.pieces(body.content, **options)
+            pieces = await engine.pieces(body.content, add_special=add_special, parse_special=parse_special)
             return JsonResponse({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
-        return JsonResponse({"tokens": list(await engine.tokenize(body.content, **options))})
+        tokens = await engine.tokenize(body.content, add_special=add_special, parse_special=parse_special)
+        return JsonResponse({"tokens": list(tokens)})
 
 
 @router.post("/detokenize", openapi_extra=errors(404))

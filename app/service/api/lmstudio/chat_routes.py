@@ -26,6 +26,7 @@ from app.service.api.responses.context import context_of
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.text_request import with_recipe_defaults
+from app.service.api.turns import turn_of
 from app.service.http.errors import RefusedError, lmstudio_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
@@ -138,7 +139,8 @@ async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResul
     state, wanted = app_state(request), body.response_body()
     context = await context_of(state.responses, wanted)
     model = await model_of(request, body.model)
-    turn = with_recipe_defaults(wanted, model.file.recipe).turn(context.items)
+    asked = with_recipe_defaults(wanted, model.file.recipe)
+    turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
     exchange = Exchange(model, turn, wanted, context, state.responses)
     answer = _Answer(state.models, model, exchange, turn.request.request_id, body.context_length)
     if body.stream:

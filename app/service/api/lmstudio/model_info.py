@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from app.library.local.model_files import ModelRef
 from app.service.models.model_catalog import FileFacts
+from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
 
 __all__ = [
@@ -95,8 +96,8 @@ def parameters_text(facts: FileFacts) -> str:
     return f"{value:.1f}".removesuffix(".0") + letter if value < 10 else f"{value:.0f}{letter}"
 
 
-def model_info(ref: ModelRef, facts: FileFacts, domain: Domain) -> SdkModelInfo:
-    """Return the description of a model."""
+def model_info(ref: ModelRef, facts: FileFacts, domain: Domain, senses: Senses) -> SdkModelInfo:
+    """Return the description of a model, which has `senses`."""
     info: SdkModelInfo = {
         "type": domain,
         "modelKey": ref.id,
@@ -113,7 +114,7 @@ def model_info(ref: ModelRef, facts: FileFacts, domain: Domain) -> SdkModelInfo:
         "maxContextLength": facts.info.n_ctx_train,
     }
     if domain == "llm":
-        info |= {"vision": False, "trainedForToolUse": facts.info.has_tools}
+        info |= {"vision": senses.sees, "trainedForToolUse": facts.info.has_tools}
     return info
 
 
@@ -122,7 +123,7 @@ def instance_info(model: ServedModel, facts: FileFacts, domain: Domain, identifi
     loaded, expires_s = model.status.facts, model.keep_alive.expires_s
     idle_s = time.monotonic() - model.engine.last_used_s
     instance: Any = {
-        **model_info(model.ref, facts, domain),
+        **model_info(model.ref, facts, domain, model.senses),
         "identifier": identifier or model.ref.id,
         "instanceReference": model.ref.id,
         "ttlMs": None if expires_s is None else max(0, round((expires_s - time.time()) * 1000)),

@@ -30,6 +30,7 @@ from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from app.service.jobs.arguments import PullArguments
 from app.service.models.model_catalog import FileFacts
+from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
 
 __all__ = ["LoadConfig", "load_config", "router"]
@@ -119,7 +120,7 @@ class Reasoning(TypedDict):
 class Capabilities(TypedDict):
     """What a model is able to do."""
 
-    vision: Literal[False]
+    vision: bool
     trained_for_tool_use: bool
     reasoning: NotRequired[Reasoning]
 
@@ -248,6 +249,7 @@ def _model_id(state: AppState, instance_id: str) -> str:
 
 
 def _entry(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> ModelEntry:
+    senses = facts.senses if model is None else model.senses
     domain = domain_of(facts)
     is_loaded = model is not None and model.status.state == "ready"
     entry: ModelEntry = {
@@ -263,7 +265,8 @@ def _entry(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> ModelE
         "format": "gguf",
     }
     if domain == "llm":
-        entry |= {"architecture": facts.info.architecture, "capabilities": _capabilities(facts), "description": None}
+        entry["architecture"], entry["description"] = facts.info.architecture, None
+        entry["capabilities"] = _capabilities(facts, senses)
     return entry
 
 
@@ -278,8 +281,8 @@ def load_config(model: ServedModel, domain: Domain) -> LoadConfig:
     return config
 
 
-def _capabilities(facts: FileFacts) -> Capabilities:
-    capabilities: Capabilities = {"vision": False, "trained_for_tool_use": facts.info.has_tools}
+def _capabilities(facts: FileFacts, senses: Senses) -> Capabilities:
+    capabilities: Capabilities = {"vision": senses.sees, "trained_for_tool_use": facts.info.has_tools}
     if reasoning_tags_of(facts.chat_template, "") != NO_REASONING:
         capabilities["reasoning"] = _reasoning(facts.chat_template)
     return capabilities

@@ -23,6 +23,7 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import EventStream, JsonResponse
 from app.service.models.model_catalog import FileFacts
+from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
 
 __all__ = ["router"]
@@ -35,7 +36,7 @@ class StudioModel(TypedDict):
 
     id: str
     object: Literal["model"]
-    type: Literal["embeddings", "llm"]
+    type: Literal["embeddings", "llm", "vlm"]
     publisher: str
     arch: str
     compatibility_type: Literal["gguf"]
@@ -165,12 +166,18 @@ async def _studio_fields(request: Request, answer: Completion[ChatChoice] | Comp
     }
 
 
+def _kind(facts: FileFacts, senses: Senses) -> Literal["embeddings", "llm", "vlm"]:
+    if facts.only_embeds:
+        return "embeddings"
+    return "vlm" if senses.sees else "llm"
+
+
 def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> StudioModel:
     loaded = served.status.facts if served else None
     entry: StudioModel = {
         "id": ref.id,
         "object": "model",
-        "type": "embeddings" if facts.only_embeds else "llm",
+        "type": _kind(facts, facts.senses if served is None else served.senses),
         "publisher": ref.repo.partition("/")[0] or "localllm",
         "arch": facts.info.architecture,
         "compatibility_type": "gguf",

@@ -77,8 +77,9 @@ class _UploadBody(Body):
 
 
 async def _list_downloaded(context: Context, _: NoParameter) -> list[Any]:
-    described = await context.state.models.catalog.list_with_facts()
-    return [model_info(ref, facts, domain_of(facts)) for ref, facts in described]
+    models = context.state.models
+    described = await models.catalog.list_with_facts()
+    return [model_info(ref, facts, domain_of(facts), models.senses(ref, facts)) for ref, facts in described]
 
 
 async def _list_variants(context: Context, body: _VariantsBody) -> list[Any]:
@@ -90,7 +91,7 @@ async def _list_variants(context: Context, body: _VariantsBody) -> list[Any]:
         present = [other.id for other in await models.catalog.list_models()]
         raise no_model_with_path(body.modelKey, error, present) from error
     facts = await models.catalog.facts(ref)
-    return [model_info(ref, facts, domain_of(facts))]
+    return [model_info(ref, facts, domain_of(facts), models.senses(ref, facts))]
 
 
 async def _version(_context: Context, _: NoParameter) -> dict[str, Any]:

@@ -83,15 +83,23 @@ async def model_for(context: Context, specifier: _Specifier) -> ServedModel:
     """Return the model that `specifier` means, which its use loads. Raises NotFoundError."""
     query = specifier.query
     name = specifier.instanceReference or query.identifier or query.path
-    if query.vision:
-        error = UnknownModelError("No model here sees pictures.", "Leave `vision` out.")
-        raise no_model_for(query.model_dump(exclude_unset=True), error, _loaded_names(context))
-    if not name:
+    if not name and not query.vision:
         return _used(context, await _any_model(context))
     try:
-        return await _named(context, name)
+        named = await _named(context, name) if name else None
+        return _seeing(context, named) if query.vision or named is None else named
     except UnknownModelError as error:
         raise no_model_for(query.model_dump(exclude_unset=True), error, _loaded_names(context)) from error
+
+
+def _seeing(context: Context, named: ServedModel | None) -> ServedModel:
+    """Return the named model if it sees; if none is named, a loaded one that does. Raises UnknownModelError."""
+    loaded = [model for model in context.state.models.opened if model.is_loaded]
+    model = next((model for model in ([named] if named else loaded) if model.senses.sees), None)
+    if model is None:
+        which = f"{named.ref.id} does not see" if named else "No loaded model sees"
+        raise UnknownModelError(f"{which} pictures.", "Leave `vision` out, or load a model that does.")
+    return _used(context, model)
 
 
 async def _named(context: Context, name: str) -> ServedModel:
@@ -159,7 +167,8 @@ async def _facts(context: Context, model: ServedModel) -> FileFacts:
 async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> None:
     model = await _at_path(context, body.modelKey)
     facts = await _facts(context, model)
-    await channel.send({"type": "resolved", "info": model_info(model.ref, facts, cast("Domain", context.domain))})
+    info = model_info(model.ref, facts, cast("Domain", context.domain), model.senses)
+    await channel.send({"type": "resolved", "info": info})
     was_held = model.keep_alive.is_holding
     await _load(context, model, body.loadConfigStack)
     _set_ttl(model, body.ttlMs)
@@ -176,7 +185,7 @@ async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel)
     if model.status.state == "ready":
         await channel.send({"type": "alreadyLoaded", "info": await described(context, model)})
         return
-    info = model_info(model.ref, facts, cast("Domain", context.domain))
+    info = model_info(model.ref, facts, cast("Domain", context.domain), model.senses)
     await channel.send({"type": "startLoading", "identifier": model.ref.id, "info": info})
     was_held = model.keep_alive.is_holding
     await _load(context, model, body.loadConfigStack)

@@ -24,6 +24,7 @@ from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint
 from app.service.api.openai.embeddings import as_floats
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.text_request import with_recipe_defaults
+from app.service.api.turns import turn_of
 from app.service.generation.chat import chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation
 from app.service.http.routing import invalid_fields
@@ -76,7 +77,8 @@ async def _predict(context: Context, body: _PredictBody, channel: Channel) -> No
     model = await model_for(context, body.wanted)
     template = _template(fields)
     if template is None:
-        turn = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe).turn()
+        asked = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe)
+        turn = await turn_of(context.state, model, asked.turn)
         await _answer(context, model, fields, channel, chat_generation(model, turn))
         return
     prompt = await _rendered(model, template, body.history)
@@ -209,9 +211,10 @@ async def _apply_template(context: Context, body: _ApplyBody) -> dict[str, str]:
         return {"formatted": await _rendered(model, template, body.history)}
     if body.opts.toolDefinitions:
         fields = {**fields, "llm.prediction.tools": {"type": "toolArray", "tools": body.opts.toolDefinitions}}
-    turn = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe).turn()
+    asked = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe)
+    turn = await turn_of(context.state, model, asked.turn)
     prompt = await prompt_of(model, turn)
-    text = prompt.text
+    text = turn.media.with_public_markers(prompt.text, context.state.media_marker)
     if body.opts.omitBosToken:
         text = text.removeprefix(model.file.bos_token)
     return {"formatted": text}

@@ -18,6 +18,7 @@ from app.library.local.recipe import Recipe
 from app.library.local.resolve import ModelRef
 from app.service.api.ollama.responses import rfc3339_time
 from app.service.models.model_catalog import FileFacts
+from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
 
 __all__ = [
@@ -34,7 +35,7 @@ _FOREVER = "9999-12-31T23:59:59Z"
 _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
-Capability: TypeAlias = Literal["completion", "embedding", "insert", "thinking", "tools"]
+Capability: TypeAlias = Literal["audio", "completion", "embedding", "insert", "thinking", "tools", "vision"]
 
 
 class ModelDetails(TypedDict):
@@ -95,12 +96,12 @@ class ShowResponse(TypedDict):
     messages: NotRequired[list[RecipeMessage]]
 
 
-def list_entry(ref: ModelRef, facts: FileFacts, recipe: Recipe) -> ModelEntry:
+def list_entry(ref: ModelRef, facts: FileFacts, recipe: Recipe, senses: Senses) -> ModelEntry:
     """Return the entry of a model in a list. `digest` identifies the file; it is not the hash of its bytes."""
     return {
         **_entry(ref, facts, facts.info.file_bytes),
         "modified_at": rfc3339_time(facts.modified_s),
-        "capabilities": _capabilities(_with_recipe(facts, recipe)),
+        "capabilities": _capabilities(_with_recipe(facts, recipe), senses),
     }
 
 
@@ -119,7 +120,7 @@ def running_entry(model: ServedModel, facts: FileFacts) -> RunningEntry:
 def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: ServedModel | None) -> ShowResponse:
     """Return the description of one model; of a loaded one (`model`) with its context in place of the trained one."""
     facts = _with_recipe(facts, recipe)
-    capabilities = _capabilities(facts)
+    capabilities = _capabilities(facts, facts.senses if model is None else model.senses)
     metadata = dict(facts.metadata)
     if model is not None and model.status.facts is not None:
         metadata[f"{facts.info.architecture}.context_length"] = model.status.facts.n_ctx
@@ -174,13 +175,15 @@ def _length(facts: FileFacts, name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _capabilities(facts: FileFacts) -> list[Capability]:
+def _capabilities(facts: FileFacts, senses: Senses) -> list[Capability]:
     if facts.only_embeds:
         return ["embedding"]
     optional: dict[Capability, bool] = {
         "tools": bool(facts.chat_template),
         "insert": facts.info.has_fim,
         "thinking": reasoning_tags_of(facts.chat_template, "") != NO_REASONING,
+        "vision": senses.sees,
+        "audio": senses.hears,
     }
     return ["completion", *(name for name, is_there in optional.items() if is_there)]
 

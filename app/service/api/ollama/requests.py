@@ -6,6 +6,7 @@ Owns field names, defaults, and which fields are refused because ignoring them w
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -25,8 +26,8 @@ from app.service.api.messages import (
 from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
 from app.service.api.thinking import asked_thinking
 from app.service.generation.chat import ChatTurn
+from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.thinking import Thinking
-from app.service.generation.unreadable_content import note_of_unreadable
 from app.service.infill.fim_request import FimRequest
 from app.service.pool.keep_alive import IdleLimit
 from app.settings.parsing import parse_duration
@@ -189,17 +190,16 @@ class OllamaMessage(ChatMessage):
 
     content: StrictStr | None = None
     tool_name: StrictStr | None = None
-    images: list[Any] | None = None
+    images: list[StrictStr] | None = None
 
     def _tool_name(self) -> str | None:
         return self.tool_name or self.name
 
-    def unreadable(self) -> tuple[str, ...]:
-        return ("images",) if self.images else ()
+    def faults(self, media: PromptMedia) -> tuple[RequestError, ...]:
+        return tuple(fault for medium in _media(self.images) if (fault := media.fault(medium)))
 
-    def _text(self) -> str:
-        notes = [note_of_unreadable("image")] * len(self.images or ())
-        return "\n".join(filter(None, (self.content, *notes)))
+    def _text(self, media: PromptMedia) -> str:
+        return _with_images(self.images, self.content or "", media)
 
 
 class OllamaChatBody(OllamaTextBody):
@@ -208,13 +208,17 @@ class OllamaChatBody(OllamaTextBody):
     messages: list[OllamaMessage] | None = None
     tools: list[FunctionToolBody] | None = None
 
-    def turn(self) -> ChatTurn:
-        """Return the turn of at least one message. Raises RequestError for a picture as the question."""
+    def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
+        """Return the turn of at least one message, with its pictures and sounds in `media`.
+
+        Raises RequestError for a question with what the model cannot be given.
+        """
         messages = self.messages or ()
-        refuse_unreadable_question([(message.role, message.unreadable()) for message in messages])
+        refuse_unreadable_question([(message.role, message.faults(media)) for message in messages])
         return ChatTurn(
-            messages=take_back_cut_calls([message.for_template() for message in messages]),
+            messages=take_back_cut_calls([message.for_template(media) for message in messages]),
             request=self.request(),
+            media=media,
             tools=tool_options_of(self.tools or (), None, None),
             json_format=self.json_format(),
             thinking=self.how_to_think(),
@@ -234,14 +238,12 @@ class OllamaGenerateBody(OllamaTextBody):
     template: StrictStr | None = None
     context: list[Any] | None = None
     raw: bool | None = None
-    images: list[Any] | None = None
+    images: list[StrictStr] | None = None
 
     def check(self) -> None:
         """Raise RequestError for fields that would change the answer and are not supported."""
-        if self.images:
-            raise RequestError(
-                "The field images is not supported: no model here reads anything but text.", "Send text."
-            )
+        if self.images and self.suffix:
+            raise RequestError("Pictures and a suffix are both given.", "Send one of the two.")
         if self.template:
             raise RequestError("A template in a request is not supported.", "Use raw with the prompt filled in.")
         if self.context:
@@ -252,15 +254,39 @@ class OllamaGenerateBody(OllamaTextBody):
         """The request to fill in the middle, where there is a suffix."""
         return FimRequest(prefix=self.prompt or "", suffix=self.suffix) if self.suffix else None
 
-    def turn(self) -> ChatTurn:
-        """Return the turn of a prompt that is not raw. Raises RequestError as `check` does."""
+    def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
+        """Return the turn of a prompt that is not raw, with its pictures in `media`. Raises RequestError as `check`."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return ChatTurn(
-            messages=[*system, {"role": "user", "content": self.prompt or ""}],
+            messages=[*system, {"role": "user", "content": self._prompt(media)}],
             request=self.request(),
+            media=media,
             json_format=self.json_format(),
             thinking=self.how_to_think(),
         )
+
+    def raw_request(self, media: PromptMedia) -> tuple[Request, PromptMedia]:
+        """Return the engine's request for a raw prompt, and what stands in it. Raises RequestError as `turn`."""
+        return self.request(self._prompt(media), self.json_format()), media
+
+    def _prompt(self, media: PromptMedia) -> str:
+        """Return the prompt with its pictures. Raises RequestError for those that the model cannot be given."""
+        for medium in _media(self.images):
+            if fault := media.fault(medium):
+                raise fault
+        return _with_images(self.images, self.prompt or "", media)
+
+
+def _media(images: Sequence[str] | None) -> list[Medium]:
+    """Return what a field `images` has: sounds too, which are told by their first bytes."""
+    return [Medium.of(image) for image in images or ()]
+
+
+def _with_images(images: Sequence[str] | None, text: str, media: PromptMedia) -> str:
+    """Return `text` with pictures before it (source: server/prompt.go of Ollama, `chatPrompt`), notes after it."""
+    parts = [media.part_of(medium) for medium in _media(images)]
+    notes = [part for part in parts if not part.is_marker]
+    return joined_content([*(part for part in parts if part.is_marker), ContentText(text), *notes], "\n")
 
 
 class EmbedBody(KeepAliveBody):

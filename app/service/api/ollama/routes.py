@@ -46,6 +46,7 @@ from app.service.api.ollama.responses import (
     embedding_usage,
 )
 from app.service.api.openai.embeddings import as_floats
+from app.service.api.turns import turn_of
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import RefusedError, ollama_error
@@ -112,9 +113,11 @@ async def version() -> JsonResponse[Version]:
 @router.api_route("/api/tags", methods=["GET", "HEAD"])
 async def tags(request: Request) -> JsonResponse[ListResponse]:
     """Every model that a request may name, without files that fail validation."""
-    described = await app_state(request).models.catalog.list_with_facts()
+    models = app_state(request).models
+    described = await models.catalog.list_with_facts()
     recipes = await asyncio.to_thread(lambda: [read_recipe(ref.path) for ref, _ in described])
-    entries = [list_entry(*item, recipe) for item, recipe in zip(described, recipes, strict=True)]
+    pairs = zip(described, recipes, strict=True)
+    entries = [list_entry(ref, facts, recipe, models.senses(ref, facts)) for (ref, facts), recipe in pairs]
     return JsonResponse({"models": entries})
 
 
@@ -144,7 +147,7 @@ async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatRespo
     formatter = ChatFormatter(model.ref.id, model.record, _takes_call_ids(request.headers.get("user-agent", "")))
     if not body.messages:
         return await _load(request, formatter, body, model)
-    turn = body.with_defaults(model.file.recipe).turn()
+    turn = await turn_of(app_state(request), model, body.with_defaults(model.file.recipe).turn)
     return await _respond(request, formatter, body, model, lambda: chat_generation(model, turn))
 
 
@@ -157,15 +160,16 @@ async def generate(
     model = await _model(request, body)
     body = body.with_defaults(model.file.recipe)
     formatter = GenerateFormatter(model.ref.id, model.record)
-    if not body.prompt and not body.suffix:
+    if not body.prompt and not body.suffix and not body.images:
         return await _load(request, formatter, body, model)
 
     async def prepare() -> Generation:
         if body.fim_request:
             return await fim_generation(model, body.fim_request, (body.request(json_format=body.json_format()),))
         if body.raw:
-            return Generation((body.request(body.prompt or "", body.json_format()),))
-        return await chat_generation(model, body.turn())
+            raw, media = await turn_of(app_state(request), model, body.raw_request)
+            return Generation((await media.in_request(raw),))
+        return await chat_generation(model, await turn_of(app_state(request), model, body.turn))
 
     return await _respond(request, formatter, body, model, prepare)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NotRequired
 
 from fastapi import Request
@@ -19,6 +20,7 @@ from app.service.api.anthropic.models import (
     AnthropicModelList,
     Page,
     anthropic_model,
+    capabilities,
     is_anthropic,
     model_page,
 )
@@ -27,6 +29,9 @@ from app.service.http.errors import AnthropicError, OpenAiError, openai_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
+from app.service.models.manager import ModelManager
+from app.service.models.model_catalog import FileFacts
+from app.service.models.senses import Modality, Senses
 from app.service.models.served_model import ServedModel
 from quantizer.errors import UserError
 
@@ -45,13 +50,21 @@ class ModelMeta(TypedDict):
     n_ctx: NotRequired[NonNegativeInt]
 
 
+class ModelArchitecture(TypedDict):
+    """What a model reads and writes (llama-server's and OpenRouter's field)."""
+
+    input_modalities: list[Modality]
+    output_modalities: list[Literal["text"]]
+
+
 class Model(TypedDict):
-    """A model that a request may name; `meta` only of one that has an engine."""
+    """A model that a request may name; `meta` only of one that has an engine, `architecture` of a valid file."""
 
     id: str
     object: Literal["model"]
     created: NonNegativeInt
     owned_by: Literal["localllm"]
+    architecture: NotRequired[ModelArchitecture]
     meta: NotRequired[ModelMeta]
 
 
@@ -77,11 +90,10 @@ async def list_models(
     wants_page = is_anthropic(request.headers)
     page = Page.of_query({"limit": limit, "after_id": after_id, "before_id": before_id}) if wants_page else None
     refs = await models.catalog.list_models()
-    times_s = await asyncio.to_thread(_created_s, refs)
-    served = [(ref, time_s, models.serving(ref)) for ref, time_s in zip(refs, times_s, strict=True)]
+    entries = await _listed(models, refs)
     if page is not None:
-        return JsonResponse(model_page([_anthropic_entry(*item) for item in served], page))
-    return JsonResponse({"object": "list", "data": [_model_entry(*item) for item in served]})
+        return JsonResponse(model_page([_anthropic_entry(entry) for entry in entries], page))
+    return JsonResponse({"object": "list", "data": [_model_entry(entry) for entry in entries]})
 
 
 @router.get("/v1/models/{model_id:path}", openapi_extra=errors(404))
@@ -90,9 +102,32 @@ async def retrieve_model(request: Request, model_id: str) -> JsonResponse[Model 
     """One model, by any of its names."""
     models = app_state(request).models
     ref = await models.find(model_id)
-    (time_s,) = await asyncio.to_thread(_created_s, [ref])
-    entry = _anthropic_entry if is_anthropic(request.headers) else _model_entry
-    return JsonResponse(entry(ref, time_s, models.serving(ref)))
+    (entry,) = await _listed(models, [ref])
+    return JsonResponse(_anthropic_entry(entry) if is_anthropic(request.headers) else _model_entry(entry))
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A model of the list: `facts` are None for an invalid file, `model` for one without an engine."""
+
+    ref: ModelRef
+    created_s: int
+    facts: FileFacts | None
+    model: ServedModel | None
+
+    @property
+    def senses(self) -> Senses | None:
+        if self.model is not None:
+            return self.model.senses
+        return None if self.facts is None else self.facts.senses
+
+
+async def _listed(models: ModelManager, refs: Sequence[ModelRef]) -> list[_Listed]:
+    times_s = await asyncio.to_thread(_created_s, refs)
+    facts = dict(await models.catalog.with_facts(refs))
+    return [
+        _Listed(ref, time_s, facts.get(ref), models.serving(ref)) for ref, time_s in zip(refs, times_s, strict=True)
+    ]
 
 
 def _created_s(refs: Sequence[ModelRef]) -> list[int]:
@@ -106,10 +141,17 @@ def _created_s(refs: Sequence[ModelRef]) -> list[int]:
     return times_s
 
 
-def _model_entry(ref: ModelRef, created_s: int, model: ServedModel | None) -> Model:
-    entry: Model = {"id": ref.id, "object": "model", "created": created_s, "owned_by": "localllm"}
-    if model is not None:
-        entry["meta"] = _meta(model)
+def _model_entry(listed: _Listed) -> Model:
+    entry: Model = {
+        "id": listed.ref.id,
+        "object": "model",
+        "created": listed.created_s,
+        "owned_by": "localllm",
+    }
+    if (senses := listed.senses) is not None:
+        entry["architecture"] = {"input_modalities": senses.modalities, "output_modalities": ["text"]}
+    if listed.model is not None:
+        entry["meta"] = _meta(listed.model)
     return entry
 
 
@@ -121,6 +163,10 @@ def _meta(model: ServedModel) -> ModelMeta:
     return meta
 
 
-def _anthropic_entry(ref: ModelRef, created_s: int, model: ServedModel | None) -> AnthropicModel:
-    meta = None if model is None else _meta(model)
-    return anthropic_model(ref.id, created_s, None if meta is None else meta.get("n_ctx", meta["n_ctx_train"]))
+def _anthropic_entry(listed: _Listed) -> AnthropicModel:
+    meta = None if listed.model is None else _meta(listed.model)
+    n_ctx = None if meta is None else meta.get("n_ctx", meta["n_ctx_train"])
+    template = None if listed.facts is None else listed.facts.chat_template
+    senses = listed.senses
+    able = None if senses is None or template is None else capabilities(template, sees=senses.sees)
+    return anthropic_model(listed.ref.id, listed.created_s, n_ctx, able)

@@ -26,6 +26,7 @@ from app.service.api.prompt_forms import PromptField
 from app.service.api.text_request import GenerationBody
 from app.service.api.thinking import ChatThinkingBody
 from app.service.generation.chat import ChatTurn
+from app.service.generation.media import NO_MEDIA, PromptMedia
 from app.service.infill.fim_request import FimRequest
 from quantizer.errors import RequestError
 
@@ -109,12 +110,16 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
 
-    def turn(self) -> ChatTurn:
-        """Return the chat turn. Raises RequestError for unsupported fields, and for a picture as the question."""
-        refuse_unreadable_question([(message.role, message.unreadable()) for message in self.messages])
+    def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
+        """Return the chat turn, with its pictures and sounds in `media`.
+
+        Raises RequestError for unsupported fields, and for a question with what the model cannot be given.
+        """
+        refuse_unreadable_question([(message.role, message.faults(media)) for message in self.messages])
         return ChatTurn(
-            messages=take_back_cut_calls([message.for_template() for message in self.messages]),
+            messages=take_back_cut_calls([message.for_template(media) for message in self.messages]),
             request=self.request(),
+            media=media,
             tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
             json_format=self.json_format(),
             n_answers=self.n_answers(),

@@ -13,7 +13,7 @@ from fastapi import Request
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.service.api.app_state import model_of, planner_warnings
+from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
 from app.service.api.openai.responses import (
     ChatChunk,
@@ -28,6 +28,7 @@ from app.service.api.openai.responses import (
 )
 from app.service.api.prompt_forms import with_token_ids
 from app.service.api.text_request import with_recipe_defaults
+from app.service.api.turns import prompt_with_media, turn_of
 from app.service.generation.chat import chat_generation, n_prompt_tokens
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import openai_error
@@ -36,6 +37,7 @@ from app.service.http.routing import Router
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.infill.fim_request import fim_generation
 from app.service.models.served_model import ServedModel
+from quantizer.errors import RequestError
 
 __all__ = ["router"]
 
@@ -61,7 +63,7 @@ TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatResponse:
     """The next message of a conversation."""
     model = await model_of(request, body.model or "", body.idle_limit)
-    turn = with_recipe_defaults(body, model.file.recipe).turn()
+    turn = await turn_of(app_state(request), model, with_recipe_defaults(body, model.file.recipe).turn)
     return await _respond(request, ChatFormatter, body, model, lambda: chat_generation(model, turn))
 
 
@@ -70,7 +72,7 @@ async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatRe
 async def chat_input_tokens(request: Request, body: ChatCompletionBody) -> JsonResponse[ChatInputTokens]:
     """The number of tokens that the prompt of a request would have, as llama-server has it."""
     model = await model_of(request, body.model or "", body.idle_limit)
-    turn = body.turn()
+    turn = await turn_of(app_state(request), model, body.turn)
 
     async def count() -> JsonResponse[ChatInputTokens]:
         n_tokens = await n_prompt_tokens(model, turn)
@@ -83,12 +85,17 @@ async def chat_input_tokens(request: Request, body: ChatCompletionBody) -> JsonR
 async def completions(request: Request, body: CompletionBody) -> TextResponse:
     """The continuation of a text, or the text between two."""
     model = await model_of(request, body.model or "", body.idle_limit)
+    body, media = await prompt_with_media(app_state(request), model, body)
     body = await with_token_ids(body, model)
+    if media.markers and (body.suffix or body.echo):
+        raise RequestError("Pictures and sounds exclude a suffix and echo.", "Leave those out.")
     fim, echoed = body.fim_request, body.echoed()
     requests = with_recipe_defaults(body, model.file.recipe).completion_requests()
 
     async def prepare() -> Generation:
-        return await fim_generation(model, fim, requests) if fim else Generation(requests)
+        if fim:
+            return await fim_generation(model, fim, requests)
+        return Generation(tuple([await media.in_request(request) for request in requests]))
 
     return await _respond(request, TextFormatter, body, model, prepare, echoed)
 

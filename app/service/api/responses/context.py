@@ -14,7 +14,9 @@ from app.service.api.responses.items import InputItem, Item, parse_item
 from app.service.api.responses.requests import InputTokensBody, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind, Record, ResponseStore
+from app.service.generation.media import PromptMedia
 from app.service.http.errors import RefusedError, message_of
+from app.service.models.senses import Senses
 from quantizer.errors import StorageError
 
 __all__ = ["Context", "context_of", "keep", "not_found", "response_of"]
@@ -56,7 +58,9 @@ def _is_present(item: InputItem, present: Mapping[str, Item]) -> bool:
     stored = present.get(item.id or "")
     if stored is None:
         return False
-    return item.reference is not None or parse_item(stored).for_template() == item.for_template()
+    compared = PromptMedia(Senses(sees=True, hears=True))  # so that two pictures differ
+    is_same = item.reference is None and parse_item(stored).for_template(compared) == item.for_template(compared)
+    return is_same or item.reference is not None
 
 
 async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> list[Item]:

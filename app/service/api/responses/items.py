@@ -18,6 +18,7 @@ from pydantic import PrivateAttr, StrictStr, ValidationError, ValidatorFunctionW
 from app.service.api.fields import Body
 from app.service.api.messages import ChatMessage, ContentPart, ToolCallBody
 from app.service.generation.earlier_turns import REASONING
+from app.service.generation.media import NO_MEDIA, PromptMedia
 from quantizer.errors import RequestError
 
 __all__ = [
@@ -105,18 +106,21 @@ class InputItem(RawBody):
         name = uuid4().hex if position is None else hashlib.blake2b(text, digest_size=16).hexdigest()
         return f"{_PREFIXES.get(self.kind, 'item')}_{name}"
 
-    def turn(self) -> tuple[str, tuple[str, ...]]:
-        """Return the role of the item and the types of its content that is not text."""
+    def turn(self, media: PromptMedia) -> tuple[str, tuple[RequestError, ...]]:
+        """Return the role of the item, and why the model cannot be given parts of its content."""
         if self.kind != "message":
             return ("tool" if self.kind.endswith("_output") else "assistant"), ()
         role = self.role or "user"
-        return role, ChatMessage.model_construct(role=role, content=self.content).unreadable()
+        return role, ChatMessage.model_construct(role=role, content=self.content).faults(media)
 
-    def for_template(self) -> Messages:
-        """Return messages in the form of chat templates. Raises RequestError for an unsupported item."""
+    def for_template(self, media: PromptMedia = NO_MEDIA) -> Messages:
+        """Return messages in the form of chat templates, with pictures and sounds as markers of `media`.
+
+        Raises RequestError for an unsupported item.
+        """
         if self.kind not in _MESSAGES:
             raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
-        return _MESSAGES[self.kind](self)
+        return _MESSAGES[self.kind](self, media)
 
     def for_store(self, position: int | None = None) -> Item:
         """Return the item as it is stored and listed: with an id, a status, and parts of content.
@@ -186,15 +190,15 @@ _PREFIXES: Mapping[str, str] = {
 }
 
 
-def _message(item: InputItem) -> Messages:
-    return [ChatMessage.model_construct(role=item.role or "user", content=item.content).for_template()]
+def _message(item: InputItem, media: PromptMedia) -> Messages:
+    return [ChatMessage.model_construct(role=item.role or "user", content=item.content).for_template(media)]
 
 
-def _call(item: InputItem) -> Messages:
+def _call(item: InputItem, _: PromptMedia) -> Messages:
     return [_calling(item, item.arguments)]
 
 
-def _custom_call(item: InputItem) -> Messages:
+def _custom_call(item: InputItem, _: PromptMedia) -> Messages:
     return [_calling(item, json.dumps({_INPUT: item.input}))]
 
 
@@ -204,12 +208,12 @@ def _calling(item: InputItem, arguments: str) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [call.for_template()]}
 
 
-def _result(item: InputItem) -> Messages:
+def _result(item: InputItem, media: PromptMedia) -> Messages:
     result = ChatMessage.model_construct(role="tool", content=item.output, tool_call_id=item.call_id or "")
-    return [result.for_template()]
+    return [result.for_template(media)]
 
 
-def _reasoning(item: InputItem) -> Messages:
+def _reasoning(item: InputItem, _: PromptMedia) -> Messages:
     """Return the thought before an answer or a call; the template decides whether the model reads it again."""
     content = item.content if isinstance(item.content, list) else []
     text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in item.summary or ())
@@ -217,7 +221,7 @@ def _reasoning(item: InputItem) -> Messages:
     return [{"role": "assistant", "content": "", REASONING: text}] if text else []
 
 
-_MESSAGES: Mapping[str, Callable[[InputItem], Messages]] = {
+_MESSAGES: Mapping[str, Callable[[InputItem, PromptMedia], Messages]] = {
     "message": _message,
     "function_call": _call,
     "function_call_output": _result,

@@ -27,6 +27,7 @@ from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, Item, 
 from app.service.api.text_request import SamplingBody, conversation_of
 from app.service.api.thinking import TemplateVariablesBody, asked_thinking
 from app.service.generation.chat import ChatTurn
+from app.service.generation.media import NO_MEDIA, PromptMedia
 from quantizer.errors import RequestError
 
 __all__ = ["InputTokensBody", "Metadata", "Reference", "ResponsesBody"]
@@ -161,13 +162,17 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
             raise RequestError(cause, "Go on with one of the two.")
         return self.conversation if isinstance(self.conversation, str) else self.conversation.id
 
-    def turn(self, items: Sequence[InputItem] | None = None) -> ChatTurn:
-        """Return the chat turn over `items`, all of the conversation. Raises RequestError for unsupported fields."""
+    def turn(self, items: Sequence[InputItem] | None = None, media: PromptMedia = NO_MEDIA) -> ChatTurn:
+        """Return the chat turn over `items`, all of the conversation, with its pictures and sounds in `media`.
+
+        Raises RequestError for unsupported fields, and for a question with what the model cannot be given.
+        """
         form = self.text.format if self.text else None
         options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
         return ChatTurn(
-            messages=alternate_roles(self._messages(self.items() if items is None else items)),
+            messages=alternate_roles(self._messages(self.items() if items is None else items, media)),
             request=self.new_request("", None, self.max_output_tokens, conversation=self._conversation(), **options),
+            media=media,
             json_format=form.json_format() if form else None,
             tools=tool_options_of(
                 [tool.tool() for tool in self._offered()],
@@ -185,16 +190,16 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
     def _conversation(self) -> str:
         return ""
 
-    def _messages(self, items: Sequence[InputItem]) -> Messages:
-        refuse_unreadable_question([item.turn() for item in items])
-        messages = [message for item in items for message in item.for_template()]
+    def _messages(self, items: Sequence[InputItem], media: PromptMedia) -> Messages:
+        refuse_unreadable_question([item.turn(media) for item in items])
+        messages = [message for item in items for message in item.for_template(media)]
         if not messages:
             raise RequestError("The input is empty.", "Send at least one message.")
-        return take_back_cut_calls([*self._system(), *messages])
+        return take_back_cut_calls([*self._system(media), *messages])
 
-    def _system(self) -> Messages:
+    def _system(self, media: PromptMedia) -> Messages:
         if isinstance(self.instructions, list):
-            return [message for item in self.instructions for message in item.for_template()]
+            return [message for item in self.instructions for message in item.for_template(media)]
         return [{"role": "system", "content": self.instructions}] if self.instructions else []
 
     def _offered(self) -> list[ResponsesToolBody]:
@@ -263,10 +268,10 @@ class ResponsesBody(_TurnBody):
         """Whether the response is to be stored, as it is unless a client declines (source: openai 3.54, `store`)."""
         return self.store is not False
 
-    def turn(self, items: Sequence[InputItem] | None = None) -> ChatTurn:
+    def turn(self, items: Sequence[InputItem] | None = None, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         if self.prompt is not None:
             raise RequestError("prompt names a template on OpenAI's servers.", "Send its text in instructions.")
-        return super().turn(items)
+        return super().turn(items, media)
 
     def _n_logprobs(self) -> int | None:
         is_wanted = bool(self.top_logprobs) or _LOGPROBS in (self.include or ())

@@ -16,6 +16,7 @@ from app.service.api.responses.requests import InputTokensBody, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind
 from app.service.api.text_request import with_recipe_defaults
+from app.service.api.turns import turn_of
 from app.service.generation.chat import n_prompt_tokens
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
@@ -54,7 +55,8 @@ async def responses(
     state = app_state(request)
     context = await context_of(state.responses, body)
     model = await model_of(request, body.model or "")
-    turn = with_recipe_defaults(body, model.file.recipe).turn(context.items)
+    asked = with_recipe_defaults(body, model.file.recipe)
+    turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
     exchange = Exchange(model, turn, body, context, state.responses)
     if body.background:
         if not exchange.so_far()["store"]:
@@ -76,8 +78,10 @@ async def responses(
 @router.post("/responses/input_tokens", openapi_extra=errors(404))
 async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[InputTokens]:
     """The number of tokens that the prompt of a request would have."""
-    turn = body.turn((await context_of(app_state(request).responses, body)).items)
+    state = app_state(request)
+    context = await context_of(state.responses, body)
     model = await model_of(request, body.model or "")
+    turn = await turn_of(state, model, lambda media: body.turn(context.items, media))
 
     async def count() -> JsonResponse[InputTokens]:
         n_tokens = await n_prompt_tokens(model, turn)

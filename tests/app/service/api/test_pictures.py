@@ -6,6 +6,7 @@ The bodies are those that the named clients send, without the tools and texts th
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -206,32 +207,32 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "Claude Code 2.1": (
         "/v1/messages",
         {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}, BLOCK]}]},
-        "image",
+        "picture",
     ),
     "a reminder of Claude Code 2.1 behind it": (
         "/v1/messages",
         {"max_tokens": 9, "messages": [{"role": "user", "content": [BLOCK]}, {"role": "system", "content": "x"}]},
-        "image",
+        "picture",
     ),
     "Codex 0.98": (
         "/v1/responses",
         {"input": [{"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": URL}]}]},
-        "input_image",
+        "picture",
     ),
     "OpenAI's client 2": (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [PART]}]},
-        "image_url",
+        "picture",
     ),
     "audio of OpenAI's client 2": (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": PNG}}]}]},
-        "input_audio",
+        "sound",
     ),
     "Ollama's client 0.6": (
         "/api/chat",
         {"messages": [{"role": "user", "content": "What is this?", "images": [PNG]}]},
-        "images",
+        "picture",
     ),
 }
 
@@ -260,7 +261,7 @@ def test_a_conversation_with_an_older_picture_goes_on(service: RunningService, c
 @pytest.mark.parametrize("client", QUESTIONS)
 def test_a_picture_as_the_question_is_refused(service: RunningService, client: str, stream: bool) -> None:
     path, body, word = QUESTIONS[client]
-    never_seen = json.loads(json.dumps(body).replace(PNG, f"{client} {stream}"))
+    never_seen = json.loads(json.dumps(body).replace(PNG, b64encode(f"{client} {stream}".encode()).decode()))
     response = service.http.post(path, json=never_seen | {"stream": stream})
     assert response.status_code == 400
     assert word in response.text
@@ -377,8 +378,9 @@ def test_a_tool_that_claude_code_found_is_named() -> None:
     ],
 )
 def test_only_what_a_user_has_just_sent_is_refused(turns: list[tuple[str, tuple[str, ...]]], is_refused: bool) -> None:
+    faults = [(role, [RequestError(kind) for kind in kinds]) for role, kinds in turns]
     if is_refused:
         with pytest.raises(RequestError, match="image"):
-            refuse_unreadable_question(turns)
+            refuse_unreadable_question(faults)
     else:
-        refuse_unreadable_question(turns)
+        refuse_unreadable_question(faults)

@@ -195,7 +195,7 @@ def test_one_prompt_in_a_list_gets_one_object(service: RunningService) -> None:
         ([[1, [2]]], "prompt"),
         ([1.5], "prompt"),
         ([True], "prompt"),
-        ({"prompt_string": "a", "multimodal_data": ["aGk="]}, "multimodal_data"),
+        ({"prompt_string": "a", "multimodal_data": ["aGk="]}, "picture"),
         ([10**9, "a"], "token"),
     ],
 )

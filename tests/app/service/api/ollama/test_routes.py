@@ -236,7 +236,7 @@ def test_an_unknown_model_is_a_404_in_ollamas_words(service: RunningService, pat
         ({"think": True}, "does not support thinking"),
         ({"think": "very"}, "think"),
         ({"messages": [{"role": "king", "content": "x"}]}, "role"),
-        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "images"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "picture"),
         ({"messages": [{"role": "user", "content": "refuse me"}]}, "template"),
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, "5018 tokens"),
         ({"model": 5}, "model"),
@@ -251,7 +251,7 @@ def test_unsupported_requests_are_one_text_under_error(
 
 @pytest.mark.parametrize(
     ("change", "word"),
-    [({"images": ["x"]}, "images"), ({"context": [1]}, "context"), ({"template": "{{ .Prompt }}"}, "template")],
+    [({"images": ["x"]}, "picture"), ({"context": [1]}, "context"), ({"template": "{{ .Prompt }}"}, "template")],
 )
 def test_fields_that_would_change_the_answer_are_refused(
     service: RunningService, change: dict[str, Any], word: str

@@ -224,7 +224,7 @@ def test_unknown_fields_are_ignored(service: RunningService) -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "king", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": "refuse me"}]}, "template"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "image_url"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "picture"),
         ({"response_format": {"type": "yaml"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
         ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "response_format"),

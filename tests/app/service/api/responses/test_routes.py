@@ -141,7 +141,7 @@ def test_templates_receive_the_reasoning_effort() -> None:
         ({"prompt": {"id": "pmpt_1"}}, "template"),
         ({"input": []}, "empty"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "picture"),
         ({"text": {"format": {"type": "yaml"}}}, "yaml"),
         ({"tool_choice": "sometimes"}, "sometimes"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "web_search"),
