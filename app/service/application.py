@@ -44,6 +44,7 @@ from app.service.api.responses import conversations as responses_conversations
 from app.service.api.responses import routes as responses
 from app.service.api.responses.runs import Runs
 from app.service.api.responses.store import ResponseStore, StoreLimits
+from app.service.generation.media import MediaFetcher
 from app.service.http.access_log import AccessLog
 from app.service.http.errors import (
     BUG,
@@ -65,6 +66,7 @@ from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager
 from app.service.models.plan_service import PlanService
 from app.service.shutdown_policy import ShutdownPolicy
+from app.settings.settings import Settings
 from quantizer.errors import StorageError, UserError
 from quantizer.memory_limit import out_of_memory
 
@@ -159,6 +161,7 @@ def create_app(
         responses=stored,
         runs=runs,
         document=cache(create_document),
+        media_fetcher=_media_fetcher(models.settings),
     )
     for module in _ROUTE_MODULES:
         app.include_router(module.router)
@@ -166,6 +169,15 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
     return AccessLog(Guard(app, policy, _error_body_for), log)
+
+
+def _media_fetcher(settings: Settings) -> MediaFetcher | None:
+    """Return what fetches pictures from the web, None where the settings do not allow that."""
+    if not settings.fetch_media_urls:
+        return None
+    from app.service.generation.media_fetching import WebFetcher  # imports httpx
+
+    return WebFetcher()
 
 
 async def _prune(stored: ResponseStore) -> None:

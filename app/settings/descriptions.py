@@ -141,6 +141,9 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
         check=_check_byte_size_or_none,
     ),
     "responses_days": SettingDescription("Days that an unused stored response stays; 0: no limit.", most=36_500),
+    "fetch_media_urls": SettingDescription(
+        "Let requests name pictures and sounds by an http(s) address, which the service fetches from the internet."
+    ),
     "connect": SettingDescription(
         "URL of another localllm or OpenAI-compatible engine to use instead of a local service.", metavar="URL"
     ),

@@ -77,6 +77,7 @@ class Settings:
     access_log: bool = False
     responses_size: str = "512MiB"
     responses_days: int = 30
+    fetch_media_urls: bool = False
     engine: str = "llama"
     jobs_at_exit: str = "ask"
     theme: str = ""
