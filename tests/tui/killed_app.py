@@ -27,6 +27,7 @@ MAX_LOST_S = 1.0
 _PATIENCE_S = 60.0  # for a busy machine: what is there sooner is not waited for
 _KEYS_ARRIVE_S = 5.0
 _GONE_WITHIN_S = 20.0  # a worker keeps what it computed first
+_GONE_WITHIN_RETURNS = 4  # on a busy machine: as long as the app takes to be there again, and to answer
 _WORKING = ("processing the prompt", "answering")
 
 # Messages about a killed process; one of them must be on the screen.
@@ -59,6 +60,7 @@ class KilledApp:
         self._chance = chance
         self._sent: set[int] = set()
         self._dying: list[tuple[float, psutil.Process]] = []
+        self._longest_return_s = 0.0
 
     def start(self) -> None:
         """Start the app, and wait for the model."""
@@ -82,6 +84,7 @@ class KilledApp:
         key = self._comes_back(victim, process)
         faults = [*self._unreported(victim, before, doing), *self._unanswered()]
         ready_s = time.perf_counter() - killed_s
+        self._longest_return_s = max(self._longest_return_s, ready_s)
         self._note_sent([*seen, *app.glances])
         kept = _stored(app.data_dir)
         lost = self._sent - kept.asked
@@ -108,7 +111,7 @@ class KilledApp:
         if not self._is_found(number):
             faults.append(f"n{number} is not found:\n{app.look().screen}")
         app.leave()
-        psutil.wait_procs(app.processes(), timeout=_GONE_WITHIN_S)
+        psutil.wait_procs(app.processes(), timeout=_PATIENCE_S)
         return faults + [f"{process} is still there" for process in app.processes()]
 
     def _is_found(self, number: int) -> bool:
@@ -167,8 +170,9 @@ class KilledApp:
     def _outlived(self) -> list[str]:
         """Which processes are there long after the one that they worked for."""
         now_s = time.perf_counter()
-        late = [process for at_s, process in self._dying if now_s - at_s > _GONE_WITHIN_S and process.is_running()]
-        self._dying = [(at_s, process) for at_s, process in self._dying if now_s - at_s <= _GONE_WITHIN_S]
+        within_s = max(_GONE_WITHIN_S, _GONE_WITHIN_RETURNS * self._longest_return_s)
+        late = [process for at_s, process in self._dying if now_s - at_s > within_s and process.is_running()]
+        self._dying = [(at_s, process) for at_s, process in self._dying if now_s - at_s <= within_s]
         return [f"{process} outlived its owner" for process in late]
 
     def _note_sent(self, glances: Sequence[Glance]) -> None:

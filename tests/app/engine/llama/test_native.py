@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from app.engine.backend import MemoryShortError
 from app.engine.llama.native import Buffer, is_told, load_error, parse_buffer
+from quantizer.process import python_command
 
 MIB = 1 << 20
 
@@ -39,3 +42,10 @@ def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> 
         "Use a smaller --ctx."
     )
     assert "unknown model architecture" in load_error("llama.cpp cannot load x", "unknown model architecture", "").cause
+
+
+def test_a_process_that_ends_leaves_no_file_of_llama_cpps_bindings_open() -> None:
+    python, *options, _, module = python_command("app.engine.llama.native")
+    command = [python, *options, "-W", "always::ResourceWarning", "-c", f"import {module}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
