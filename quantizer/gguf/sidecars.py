@@ -12,6 +12,7 @@ from pathlib import PurePath
 from quantizer.gguf.file_types import FILE_TYPES
 
 __all__ = [
+    "FOUND_TYPES",
     "HEAD_MARKS",
     "NO_PROJECTOR",
     "PROJECTOR_MARK",
@@ -27,6 +28,7 @@ __all__ = [
 PROJECTOR_MARK = "mmproj"
 # what the projector of a model may be written as, the usual type first
 PROJECTOR_TYPES = ("F16", "Q8_0", "F32")
+FOUND_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several projectors that are there the first
 NO_PROJECTOR = "none"  # as a choice of one
 
 HEAD_MARKS = ("dspark-", "dflash-", "eagle3-")  # those that draft a block in one pass first

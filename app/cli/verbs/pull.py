@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import BYTE_SIZE, options
+from app.cli.options import BYTE_SIZE, option, options
 from app.cli.output.format import print_json
 from app.settings.settings import Settings, load_settings
 from app.terminal import printable
 from quantizer.errors import StorageError, UsageError
+from quantizer.gguf.sidecars import FOUND_TYPES, NO_PROJECTOR, PROJECTOR_TYPES
 
 if TYPE_CHECKING:
     from app.library.download.events import Event, Report
@@ -35,7 +36,12 @@ __all__ = ["pull"]
 @click.option("--limit-rate", "bytes_per_s", type=BYTE_SIZE, default=0, help="Bytes per second at most, such as 5MB.")
 @click.option("--connections", "n_connections", type=click.IntRange(1, 16), default=4, show_default=True)
 @click.option("--no-head", is_flag=True, help="Leave out the draft head of the model.")
-@options("projector", "is_overwriting", "wants_json")
+@option(
+    "projector",
+    type=click.Choice([*FOUND_TYPES, NO_PROJECTOR], case_sensitive=False),
+    metavar="|".join((*FOUND_TYPES, NO_PROJECTOR)),
+)
+@options("is_overwriting", "wants_json")
 def pull(
     reference: str,
     file_type: str,
@@ -50,8 +56,9 @@ def pull(
     """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
 
     Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (a file with
-    dspark-, dflash- or eagle3- in its name) comes with its model, which answers faster with it. Ctrl-C keeps what was
-    downloaded: the same command resumes. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+    dspark-, dflash- or eagle3- in its name) comes with its model, which answers faster with it, and so does a projector
+    (with mmproj in its name), with which it sees or hears. Ctrl-C keeps what was downloaded: the same command resumes.
+    HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment
@@ -66,10 +73,10 @@ def pull(
     wanted = resolve_reference(reference, access.endpoint)
     if is_removing and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
-    if projector and not file_type:
-        raise UsageError("--projector needs --quantize.", "Give --quantize TYPE too.")
-    heads: list[str] = []
-    with Index(settings.cache_dir) as index, _shown(heads, wants_json=wants_json) as report:
+    if file_type and projector and projector not in (*PROJECTOR_TYPES, NO_PROJECTOR):
+        raise UsageError(f"No projector is made as {projector}.", f"Use {', '.join(PROJECTOR_TYPES)} or none.")
+    added: list[str] = []
+    with Index(settings.cache_dir) as index, _shown(added, wants_json=wants_json) as report:
         puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
         if file_type:
             converting = _pull_checkpoint(
@@ -80,11 +87,11 @@ def pull(
                 print_json({"event": "quantized", **made})
         else:
             choose = quant_chooser(access, lambda: local_planning_context(settings))
-            plan = partial(plan_model_pull, with_head=not no_head)
+            plan = partial(plan_model_pull, with_head=not no_head, projector=projector)
             path = asyncio.run(puller.pull(lambda at: plan(at, wanted, settings.models_dir, choose)))
     if not wants_json:
-        drafts = "".join(f" {Path(head).name} drafts for it." for head in heads[-1:])
-        click.echo(printable(f"{path} is complete.{drafts} Run it: localllm run {resolve(str(path), settings).id}"))
+        beside = "".join(f" {sentence}" for sentence in added)
+        click.echo(printable(f"{path} is complete.{beside} Run it: localllm run {resolve(str(path), settings).id}"))
 
 
 async def _pull_checkpoint(
@@ -121,20 +128,23 @@ async def _pull_checkpoint(
 
 
 @contextmanager
-def _shown(heads: list[str], *, wants_json: bool) -> Iterator[Report]:
-    """Yield the consumer of events: JSON on stdout, or a bar on stderr. `heads` receives the paths of draft heads."""
+def _shown(added: list[str], *, wants_json: bool) -> Iterator[Report]:
+    """Yield the consumer of events: JSON on stdout, or a bar on stderr. `added` receives what came with the model."""
     if wants_json:
         from app.library.download.events import encode_event
 
         yield lambda event: print_json(encode_event(event))
         return
     from app.cli.output.progress import DownloadProgress
-    from app.library.download.events import HeadAdded
+    from app.library.download.events import HeadAdded, ProjectorAdded
 
     with DownloadProgress() as progress:
 
         def show(event: Event) -> None:
-            heads.extend([event.path] if isinstance(event, HeadAdded) else [])
+            if isinstance(event, HeadAdded):
+                added.append(f"{Path(event.path).name} drafts for it.")
+            if isinstance(event, ProjectorAdded):
+                added.append(f"{Path(event.path).name} lets it see or hear.")
             progress.show(event)
 
         yield show

@@ -18,6 +18,8 @@ __all__ = [
     "HeadAdded",
     "HeadLeftOut",
     "Progress",
+    "ProjectorAdded",
+    "ProjectorLeftOut",
     "Report",
     "Retrying",
     "Waiting",
@@ -136,8 +138,41 @@ class HeadLeftOut:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectorAdded:
+    """The projector at `path` is complete; with it the model file `model`, which is `done`, sees or hears."""
+
+    kind: ClassVar[str] = "projector_added"
+    path: str
+    model: str
+    n_bytes: int
+    hashes: tuple[str, ...]
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectorLeftOut:
+    """The projector `name` is not added to the model file `model`, which is `done`, for `reason`, a sentence."""
+
+    kind: ClassVar[str] = "projector_left_out"
+    name: str
+    model: str
+    reason: str
+
+
 Event: TypeAlias = (
-    Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Converting | Done | HeadAdded | HeadLeftOut
+    Chosen
+    | Waiting
+    | Fetching
+    | Progress
+    | Retrying
+    | Discarded
+    | Converting
+    | Done
+    | HeadAdded
+    | HeadLeftOut
+    | ProjectorAdded
+    | ProjectorLeftOut
 )
 _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
 Report: TypeAlias = Callable[[Event], None]
@@ -168,4 +203,6 @@ def event_text(event: Event) -> str:
             return f"{event.name} starts again: {event.reason}."
         case HeadLeftOut():
             return f"{event.model} is complete without its draft head {event.name}: {event.reason}"
+        case ProjectorLeftOut():
+            return f"{event.model} is complete without its projector {event.name}: {event.reason}"
     return ""

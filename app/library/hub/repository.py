@@ -31,7 +31,7 @@ from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable
 from app.library.local.naming import is_safe_name
 from quantizer.errors import CheckpointError
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, unsplit_name
-from quantizer.gguf.sidecars import head_rank, is_sidecar
+from quantizer.gguf.sidecars import FOUND_TYPES, head_rank, is_projector, is_sidecar, projector_owner, without_type
 
 __all__ = [
     "RepoFile",
@@ -124,6 +124,28 @@ class Repository:
             and folder.is_relative_to(PurePosixPath(head.path).parent)
         }
         return ranks[min(ranks)] if ranks and not is_sidecar(model.name) else None
+
+    def projectors_of(self, model: RepoModel, preferred: str = "") -> tuple[RepoFile, ...]:
+        """Return the projectors for `model`, the best first: one that names it, at or above its folder as near as can
+        be, of the `preferred` type, then F16, BF16, Q8_0, F32."""
+        folder = PurePosixPath(model.files[0].path).parent
+        stem = without_type(PurePosixPath(unsplit_name(model.name)).stem).lower()
+        types = sorted(FOUND_TYPES, key=lambda name: name != preferred.upper())
+
+        def rank(file: RepoFile) -> tuple[bool, int, int, str]:
+            owner, kind = projector_owner(file.name), quant_of(file.name)
+            is_another = bool(owner) and not (stem.startswith(owner) or owner.startswith(stem))
+            return is_another, -file.path.count("/"), types.index(kind) if kind in types else len(types), file.path
+
+        found = (
+            file
+            for file in self.files
+            if is_projector(file.name)
+            and file.n_bytes
+            and shard_index(file.name) is None
+            and folder.is_relative_to(PurePosixPath(file.path).parent)
+        )
+        return () if is_sidecar(model.name) else tuple(sorted(found, key=rank))
 
 
 def parse_repository(data: Any) -> Repository:

@@ -17,11 +17,10 @@ from app.library.local.model_files import is_model_file
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.projector_header import ProjectorHeader
-from quantizer.gguf.sidecars import NO_PROJECTOR, is_projector, is_sidecar, projector_owner, without_type
+from quantizer.gguf.sidecars import FOUND_TYPES, NO_PROJECTOR, is_projector, is_sidecar, projector_owner, without_type
 
 __all__ = [
     "AUTO_PROJECTOR",
-    "FOUND_TYPES",
     "NOTHING_FOUND",
     "FoundProjector",
     "choose_projector",
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 AUTO_PROJECTOR = "auto"
-FOUND_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several the first
 _AMBIGUOUS = 2
 
 

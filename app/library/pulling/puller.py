@@ -14,15 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from app.engine.load.projector_file import validate_projector
 from app.library.download.downloader import Downloader, DownloadOptions
-from app.library.download.events import Chosen, Discarded, Done, HeadAdded, HeadLeftOut, Report, Waiting
+from app.library.download.events import (
+    Chosen,
+    Discarded,
+    Done,
+    HeadAdded,
+    HeadLeftOut,
+    ProjectorAdded,
+    ProjectorLeftOut,
+    Report,
+    Waiting,
+)
 from app.library.download.http_session import HttpSession, RemoteChangedError
 from app.library.download.partial_file import journal_of
 from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.hub.access import HubAccess, HubError, async_http_client
 from app.library.hub.reference import FileReference, RepoReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES
-from app.library.hub.repository import checkpoint_files, fetch_config, fetch_file_info, fetch_repository
+from app.library.hub.repository import checkpoint_files, fetch_config, fetch_file_info, fetch_repository, quant_of
 from app.library.hub.selection import ChooseQuant, select
 from app.library.local.index import Index
 from app.library.local.removal import FETCHING
@@ -33,6 +44,7 @@ from quantizer.errors import StorageError, UserError
 from quantizer.files import explained, remove_lock, sync_folder, try_lock
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.header import read_header
+from quantizer.gguf.sidecars import NO_PROJECTOR
 from quantizer.gguf.validation import validate_gguf
 
 __all__ = ["MakePlan", "PullPlan", "Puller", "RunPlan", "Staging", "plan_checkpoint_pull", "plan_model_pull", "staged"]
@@ -45,7 +57,7 @@ class PullPlan:
     """The `files` to fetch from `source` into `folder`; `reason` is a sentence.
 
     The first file appears last: it marks that all are complete. `check` receives its path, with the others beside it,
-    and raises a UserError for an invalid model. `head` is fetched once the model is complete.
+    and raises a UserError for an invalid model. `head` and `projector` are fetched once the model is complete.
     """
 
     source: str
@@ -54,6 +66,7 @@ class PullPlan:
     reason: str
     check: Callable[[Path], object]
     head: PullPlan | None = None
+    projector: PullPlan | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -71,10 +84,12 @@ async def plan_model_pull(
     choose: ChooseQuant,
     *,
     with_head: bool = True,
+    projector: str = "",
 ) -> PullPlan:
-    """Return the plan to pull the model of `reference`, and its draft head; `choose` picks among quants.
+    """Return the plan to pull the model of `reference`, with its draft head and its projector; `choose` picks among
+    quants.
 
-    Raises HubError.
+    `projector` is the type that is preferred, or none. Raises HubError.
     """
     if isinstance(reference, UrlReference):
         file = await fetch_file_info(session, reference.url, reference.name, QUICK_RETRIES)
@@ -85,14 +100,19 @@ async def plan_model_pull(
     choice = await asyncio.to_thread(select, repository, reference, choose)
     files = tuple(repository.remote(file, session.access) for file in choice.model.files)
     folder = models_dir / reference.repo
+    model, source, access = folder / files[0].name, reference.repo, session.access
     head = repository.head_of(choice.model) if with_head else None
+    projectors = () if projector == NO_PROJECTOR else repository.projectors_of(choice.model, projector)
     return PullPlan(
-        reference.repo,
+        source,
         files,
         folder,
         choice.reason,
         validate_gguf,
-        _head_plan(reference.repo, repository.remote(head, session.access), folder / files[0].name) if head else None,
+        _head_plan(source, repository.remote(head, access), model) if head else None,
+        _projector_plan(source, [repository.remote(file, access) for file in projectors], model)
+        if projectors
+        else None,
     )
 
 
@@ -105,6 +125,18 @@ def _head_plan(source: str, head: RemoteFile, model: Path) -> PullPlan:
         validate_head(path, read_header(model))
 
     return PullPlan(source, (head,), model.parent, f"By its name it drafts for {model.name}.", check)
+
+
+def _projector_plan(source: str, found: Sequence[RemoteFile], model: Path) -> PullPlan:
+    """Return the plan to put the first of the projectors `found` beside the file `model`."""
+
+    def check(path: Path) -> None:
+        validate_projector(path, read_header(model))
+
+    types = ", ".join(dict.fromkeys(filter(None, (quant_of(file.name) for file in found[1:]))))
+    others = f" Also there, for --projector: {types}." if types else ""
+    reason = f"With it {model.name} sees or hears.{others}"
+    return PullPlan(source, (found[0],), model.parent, reason, check)
 
 
 async def plan_checkpoint_pull(session: HttpSession, repo: str, folder: Path, file_type: FileType) -> PullPlan:
@@ -153,17 +185,26 @@ class Puller:
         path, hashes, is_new = await self._fetch(session, plan)
         self.report(Done(str(path), plan.n_bytes, hashes, is_new))
         if plan.head is not None:
-            await self._add_head(session, plan.head, path.name)
+            await self._add(session, plan.head, path.name, HeadAdded, HeadLeftOut)
+        if plan.projector is not None:
+            await self._add(session, plan.projector, path.name, ProjectorAdded, ProjectorLeftOut)
         return path
 
-    async def _add_head(self, session: HttpSession, head: PullPlan, model: str) -> None:
-        """Fetch the head of a complete model, and report why if that fails: the model is there all the same."""
+    async def _add(
+        self,
+        session: HttpSession,
+        plan: PullPlan,
+        model: str,
+        added: type[HeadAdded | ProjectorAdded],
+        left_out: type[HeadLeftOut | ProjectorLeftOut],
+    ) -> None:
+        """Fetch what belongs to a complete model, and report why if that fails: the model is there all the same."""
         try:
-            path, hashes, is_new = await self._fetch(session, head)
+            path, hashes, is_new = await self._fetch(session, plan)
         except (UserError, RemoteChangedError) as error:
-            self.report(HeadLeftOut(head.files[0].name, model, str(error) or "it changes while it is fetched."))
+            self.report(left_out(plan.files[0].name, model, str(error) or "it changes while it is fetched."))
         else:
-            self.report(HeadAdded(str(path), model, head.n_bytes, hashes, is_new))
+            self.report(added(str(path), model, plan.n_bytes, hashes, is_new))
 
     async def _fetch(self, session: HttpSession, plan: PullPlan) -> tuple[Path, tuple[str, ...], bool]:
         """Return the path of the first file, the hashes of all, and whether they had to be fetched."""

@@ -94,7 +94,8 @@ def _option(name: str, value: object) -> list[str]:
 
 class PullArguments(Arguments):
     """`reference` is what `localllm pull` takes: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of
-    the catalogue. `quantize` makes a GGUF of that type of a checkpoint; `no_head` leaves out the model's draft head."""
+    the catalogue. `quantize` makes a GGUF of that type of a checkpoint; `no_head` leaves out the model's draft head.
+    `projector` is the type of what lets it see or hear, or none."""
 
     kind = "pull"
     positional = ("reference",)
@@ -105,6 +106,7 @@ class PullArguments(Arguments):
     limit_bytes_per_s: Bytes = 0
     connections: Annotated[int, Field(ge=1, le=16)] = 4
     no_head: bool = False
+    projector: Text = ""
 
     @property
     def title(self) -> str:
