@@ -67,7 +67,10 @@ class Quant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The facts about a model that lists show, read from its header. 0 and "" are unknown; texts are untrusted."""
+    """The facts about a model that lists show, read from its header. 0 and "" are unknown; texts are untrusted.
+
+    It sees pictures, or hears sounds, with the projector that is kept with it.
+    """
 
     name: str = ""
     architecture: str = ""
@@ -78,6 +81,8 @@ class ModelFacts:
     has_chat_template: bool = False
     has_tools: bool = False
     has_fim: bool = False
+    sees: bool = False
+    hears: bool = False
     licence: str = ""
     template_sha256: str = ""
 

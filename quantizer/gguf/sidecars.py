@@ -20,6 +20,7 @@ __all__ = [
     "head_rank",
     "is_projector",
     "is_sidecar",
+    "names_model",
     "projector_name",
     "projector_owner",
     "without_type",
@@ -52,8 +53,10 @@ _NAMELESS = re.compile(r"(ggml|gguf|model|vision|audio|[-_.])*", re.IGNORECASE) 
 
 
 def projector_name(model: str, type_name: str) -> str:
-    """Return the name of the projector of `type_name` beside the file `model`, whose own type it leaves out."""
-    return f"{PROJECTOR_MARK}-{without_type(PurePath(model).stem)}-{type_name}.gguf"
+    """Return the name of the projector of `type_name`, if known, beside the file `model`, whose own type it leaves
+    out."""
+    parts = filter(None, (PROJECTOR_MARK, without_type(PurePath(model).stem), type_name))
+    return f"{'-'.join(parts)}.gguf"
 
 
 def without_type(stem: str) -> str:
@@ -70,3 +73,9 @@ def projector_owner(name: str) -> str:
     """Return the model that the projector `name` names, in lower case; empty for mmproj-F16.gguf and the like."""
     stem = without_type(PurePath(name).stem).lower().replace(PROJECTOR_MARK, "")
     return "" if _NAMELESS.fullmatch(stem) else without_type(stem.strip("-_."))
+
+
+def names_model(owner: str, model: str) -> bool:
+    """Return whether the `owner` of a projector is the model whose file has the stem `model`, or begins like it."""
+    stem = without_type(model).lower()
+    return bool(owner) and (stem.startswith(owner) or owner.startswith(stem))

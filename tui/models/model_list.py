@@ -104,6 +104,7 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
         format_fit(row.fit),
         speed,
         context,
+        row.takes,
         state,
     )
     action = "X stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]

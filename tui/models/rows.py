@@ -136,6 +136,7 @@ class ModelRow:
     is_arriving: bool = False
     progress: str = ""
     job_id: str = ""  # of the job that is under way for it
+    takes: str = ""  # besides text
 
     @property
     def is_loaded(self) -> bool:
@@ -257,6 +258,7 @@ def _local_row(model: LocalModel) -> ModelRow:
         note="" if model.where == "library" else model.where,
         damaged=model.damaged,
         is_arriving=model.is_arriving,
+        takes=" and ".join(verb for verb, does in (("sees", model.sees), ("hears", model.hears)) if does),
         progress="still being copied" if model.is_arriving else "",
     )
 

@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ls"]
 
-_ABILITIES = (("has_chat_template", "chat"), ("has_tools", "tools"), ("has_fim", "fim"))
+_ABILITIES = (
+    ("has_chat_template", "chat"),
+    ("has_tools", "tools"),
+    ("has_fim", "fim"),
+    ("sees", "sees"),
+    ("hears", "hears"),
+)
 _HEADINGS = ("size", "weights", "type", "context", "architecture", "can", "changed")
-_WIDTHS = (8, 7, 9, 9, -12, -14, -10)  # of the columns behind the name; below 0: flush left
+_WIDTHS = (8, 7, 9, 9, -12, -19, -10)  # of the columns behind the name; below 0: flush left
 
 
 @click.command(epilog="Example: localllm ls --external")

@@ -24,18 +24,19 @@ __all__ = ["verify"]
 @click.option("--record", "is_recording", is_flag=True, help="Record the current hashes as correct.")
 @options("wants_json")
 def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> None:
-    """Verify the SHA-256 of each MODEL, or of all models in the library.
+    """Verify the SHA-256 of each MODEL, or of all models in the library, and of their projectors.
 
     Hashes are recorded when a model is downloaded, imported or first verified. Exits with 1 when a model is damaged.
     """
     from app.cli.output.progress import Meter
-    from app.library.local.model_files import stat_model
     from app.library.local.resolve import available, resolve
+    from app.library.local.verification import verified_files
     from app.library.local.verification import verify as verdict_of
 
     settings = load_settings()
     refs = [resolve(name, settings) for name in models] or available(settings)
-    n_bytes = sum(stat_model(ref.path).n_bytes for ref in refs)
+    files = (path for ref in refs for path in verified_files(ref.path))
+    n_bytes = sum(path.stat().st_size for path in files if path.exists())
     verdicts = []
     with open_index(settings.cache_dir) as index, Meter("Reading", n_bytes, is_bytes=True) as meter:
         for ref in refs:

@@ -31,7 +31,7 @@ from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable
 from app.library.local.naming import is_safe_name
 from quantizer.errors import CheckpointError
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, unsplit_name
-from quantizer.gguf.sidecars import FOUND_TYPES, head_rank, is_projector, is_sidecar, projector_owner, without_type
+from quantizer.gguf.sidecars import FOUND_TYPES, head_rank, is_projector, is_sidecar, names_model, projector_owner
 
 __all__ = [
     "RepoFile",
@@ -129,12 +129,12 @@ class Repository:
         """Return the projectors for `model`, the best first: one that names it, at or above its folder as near as can
         be, of the `preferred` type, then F16, BF16, Q8_0, F32."""
         folder = PurePosixPath(model.files[0].path).parent
-        stem = without_type(PurePosixPath(unsplit_name(model.name)).stem).lower()
+        stem = PurePosixPath(unsplit_name(model.name)).stem
         types = sorted(FOUND_TYPES, key=lambda name: name != preferred.upper())
 
         def rank(file: RepoFile) -> tuple[bool, int, int, str]:
             owner, kind = projector_owner(file.name), quant_of(file.name)
-            is_another = bool(owner) and not (stem.startswith(owner) or owner.startswith(stem))
+            is_another = bool(owner) and not names_model(owner, stem)
             return is_another, -file.path.count("/"), types.index(kind) if kind in types else len(types), file.path
 
         found = (

@@ -13,10 +13,12 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
+from app.library.local.projectors import Look, look_into, projector_stamp
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.errors import ModelFileError, StorageError
 from quantizer.files import explained, private_folder
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from quantizer.gguf.model_info import ModelInfo
 
 LIBRARY = "library"  # `where` of a model in the models folder
-VERSION = 2  # of the facts and how they are computed: facts of another version are read again
+VERSION = 3  # of the facts and how they are computed: facts of another version are read again
 _MAGIC = b"GGUF"
 _FACT_NAMES = {item.name for item in fields(ModelFacts)}
 _BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
@@ -57,10 +59,13 @@ _SCHEMA = (
 
 def read_facts(path: Path) -> ModelFacts:
     """Read the model at `path`, all its files. Raises ModelFileError when validation rejects it."""
+    from app.library.local.projectors import find_projector
     from quantizer.gguf.validation import validate_gguf
 
-    info = full_model_info(validate_gguf(path))
-    return ModelFacts(**{name: getattr(info, name) for name in _FACT_NAMES})
+    header = validate_gguf(path)
+    info, found = full_model_info(header), find_projector(header)
+    names = _FACT_NAMES - {"sees", "hears"}
+    return ModelFacts(sees=found.sees, hears=found.hears, **{name: getattr(info, name) for name in names})
 
 
 def full_model_info(header: Header) -> ModelInfo:
@@ -284,15 +289,21 @@ class LibraryEntry:
 
 def list_entries(refs: Iterable[ModelRef], index: Index) -> list[LibraryEntry]:
     """Return an entry for each of `refs` from the disk and `index`, reading no model file. Raises StorageError."""
-    records = index.records()
+    records, look = index.records(), cache(look_into)
     entries = []
     for ref in refs:
-        disk, record = stat_model(ref.path), records.get(index_key(ref.path))
+        disk, record = _stat_with_projectors(ref.path, look), records.get(index_key(ref.path))
         is_current = record is not None and record.stamp == disk.stamp
         entries.append(
             LibraryEntry(ref, disk, record.facts, record.fault) if record and is_current else LibraryEntry(ref, disk)
         )
     return entries
+
+
+def _stat_with_projectors(path: Path, look: Look = look_into) -> ModelStat:
+    """Return the status of a model, with a stamp that differs after a change of what may be its projector, too."""
+    disk, beside = stat_model(path), projector_stamp(path, look)
+    return replace(disk, stamp=f"{disk.stamp} {beside}") if beside else disk
 
 
 def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) -> LibraryEntry:
@@ -301,7 +312,7 @@ def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) ->
     A file that is refused while somebody may be copying it is not damaged, and nothing is stored. `now_s` are the
     seconds since 1970, by the clock without them.
     """
-    disk = stat_model(entry.ref.path)  # before reading: a change in between is detected next time
+    disk = _stat_with_projectors(entry.ref.path)  # before reading: a change in between is detected next time
     try:
         found = replace(entry, disk=disk, facts=read_facts(entry.ref.path), fault="", is_arriving=False)
     except ModelFileError as error:

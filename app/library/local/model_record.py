@@ -18,7 +18,9 @@ from app.engine.tuning.tune_results import SpeedMeasurement
 from app.library.external import hugging_face_snapshots
 from app.library.local.index import Index, full_model_info
 from app.library.local.model_files import parts_of
+from app.library.local.projectors import FoundProjector, find_projector
 from app.library.local.verification import expected_sha256
+from offload.footprint.auxiliary_models import PlannedProjector
 from quantizer.errors import CheckpointError
 from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo
@@ -59,9 +61,18 @@ class ModelDescription(ModelInfo):
     """The facts of a model's files, this machine's records of it, and both as printable `rows`.
 
     `sha256` has one hash, if known, for each of `files`. `template_base` is None where the model's base is not on this
-    machine. `tuned` is the fastest setting measured here.
+    machine. `tuned` is the fastest setting measured here. With the file `projector`, of `projector_type`, it sees or
+    hears; the tokens are those of a picture of 1024 × 1024 pixels, the most that any picture takes, and those of 30
+    seconds of sound.
     """
 
+    sees: bool = False
+    hears: bool = False
+    projector: str = ""
+    projector_type: str = ""
+    picture_tokens: int = 0
+    max_picture_tokens: int = 0
+    sound_tokens: int = 0
     path: str
     files: tuple[str, ...]
     sha256: tuple[str | None, ...]
@@ -84,7 +95,14 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         template_base=TemplateBase(base.repo, base.text == header.text(_TEMPLATE)) if base else None,
         tuned=_tuned(header, cache_dir),
     )
-    rows = (*_info_rows(info), ("template's base", _comparison(header, base)), *_record_rows(described))
+    found = find_projector(header)
+    described = _with_projector(described, found, header)
+    rows = (
+        *_info_rows(info),
+        ("template's base", _comparison(header, base)),
+        *_projector_rows(described, found),
+        *_record_rows(described),
+    )
     return replace(described, rows=tuple((label, text) for label, text in rows if text))
 
 
@@ -157,6 +175,37 @@ def _record_rows(described: ModelDescription) -> list[tuple[str, str]]:
     rows = [("tuned", _speeds(described.tuned))] if described.tuned else []
     for path, sha256 in zip(described.files, described.sha256, strict=True):
         rows += [("file", path), ("sha256", sha256 or "unknown until `localllm verify`")]
+    return rows
+
+
+def _with_projector(described: ModelDescription, found: FoundProjector, header: Header) -> ModelDescription:
+    if found.projector is None:
+        return described
+    planned = PlannedProjector.of(found.projector, header)
+    return replace(
+        described,
+        sees=found.sees,
+        hears=found.hears,
+        projector=found.path,
+        projector_type=found.projector.type_name,
+        picture_tokens=planned.picture.typical if planned.picture else 0,
+        max_picture_tokens=planned.picture.most if planned.picture else 0,
+        sound_tokens=planned.n_sound_tokens,
+    )
+
+
+def _projector_rows(described: ModelDescription, found: FoundProjector) -> list[tuple[str, str]]:
+    rows = [("passed over", reason) for reason in found.passed_over]
+    if described.sees:
+        most = f", at most {described.max_picture_tokens:,}"
+        varies = described.max_picture_tokens != described.picture_tokens
+        rows += [("sees", f"pictures of {described.picture_tokens:,} tokens{most if varies else ''}")]
+    if described.hears:
+        rows += [("hears", f"sounds of about {described.sound_tokens:,} tokens in 30 seconds")]
+    if found.projector is not None:
+        size = f"{found.projector.n_bytes:,} bytes of weights"
+        kind = f"{described.projector_type}, " if described.projector_type else ""
+        rows += [("projector", f"{described.projector} ({kind}{size})")]
     return rows
 
 

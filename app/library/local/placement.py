@@ -18,12 +18,14 @@ from pathlib import Path
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef, parts_of, stat_model
 from app.library.local.naming import model_output_path
+from app.library.local.projectors import find_projector
 from app.library.local.removal import remove_empty_folders
 from app.library.local.verification import expected_sha256
 from app.protocol.library import ImportWay
 from quantizer.errors import ModelFileError, StorageError
 from quantizer.files import explained
 from quantizer.gguf.shards import shard_path
+from quantizer.gguf.sidecars import projector_name
 from quantizer.write.partial_output import OutputFile, PartialOutput, partial_path
 
 __all__ = ["REFERENCE", "ImportPlan", "NameTakenError", "copy_model", "link", "link_model", "plan_import"]
@@ -40,7 +42,8 @@ class NameTakenError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """The files of a model, each with its target path, first file first; `n_bytes` is the size of a copy."""
+    """The files of a model, each with its target path, first file first, its projector last; `n_bytes` is the size of a
+    copy."""
 
     files: tuple[tuple[Path, Path], ...]
     n_bytes: int
@@ -52,20 +55,27 @@ class ImportPlan:
 
 
 def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
-    """Return where `source` goes under the name `wanted`; empty keeps its own name.
+    """Return where `source` goes under the name `wanted`, with its projector; empty keeps its own name.
 
     Raises UsageError for an invalid name, ModelFileError for an invalid model, NameTakenError for a path that exists.
     """
     from quantizer.gguf.validation import validate_gguf
 
     path = model_output_path(source, wanted, models_dir)
-    validate_gguf(source.path)
+    header = validate_gguf(source.path)
     sources = parts_of(source.path)
     targets = [shard_path(path, index, len(sources)) for index in range(len(sources))]
     for target in targets:
         if target.exists() or target.is_symlink():
             raise NameTakenError(f"{target} exists already.", "Remove it first, or give another name.")
-    return ImportPlan(tuple(zip(sources, targets, strict=True)), stat_model(source.path).n_bytes)
+    files, n_bytes = tuple(zip(sources, targets, strict=True)), stat_model(source.path).n_bytes
+    found = find_projector(header).projector
+    if found is None:
+        return ImportPlan(files, n_bytes)
+    target = path.with_name(projector_name(path.name, found.type_name))
+    if target.exists() or target.is_symlink():  # that of another type of the model
+        return ImportPlan(files, n_bytes)
+    return ImportPlan((*files, (found.path, target)), n_bytes + found.path.stat().st_size)
 
 
 def link_model(plan: ImportPlan, index: Index) -> ImportWay:

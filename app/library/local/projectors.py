@@ -7,31 +7,66 @@ libmtmd runs one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from app.engine.load.projector_file import validate_projector
 from app.library.external import ollama_projectors, snapshot_folders
 from app.library.local.model_files import is_model_file
 from quantizer.errors import ModelFileError
-from quantizer.gguf.header import Header
-from quantizer.gguf.projector_header import ProjectorHeader
-from quantizer.gguf.sidecars import FOUND_TYPES, NO_PROJECTOR, is_projector, is_sidecar, projector_owner, without_type
+from quantizer.gguf.shards import unsplit_name
+from quantizer.gguf.sidecars import (
+    FOUND_TYPES,
+    NO_PROJECTOR,
+    is_projector,
+    is_sidecar,
+    names_model,
+    projector_owner,
+    without_type,
+)
+
+if TYPE_CHECKING:
+    from quantizer.gguf.header import Header
+    from quantizer.gguf.projector_header import ProjectorHeader
 
 __all__ = [
     "AUTO_PROJECTOR",
     "NOTHING_FOUND",
     "FoundProjector",
+    "Look",
     "choose_projector",
     "find_projector",
     "general_choice",
+    "look_into",
+    "own_projectors",
     "portable_choice",
     "projector_stamp",
 ]
 
 AUTO_PROJECTOR = "auto"
 _AMBIGUOUS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """The names of a folder's projectors, with the models that they name, and the stems of its models without types."""
+
+    projectors: tuple[tuple[str, str], ...]
+    models: frozenset[str]
+
+
+Look: TypeAlias = Callable[[Path], _Folder]
+
+
+def look_into(folder: Path) -> _Folder:
+    """Return what is in a folder; nothing if its files can be opened by their names only."""
+    try:
+        names = sorted(path.name for path in folder.iterdir() if is_model_file(path.name))
+    except OSError:
+        return _Folder((), frozenset())
+    stems = (without_type(unsplit_name(name).removesuffix(".gguf")).lower() for name in names if not is_sidecar(name))
+    return _Folder(tuple((name, projector_owner(name)) for name in names if is_projector(name)), frozenset(stems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +105,8 @@ def choose_projector(model: Header, choice: str) -> FoundProjector:
         return NOTHING_FOUND
     if not (named := _named(choice)):
         return find_projector(model, choice)
+    from app.engine.load.projector_file import validate_projector  # lists should not wait for it
+
     return FoundProjector(validate_projector(named, model), is_chosen=True)
 
 
@@ -89,6 +126,8 @@ def find_projector(model: Header, preferred: str = "") -> FoundProjector:
 
     Files that cannot be loaded beside it are passed over with a reason, unless they name another model.
     """
+    from app.engine.load.projector_file import validate_projector
+
     types = sorted(FOUND_TYPES, key=lambda name: name != preferred.upper())
     found: list[tuple[tuple[int, int, str], ProjectorHeader]] = []
     passed_over: list[str] = []
@@ -108,10 +147,17 @@ def find_projector(model: Header, preferred: str = "") -> FoundProjector:
     return FoundProjector(best, () if best else tuple(passed_over))
 
 
-def projector_stamp(model: Path) -> str:
-    """Return a stamp of the files that may be projectors of `model`, which differs after any change of one."""
+def own_projectors(model: Path) -> tuple[Path, ...]:
+    """Return the files in the folder of `model`, or in its manifests, that are its projectors by their names; only
+    their headers show whether they are."""
+    return tuple(path for path, rank in _candidates(model) if rank != _AMBIGUOUS and path.parent == model.parent)
+
+
+def projector_stamp(model: Path, look: Look = look_into) -> str:
+    """Return a stamp of the files that may be projectors of `model`, which differs after any change of one; `look` may
+    remember folders."""
     stamps = []
-    for path, _ in _candidates(model):
+    for path, _ in _candidates(model, look):
         try:
             status = path.stat()
         except OSError:  # removed meanwhile
@@ -130,29 +176,25 @@ def _named(choice: str) -> Path | None:
         return Path(choice).absolute()
 
 
-def _candidates(model: Path) -> Iterator[tuple[Path, int]]:
+def _candidates(model: Path, look: Look = look_into) -> Iterator[tuple[Path, int]]:
     """Yield the files that may be the projector of `model`, with how likely they are its own: 0 names it, 1 is that of
     the only model there, `_AMBIGUOUS` may be that of any model there."""
-    own = without_type(model.stem).lower()
     for path in ollama_projectors(model):
         yield path, 0
+    own = without_type(unsplit_name(model.name).removesuffix(".gguf")).lower()
     for folder in (model.parent, *snapshot_folders(model.parent)):
-        files = _files_of(folder)
-        others = {without_type(Path(name).stem).lower() for name in files if not is_sidecar(name)} - {own}
-        for name in files:
-            if not is_projector(name) or name == model.name:
+        found = look(folder)
+        owners = [owner for _, owner in found.projectors]
+        # those that have a projector of their own do not compete for another
+        others = [
+            stem for stem in found.models - {own} if found.projectors and not any(names_model(o, stem) for o in owners)
+        ]
+        for name, owner in found.projectors:
+            if name == model.name:
                 continue
-            owner = projector_owner(name)
-            if owner and (own.startswith(owner) or owner.startswith(own)):
+            if names_model(owner, own):
                 yield folder / name, 0
-            elif not others:
+            elif not others and not any(names_model(owner, stem) for stem in found.models):
                 yield folder / name, 1
             elif not owner:
                 yield folder / name, _AMBIGUOUS
-
-
-def _files_of(folder: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in folder.iterdir() if is_model_file(path.name))
-    except OSError:  # a folder whose files can be opened by their names only
-        return []

@@ -24,7 +24,7 @@ from app.settings.settings import Settings
 from quantizer.errors import UsageError
 from quantizer.files import explained, try_lock, writer_of
 from quantizer.gguf.shards import shard_index, shard_path
-from quantizer.gguf.sidecars import PROJECTOR_MARK, head_rank, is_sidecar
+from quantizer.gguf.sidecars import PROJECTOR_MARK, head_rank, is_projector, is_sidecar, names_model, projector_owner
 from quantizer.process import is_process_alive
 from quantizer.write.partial_output import lock_path
 
@@ -41,7 +41,7 @@ __all__ = [
 
 def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()) -> RemovalResult:
     """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads
-    and projectors.
+    and projectors, and always a projector that is named after it alone.
 
     Raises UsageError for a model outside the library.
     """
@@ -58,11 +58,20 @@ def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()
 
 
 def _heads_without(model: Path, leaving: Collection[Path]) -> list[Path]:
-    """Return the draft heads and projectors in the folder of `model` if it holds no other model but those `leaving`."""
+    """Return what in the folder of `model` goes with it: all draft heads and projectors if it holds no other model but
+    those `leaving`, else the projectors that name it and no other."""
     others = [path for path in sorted(model.parent.glob("*.gguf")) if is_model_file(path.name) and path not in leaving]
-    if is_sidecar(model.name) or any(path != model and not is_sidecar(path.name) for path in others):
+    if is_sidecar(model.name):
         return []
-    return [path for path in others if head_rank(path.name) is not None or PROJECTOR_MARK in path.name]
+    staying = [path.stem for path in others if path != model and not is_sidecar(path.name)]
+    if not staying:
+        return [path for path in others if head_rank(path.name) is not None or PROJECTOR_MARK in path.name]
+    owners = {path: projector_owner(path.name) for path in others if is_projector(path.name)}
+    return [
+        path
+        for path, owner in owners.items()
+        if names_model(owner, model.stem) and not any(names_model(owner, stem) for stem in staying)
+    ]
 
 
 def remove(removal: RemovalResult, models_dir: Path) -> None:

@@ -14,10 +14,11 @@ from typing import Literal
 
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef, parts_of
+from app.library.local.projectors import own_projectors
 from quantizer.errors import UserError
 from quantizer.files import explained
 
-__all__ = ["VerificationResult", "expected_sha256", "sha256_of", "verify"]
+__all__ = ["VerificationResult", "expected_sha256", "sha256_of", "verified_files", "verify"]
 
 _BLOB = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _READ_BYTES = 4 << 20
@@ -55,20 +56,27 @@ class VerificationResult:
     reason: str = ""
 
 
+def verified_files(model: Path) -> tuple[Path, ...]:
+    """Return the files that are verified with a model: its own, and the projectors in its folder that are its."""
+    return (*parts_of(model), *own_projectors(model))
+
+
 def verify(
     ref: ModelRef, index: Index, on_bytes: Callable[[int], object], *, is_recording: bool = False
 ) -> VerificationResult:
-    """Validate a model's header, hash its files, compare with the recorded hashes, and record those that are new.
+    """Validate a model's header, hash its files and its projector's, compare with the recorded hashes, and record those
+    that are new.
 
     `is_recording` accepts the current bytes as correct. Raises StorageError when `index` cannot be written.
     """
     from quantizer.gguf.validation import validate_gguf
 
+    files = verified_files(ref.path)
     found: list[str] = []
     is_known = True
     try:
         validate_gguf(ref.path)
-        for part in parts_of(ref.path):
+        for part in files:
             expected = "" if is_recording else expected_sha256(part, index)
             found.append(sha256_of(part, on_bytes))
             is_known = is_known and bool(expected)
@@ -77,6 +85,6 @@ def verify(
                 return VerificationResult(ref, "damaged", tuple(found), reason)
     except UserError as error:
         return VerificationResult(ref, "damaged", tuple(found), str(error))
-    for part, sha256 in zip(parts_of(ref.path), found, strict=True):
+    for part, sha256 in zip(files, found, strict=True):
         index.record_sha256(part, sha256)
     return VerificationResult(ref, "sound" if is_known else "recorded", tuple(found))
