@@ -200,13 +200,23 @@ class MediaQueue:
             is_here = self._owners.get(name) is owner
         if is_here:
             owner.on_prepared(result)
+        self._save_ready(owner)
+
+    def _save_ready(self, owner: _Owner) -> None:
+        """Save what is ready and may now be on disk: so far it was of a request that may be in memory only."""
+        for content_id in owner.chunks:
+            with self._changed:
+                embeddings = self._ready.get(content_id)
+            if embeddings is not None and not self._store.has_embeddings(content_id):
+                self._store.save_embeddings(content_id, embeddings, owner.conversation)
 
     def _layout(self, media: MediaInput, owner: _Owner) -> MediaLayout:
         key = hashlib.sha256(media.data).hexdigest()
         with self._changed:
             layout = self._layouts.get(key)
-        if layout is None and (layout := self._store.layout(key)) is None:
-            layout = self._encoder.layout(media)
+        if layout is None:
+            layout = self._store.layout(key) or self._encoder.layout(media)
+        if not self._store.has_layout(key):  # new, or so far of a request that may be in memory only
             self._store.save_layout(key, layout, owner.conversation)
         with self._changed:
             self._layouts[key] = layout
@@ -224,7 +234,8 @@ class MediaQueue:
                 error = failure
         with self._changed:
             is_interrupted, self._is_interrupted, self._running = self._is_interrupted, False, ""
-            is_asked_for = any(chunk.content_id in each.chunks for each in self._owners.values())
+            others = [each for each in self._owners.values() if chunk.content_id in each.chunks]
+            is_asked_for = bool(others)
             if error is not None and is_interrupted:
                 self._wanted |= {chunk.content_id} if is_asked_for else set()  # by a request that came meanwhile
             elif error is not None and is_asked_for:
@@ -235,7 +246,9 @@ class MediaQueue:
                 self._shrink()
         self._wake()
         if is_new and embeddings is not None:
-            self._store.save_embeddings(chunk.content_id, embeddings, owner.conversation)
+            for each in (owner, *others):
+                if not self._store.has_embeddings(chunk.content_id):
+                    self._store.save_embeddings(chunk.content_id, embeddings, each.conversation)
 
     def _encoded(self, chunk: MediaChunk, media: MediaInput) -> Embeddings:
         """Encode a chunk; its file is decoded again if its content is no longer at hand."""

@@ -49,6 +49,14 @@ class MediaStore:
         """Return the saved embeddings with this content, None without any."""
         return self._read(_embeddings_key(content_id), lambda path: read_embeddings(path, content_id))
 
+    def has_layout(self, key: str) -> bool:
+        with self._lock:
+            return _layout_key(key) in self._files
+
+    def has_embeddings(self, content_id: str) -> bool:
+        with self._lock:
+            return _embeddings_key(content_id) in self._files
+
     def save_layout(self, key: str, layout: MediaLayout, conversation: str) -> None:
         """Save a layout of `conversation`, unless it may be in memory only."""
         most = self._max_disk_bytes

@@ -184,6 +184,28 @@ def test_what_is_in_memory_only_never_reaches_the_disk(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_what_was_in_memory_only_is_saved_for_a_conversation_that_may_be_on_disk(tmp_path: Path) -> None:
+    client = Client(FakeEncoder(), tmp_path)
+    client.seen(b"one", conversation=IN_MEMORY)
+    client.seen(b"one", conversation="chat")
+    client.close()
+    encoder = FakeEncoder()
+    client = Client(encoder, tmp_path)
+    client.seen(b"one")
+    assert (encoder.n_laid_out, encoder.n_encoded) == (0, 0)
+    client.close()
+
+
+def test_a_picture_that_was_only_counted_is_saved_when_it_is_sent(tmp_path: Path) -> None:
+    client = Client(FakeEncoder(), tmp_path)
+    client.chunks("count", b"one", conversation=IN_MEMORY)
+    client.queue.end("count")
+    assert not list(tmp_path.iterdir())
+    client.seen(b"one")
+    client.close()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_nothing_reaches_the_disk_where_nothing_may_be_saved(tmp_path: Path) -> None:
     client = Client(FakeEncoder(), tmp_path, max_disk_bytes=0)
     client.seen(b"one")
