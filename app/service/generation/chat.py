@@ -16,6 +16,7 @@ from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import MediaInput, Request
 from app.service.generation.branches import branches_of
+from app.service.generation.content_forms import in_parts
 from app.service.generation.earlier_turns import REASONING, messages_for
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
@@ -198,10 +199,13 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
     if not file.chat_template:
         raise NoTemplateError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
 
+    takes_only_parts = await model.content_forms.takes_only_parts(file, model.renderer)
+
     async def render(messages: Messages, functions: Sequence[Mapping[str, Any]] | None) -> str:
         tokens = {"bos_token": file.bos_token, "eos_token": file.eos_token}
         variables = {**tokens, "tools": functions, **turn.thinking.for_template(file.chat_template)}
-        return await model.renderer.render(file.chat_template, messages, **variables)
+        sent = in_parts(messages) if takes_only_parts else messages
+        return await model.renderer.render(file.chat_template, sent, **variables)
 
     messages = messages_for(file.chat_template, file.recipe.begin(messages))
     messages = turn.thinking.in_messages(messages, file.chat_template)

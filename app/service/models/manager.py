@@ -16,6 +16,7 @@ from app.event_log import log_event
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError
+from app.service.generation.content_forms import ContentForms
 from app.service.models.model_catalog import FileFacts, ModelCatalog
 from app.service.models.model_file import (
     NOTHING_ATTACHED,
@@ -61,6 +62,7 @@ class ModelManager:
         self.settings = settings
         self.catalog = ModelCatalog(settings, lambda: [model.ref for model in self.opened])
         self._renderer = renderer
+        self._content_forms = ContentForms()
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
         self._logged_names: set[str] = set()  # placeholders, each of which is logged once
@@ -119,6 +121,7 @@ class ModelManager:
             self._renderer,
             adapters=tuple(name for _, name in attached.lora),
             can_prefill_ahead=self.settings.prefill_ahead,
+            content_forms=self._content_forms,
         )
         return model
 

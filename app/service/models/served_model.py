@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
+from app.service.generation.content_forms import ContentForms
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile
 from app.service.models.senses import Senses
@@ -48,8 +49,8 @@ class TemplateRenderer(Protocol):
 class ServedModel:
     """A model with its engine. `ref.id` is its name for clients, `adapters` the names of those it may run with.
 
-    `keep_alive` is this name's hold on the `shared` engine. `record` counts the tokens of one request, whose uses set
-    the `idle_limit`.
+    `keep_alive` is this name's hold on the `shared` engine. `content_forms` knows what chat templates print. `record`
+    counts the tokens of one request, whose uses set the `idle_limit`.
     """
 
     ref: ModelRef
@@ -59,6 +60,7 @@ class ServedModel:
     renderer: TemplateRenderer
     adapters: tuple[str, ...] = ()
     can_prefill_ahead: bool = True
+    content_forms: ContentForms = field(default_factory=ContentForms, compare=False)
     record: RequestRecord = field(default_factory=RequestRecord, compare=False)
     idle_limit: IdleLimit | None = field(default=None, compare=False)
 
