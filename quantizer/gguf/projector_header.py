@@ -19,7 +19,7 @@ from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.sidecars import PROJECTOR_MARK
 
-__all__ = ["Encoder", "EncoderName", "ProjectorHeader", "input_width", "mismatch", "read_projector"]
+__all__ = ["Encoder", "EncoderName", "ProjectorHeader", "input_width", "mismatch", "parse_projector", "read_projector"]
 
 EncoderName: TypeAlias = Literal["vision", "audio"]
 
@@ -130,8 +130,14 @@ class ProjectorHeader:
 
 
 def read_projector(path: Path) -> ProjectorHeader:
-    """Read the projector at `path`. Raises ModelFileError for another file, and for one that neither sees nor hears."""
-    header = read_header(path)
+    """Read the projector at `path`. Raises ModelFileError as `parse_projector` does, and for a damaged file."""
+    return parse_projector(read_header(path))
+
+
+def parse_projector(header: Header) -> ProjectorHeader:
+    """Return what `header` says of a projector. Raises ModelFileError for another file, and for one that neither sees
+    nor hears."""
+    path = header.path
     if header.architecture != _ARCHITECTURE and header.text("general.type") != PROJECTOR_MARK:  # their general.type too
         raise ModelFileError(f"{path.name} is not a projector.", _REMEDY)
     vision, audio = _encoder(header, "vision"), _encoder(header, "audio")

@@ -12,6 +12,7 @@ import click
 from app.cli.options import complete_model, options, requested_planning_context, setting_options
 from app.cli.output.format import print_json, print_lines
 from app.settings.settings import NO_DRAFT, Settings, load_settings
+from quantizer.gguf.sidecars import NO_PROJECTOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,7 @@ def plan(
     from app.library.local.projectors import general_choice
     from app.library.machine_fit.planning import plan_of_absent
     from app.protocol.plan import describe_plan
+    from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS
     from offload.footprint.model import kv_table
 
     settings = load_settings({"ctx": ctx, "kv_type": kv_type, "rpc": rpc})
@@ -73,6 +75,8 @@ def plan(
     elif wants_gains:
         data, lines = _gains(None if notice else candidate.header, settings)
     elif notice:
+        if projector == NO_PROJECTOR:
+            candidate = replace(candidate, auxiliary=NO_AUXILIARY_MODELS)
         found = plan_of_absent(candidate, notice, wanted())
         data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
     else:

@@ -16,7 +16,7 @@ from quantizer.gguf.header import ArrayRef, Header
 from quantizer.gguf.projector_header import Encoder, ProjectorHeader, mismatch, read_projector
 from quantizer.gguf.validation import validate_header
 
-__all__ = ["NON_CAUSAL", "validate_projector"]
+__all__ = ["NON_CAUSAL", "check_projector_header", "validate_projector"]
 
 NON_CAUSAL = frozenset({"gemma3", "gemma4v", "gemma4uv"})  # a picture attends to all of itself
 _SEES = frozenset(
@@ -86,7 +86,12 @@ def validate_projector(path: Path, model: Header) -> ProjectorHeader:
 
     Raises ModelFileError with the first fault.
     """
-    projector = read_projector(path)
+    return check_projector_header(read_projector(path), model)
+
+
+def check_projector_header(projector: ProjectorHeader, model: Header) -> ProjectorHeader:
+    """Return `projector`, which may be on a hub, checked as `validate_projector` does. Raises as that does."""
+    path = projector.path
     validate_header(projector.header)
     for encoder in projector.encoders:
         _check_kind(path, encoder)

@@ -22,12 +22,14 @@ from app.library.download.http_session import (
 from app.library.download.ranges import Range
 from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubError, unreachable_error
+from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.model import PlannedModel
 from quantizer.errors import ModelFileError
 from quantizer.gguf.header import Header, parse_header
+from quantizer.gguf.projector_header import parse_projector
 from quantizer.gguf.validation import check_weights, validate_header
 
-__all__ = ["QUICK_RETRIES", "RemoteHeader", "read_remote_model", "read_up_to"]
+__all__ = ["QUICK_RETRIES", "RemoteHeader", "read_remote_model", "read_remote_projector", "read_up_to"]
 
 QUICK_RETRIES = RetryPolicy(n_attempts=3, max_wait_s=2.0, max_retry_after_s=10.0)  # for interactive use
 _FIRST_BYTES, _MOST_BYTES_AT_ONCE = 512 << 10, 4 << 20
@@ -77,6 +79,19 @@ async def read_remote_model(
         raise ModelFileError(f"{first.path.name} is a part of a split model.", "Name the whole model.")
     check_weights(first, later)
     return PlannedModel(first, (*first.tensors, *(tensor for header in later for tensor in header.tensors)))
+
+
+async def read_remote_projector(
+    session: HttpSession, file: RemoteFile, model: PlannedModel, policy: RetryPolicy = QUICK_RETRIES
+) -> PlannedProjector:
+    """Read the header of a projector of `model`.
+
+    Raises HubError where a request fails, ModelFileError for a file that is none of that model.
+    """
+    from app.engine.load.projector_file import check_projector_header
+
+    header = await _read_header(session, file, policy)
+    return PlannedProjector.of(check_projector_header(parse_projector(header), model.header), model.header)
 
 
 async def _read_header(session: HttpSession, file: RemoteFile, policy: RetryPolicy) -> Header:

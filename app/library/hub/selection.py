@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -20,16 +21,17 @@ from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_http_client, hub_access_from_environment
 from app.library.hub.catalogue import resolve_reference
 from app.library.hub.reference import FileReference, RepoReference, UrlReference
-from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
+from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model, read_remote_projector
 from app.library.hub.repository import RepoModel, Repository, fetch_file_info, fetch_repository
 from app.library.local.naming import listed
 from app.library.local.resolve import UnknownModelError, resolve
 from app.library.machine_fit.planning import PlanningContext, choose_quant
 from app.protocol.library import Quant
 from app.settings.settings import Settings
+from offload.footprint.auxiliary_models import AuxiliaryModels
 from offload.footprint.model import PlannedModel
 from offload.format import format_speed
-from quantizer.errors import UsageError
+from quantizer.errors import ModelFileError, UsageError
 from quantizer.gguf.file_types import FILE_TYPES
 from quantizer.gguf.shards import shard_index, shard_path
 from quantizer.gguf.validation import check_answers
@@ -181,6 +183,7 @@ def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, h
 def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
     """Return the model called `name`, and a notice about where it was found: "" for one on this machine.
 
+    One that is not here has the projector that a pull would fetch.
     `here` is called for a repository with several quants. Raises UnknownModelError for an unknown name, HubError where
     the hub refuses, ModelFileError for a file that would crash llama.cpp.
     """
@@ -213,7 +216,19 @@ async def _fetch_model(
         repository = await fetch_repository(session, reference.repo, revision, QUICK_RETRIES)
         choice = await asyncio.to_thread(select, repository, reference, quant_chooser(access, here))
         files = [repository.remote(file, access) for file in choice.model.files]
-        return await read_remote_model(session, files)
+        model = await read_remote_model(session, files)
+        return await _with_projector(session, repository, choice.model, model)
+
+
+async def _with_projector(
+    session: HttpSession, repository: Repository, chosen: RepoModel, model: PlannedModel
+) -> PlannedModel:
+    """Return `model` with the projector that a pull would fetch; without one that does not belong to it."""
+    for file in repository.projectors_of(chosen)[:1]:
+        with suppress(HubError, ModelFileError):
+            projector = await read_remote_projector(session, repository.remote(file, session.access), model)
+            return replace(model, auxiliary=AuxiliaryModels(projector=projector))
+    return model
 
 
 async def _files_at(session: HttpSession, reference: UrlReference) -> list[RemoteFile]:

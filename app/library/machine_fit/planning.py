@@ -19,6 +19,7 @@ from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.gpu_table import known_bandwidth
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.assessment import Assessment
@@ -40,6 +41,7 @@ __all__ = [
     "plan_of_absent",
     "planning_context",
     "speed_of",
+    "with_projector",
 ]
 
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has
@@ -84,6 +86,17 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     return PlanningContext(
         machine, fitted_rates(machine, settings.cache_dir, settings.threads), requested_config(settings, machine)
     )
+
+
+def with_projector(model: PlannedModel, choice: str) -> PlannedModel:
+    """Return a model of this machine with its projector, by a `choice` of the settings for all models."""
+    from app.library.local.projectors import choose_projector, general_choice
+
+    found = choose_projector(model.header, general_choice(choice)).projector
+    if found is None:
+        return model
+    planned = PlannedProjector.of(found, model.header)
+    return replace(model, auxiliary=replace(model.auxiliary, projector=planned))
 
 
 def plan_of(model: PlannedModel, settings: Settings, context: PlanningContext, *, is_here: bool) -> PlacementPlan:

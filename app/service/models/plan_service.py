@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.library.local.projectors import projector_stamp
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest, describe_plan
 from app.service.pool.memory import LoadedModel, private_bytes
 from app.settings.settings import Settings
@@ -79,15 +80,16 @@ class _CachedModel:
 
     model: PlannedModel
     notice: str
-    modified_s: float
+    stamp: str
     read_s: float
 
     @property
     def is_current(self) -> bool:
-        """Whether its file is unchanged; for a model of the hub, whether it was read lately."""
+        """Whether its files and what may be its projector are unchanged; of a model of the hub, whether it was read
+        lately."""
         if self.notice:
             return time.monotonic() - self.read_s < _MAX_AGE_S
-        return self.modified_s == _modified_s(self.model)
+        return self.stamp == _stamp(self.model)
 
 
 class PlanService:
@@ -133,7 +135,7 @@ class PlanService:
     def _model(self, request: PlanRequest, settings: Settings) -> _CachedModel:
         """Return the requested model; its header is read once for each version of the file."""
         from app.library.hub.selection import find_model
-        from app.library.machine_fit.planning import planning_context
+        from app.library.machine_fit.planning import planning_context, with_projector
 
         with self._lock:
             known = self._known.get(request.model)
@@ -143,7 +145,9 @@ class PlanService:
                 return planning_context(settings, self._machine(request, ()))
 
             model, notice = find_model(request.model, settings, here)
-            known = _CachedModel(model, notice, 0.0 if notice else _modified_s(model), time.monotonic())
+            stamp = "" if notice else _stamp(model)
+            model = model if notice else with_projector(model, settings.projector)
+            known = _CachedModel(model, notice, stamp, time.monotonic())
         with self._lock:
             self._known[request.model] = known
             self._known.move_to_end(request.model)
@@ -210,5 +214,6 @@ def _planned(request: PlanRequest, settings: Settings, known: _CachedModel, cont
     return plan_of(known.model, settings, context, is_here=request.is_here)
 
 
-def _modified_s(model: PlannedModel) -> float:
-    return model.header.path.stat().st_mtime
+def _stamp(model: PlannedModel) -> str:
+    path = model.header.path
+    return f"{path.stat().st_mtime_ns} {projector_stamp(path)}"

@@ -11,6 +11,7 @@ from tests.app.cli.in_process import run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.library.remote_files import hub_file, sparse_model, sparse_shards
+from tests.quantizer.gguf_projectors import tiny_projector
 
 MACHINE = ("--vram", "GPU0=8GiB@360GB/s", "--ram", "16GiB@45GB/s")
 REPO = "someone/Llama-2-7B-GGUF"
@@ -52,6 +53,30 @@ def test_of_a_repository_the_quant_that_suits_the_machine_is_planned(
         done = plan(environment, hub.url, REPO)
     assert done.returncode == 0, done.stderr
     assert "Llama-2-7B.Q4_K_M.gguf" in done.stdout
+
+
+def test_the_projector_that_a_pull_would_fetch_is_planned(
+    environment: Mapping[str, str], paths: list[Path], tmp_path: Path
+) -> None:
+    projectors = [tiny_projector(tmp_path / f"mmproj-{name}.gguf", n_embd=4096) for name in ("Q8_0", "F16")]
+    repo = HubRepo(REPO, {path.name: hub_file(path) for path in (*paths, *projectors)})
+    with HubServer(repo) as hub:
+        done = plan(environment, hub.url, f"{REPO}:Q4_K_M", "--json")
+        without = plan(environment, hub.url, f"{REPO}:Q4_K_M", "--projector", "none", "--json")
+    assert done.returncode == 0, done.stderr
+    (extra,) = json.loads(done.stdout)["extras"]
+    assert (extra["what"], extra["picture_tokens"]) == ("projector mmproj-F16.gguf", 4)
+    assert json.loads(without.stdout)["extras"] == []
+
+
+def test_a_projector_of_another_model_on_the_hub_is_not_planned(
+    environment: Mapping[str, str], paths: list[Path], tmp_path: Path
+) -> None:
+    projector = tiny_projector(tmp_path / "mmproj-F16.gguf", n_embd=64)
+    with HubServer(HubRepo(REPO, {path.name: hub_file(path) for path in (*paths, projector)})) as hub:
+        done = plan(environment, hub.url, f"{REPO}:Q4_K_M", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["extras"] == []
 
 
 def test_a_split_model_at_a_url_is_planned_whole(environment: Mapping[str, str], tmp_path: Path) -> None:

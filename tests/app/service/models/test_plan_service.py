@@ -16,6 +16,8 @@ from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.speed.cost_model import Work
 from quantizer.errors import UsageError
+from tests.quantizer.gguf_files import tiny_llama
+from tests.quantizer.gguf_projectors import tiny_projector
 
 CARD = ("RTX 3060=12GiB",)
 RAM = "32GiB@45GB/s"
@@ -43,6 +45,15 @@ def test_a_full_plan_gets_compute_buffers_from_llama_cpp(tiny_model: Path, setti
     assert quick.devices[0].weights_bytes == full.devices[0].weights_bytes
     assert full.devices[0].compute_bytes > 0
     assert (quick.is_full, full.is_full) == (False, True)
+
+
+def test_a_plan_has_the_projector_that_is_kept_with_the_model(settings: Settings, tmp_path: Path) -> None:
+    model, planner = tiny_llama(tmp_path / "m.gguf"), PlanService(settings)
+    assert planner.plan(elsewhere(model)).extras == ()
+    tiny_projector(tmp_path / "mmproj-m.gguf")
+    [extra] = planner.plan(elsewhere(model)).extras
+    assert (extra.what, extra.picture_tokens) == ("projector mmproj-m.gguf", 4)
+    assert PlanService(replace(settings, projector="none")).plan(elsewhere(model)).extras == ()
 
 
 def test_a_file_that_changed_is_read_again_and_no_other(
