@@ -61,6 +61,7 @@ TRIALS = (
     Trial("damaged checkpoints and GGUF, quantized", "refuse_damaged", "--count", 27, 4_000),
     Trial("damaged tokenizers, configs and safetensors", "fuzz_checkpoint", "--mutations", 500, 10_000),
     Trial("damaged vocabularies inside GGUF", "fuzz_vocabulary", "--mutations", 300, 10_000),
+    Trial("damaged pictures, sounds and documents", "refuse_media", "--files", 100, 400),
     Trial("kill -9 of a process that writes chats", "kill_chats", "--kills", 4, 200),
     Trial("kill -9 of app, service or worker in use", "kill_app", "--kills", 2, 200),
     Trial("kill -9 of an engine that loads, reads, answers, saves", "kill_engine", "--kills", 24, 800, (_GUIDE,)),

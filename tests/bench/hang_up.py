@@ -138,6 +138,7 @@ def _freed(name: str, n_clients: int, freed: list[Freed]) -> Iterator[tuple[str,
 
 def examine(served: Served, n_clients: int, seed: int) -> list[tuple[str, str, bool]]:
     """Return (what was looked at, what was seen, whether it may be so) of one run."""
+    n_answered_in_all_cells(served, N_PARALLEL)  # touches all memory that the KV cache and its graphs ever need
     asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=2 * seed + 2))
     asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=2 * seed + 3, is_early=True))
     time.sleep(_SETTLE_S)
