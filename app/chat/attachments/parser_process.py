@@ -28,7 +28,8 @@ __all__ = ["MAX_GROWTH_BYTES", "TIMEOUT_S", "parse"]
 
 TIMEOUT_S = 2.0  # of processor time, between two pages of a document
 MAX_GROWTH_BYTES = 1 << 30
-_S_PER_MIB = {"docx": 8.0, "html": 8.0, "notebook": 0.5, "table": 1.0, "sound": 0.1}  # more time for larger files
+# More time for larger files, a MiB and at most: three times what honest ones took.
+_EXTRA_S = {"docx": (4.0, 16.0), "html": (2.0, 8.0), "notebook": (0.2, 8.0), "table": (1.0, 4.0), "sound": (0.1, 10.0)}
 _START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the file gets its own time
 _WAIT_FACTOR = 10  # a child that gets no processor is waited for this often as long
 _POLL_S = 0.05
@@ -45,7 +46,8 @@ def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ParsedFi
     longer) or 1 GiB, EngineError if the child cannot be started.
     """
     job = {"parser": kind.parser, "name": name, "pages": asdict(pages), "n_bytes": len(data)}
-    timeout_s = TIMEOUT_S + _S_PER_MIB.get(kind.parser, 0.0) * len(data) / (1 << 20)
+    s_per_mib, most_s = _EXTRA_S.get(kind.parser, (0.0, 0.0))
+    timeout_s = TIMEOUT_S + min(most_s, s_per_mib * len(data) / (1 << 20))
     child = _started()
     try:
         with _Watch(child) as watch:

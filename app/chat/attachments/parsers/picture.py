@@ -32,7 +32,7 @@ def parse(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> Par
 
     Image.MAX_IMAGE_PIXELS = None  # the limit below comes before any pixel, with a sentence of its own
     warnings.simplefilter("ignore")  # of odd metadata, which does not count
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+    with _opened(data) as image:
         width, height = _checked(image.size)
         if image.getexif().get(_ORIENTATION, 1) in _TURNED:
             width, height = height, width
@@ -41,6 +41,15 @@ def parse(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> Par
         image.load()
         size = f"{width} × {height}"
         return ParsedFile(detail=f"{size}, its first frame" if _has_frames(image) else size)
+
+
+def _opened(data: bytes) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(io.BytesIO(data), formats=_FORMATS)
+    except UnidentifiedImageError as error:  # which names an object of ours
+        raise ValueError("its header is not that of a picture") from error
 
 
 def _checked(size: tuple[int, int]) -> tuple[int, int]:
