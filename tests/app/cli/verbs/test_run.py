@@ -12,6 +12,7 @@ import pytest
 
 from app.cli.main import main
 from quantizer.process import python_command
+from tests.app.chat.attachments.files import picture_of
 from tests.app.running import RunningService
 
 
@@ -101,6 +102,14 @@ def test_what_cannot_be_done_is_a_sentence_on_stderr(
     done = run(*arguments, stdin=stdin)
     assert (done.status, done.stdout) == (status, "")
     assert words in done.stderr
+
+
+def test_a_picture_for_a_model_that_does_not_see_is_refused_with_what_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "photo.png").write_bytes(picture_of())
+    done = run("tiny", "What is this?", str(tmp_path / "photo.png"))
+    assert (done.status, done.stdout) == (1, "")
+    assert "reads only text" in done.stderr
+    assert "localllm pull" in done.stderr
 
 
 def test_an_engine_elsewhere_answers_too(run: Run, service: RunningService) -> None:
