@@ -34,6 +34,10 @@ __all__ = [
 Row = NDArray[np.float32]
 _TOKEN = np.dtype("<i4")
 _UNKNOWN = 0.0  # the hidden state before a first token, or one in the middle of a shared or restored text
+_ANSWER_SHARE = 8  # a larger share of a batch is part of a prompt
+# Batches that may wait in an answer. To compute one takes as long as several steps (200 ms, Qwen3.5 0.8B), and a draft
+# or a probe comes long before that, or never.
+_MAX_ANSWER_BATCHES = 4
 # Of a head's saved state: `begin`, `n_computed`, tokens that wait, bytes of their rows and of the last computed row.
 _HEADER = struct.Struct("<QQQQQ")
 
@@ -106,8 +110,8 @@ class HiddenRows:
 class HeadContext(LlamaBackend):
     """A head with the model's sequences, by the same ids and positions.
 
-    It computes what it follows when it drafts, or as soon as a batch of a sequence waits: most steps without drafts
-    cost it nothing. If it lacks a sequence's beginning (restored without it, or no free cells) it continues anyway:
+    It computes what it follows when it drafts, or as soon as a batch of a prompt waits: steps without drafts cost it
+    nothing. If it lacks a sequence's beginning (restored without it, or no free cells) it continues anyway:
     drafts are verified.
     """
 
@@ -134,7 +138,8 @@ class HeadContext(LlamaBackend):
             followed = self._known(chunk.sequence_id, chunk.position)
             followed.tokens.extend(chunk.tokens)
             followed.rows.extend(features[begin:end])
-            if len(followed.tokens) >= self._n_rows:
+            is_answer = len(chunk.tokens) <= self._n_rows // _ANSWER_SHARE
+            if len(followed.tokens) >= self._n_rows * (_MAX_ANSWER_BATCHES if is_answer else 1):
                 self.catch_up([chunk.sequence_id])
 
     def n_waiting(self, sequence_ids: Collection[int]) -> int:

@@ -83,6 +83,20 @@ def n_waiting_by_step(backend: HeadBackend) -> list[int]:
     return counts
 
 
+def n_waiting_in_an_answer(backend: HeadBackend) -> list[int]:
+    """Return how many tokens the layer has not computed after a prompt of a batch, and the most in the answer."""
+    head = mtp_of(backend)
+    n_rows, head._n_rows = head._n_rows, 8
+    compute(backend, 0, 0, 8)
+    after_prompt, counts = head.n_waiting([0]), []
+    for position in range(8, 8 + 4 * 8):
+        backend.decode([Chunk(0, position, TEXT[:1], 1)])
+        counts.append(head.n_waiting([0]))
+    forget_all(backend)
+    head._n_rows = n_rows
+    return [after_prompt, max(counts), counts[-1]]
+
+
 def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
     """Return the logits of the second token from the end of the text, which the head alone has not computed."""
     position = len(TEXT) - 1
@@ -110,8 +124,10 @@ def main() -> None:
             for name, sources in (("plain", []), ("drafted", [head]))
         }
         logits = {way.__name__: logits_after(backend, way(backend)) for way in WAYS}
-        n_waiting = n_waiting_by_step(backend)
-    print(json.dumps({"answers": found, "logits": logits, "n_waiting": n_waiting}))
+        n_waiting, in_an_answer = n_waiting_by_step(backend), n_waiting_in_an_answer(backend)
+    print(
+        json.dumps({"answers": found, "logits": logits, "n_waiting": n_waiting, "n_waiting_in_an_answer": in_an_answer})
+    )
 
 
 if __name__ == "__main__":

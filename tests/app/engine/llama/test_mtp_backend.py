@@ -58,6 +58,12 @@ def test_mtp_computes_nothing_until_it_drafts(results: dict[str, Any]) -> None:
     assert results["n_waiting"] == [1, 2, 3, 0]
 
 
+def test_a_batch_of_a_prompt_is_computed_at_once_and_what_an_answer_leaves_waits_far_longer(
+    results: dict[str, Any],
+) -> None:
+    assert results["n_waiting_in_an_answer"] == [0, 31, 0]
+
+
 def test_mtp_continues_without_the_beginning_of_a_text(results: dict[str, Any]) -> None:
     assert difference(results, "with_a_begin_that_the_head_lost") > SAME
 
