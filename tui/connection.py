@@ -28,8 +28,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from app.chat.conversation import MediaFile
     from app.client.service_client import ServiceClient
-    from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+    from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta
     from app.protocol.plan import Plan
     from app.protocol.status import ModelStatus, ServiceStatus
 
@@ -42,6 +43,8 @@ class ChatBackend(Protocol):
     async def load(self, model: str) -> str: ...
 
     async def count_tokens(self, text: str, model: str = "") -> int: ...
+
+    async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int: ...
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
@@ -79,7 +82,7 @@ def local_service(settings: Settings) -> Opener:
 class ConnectionState:
     """The phase of the connection. `progress` runs from 0 to 1 while loading; `error` is set in the phase "failed". A
     model that was "unloaded" after idle time is loaded again for the next answer. `plan` is the plan the model was
-    loaded with, None until known."""
+    loaded with, None until known. `sees` pictures and `hears` sounds: None where the engine does not say it."""
 
     phase: Literal["idle", "starting", "loading", "ready", "unloaded", "failed"] = "idle"
     model: str
@@ -88,6 +91,12 @@ class ConnectionState:
     notices: tuple[str, ...] = ()
     error: UserError | None = None
     plan: Plan | None = None
+    sees: bool | None = None
+    hears: bool | None = None
+
+    def reads(self, file: MediaFile) -> bool:
+        """Return whether the model reads a picture or sound, as far as known."""
+        return (self.hears if file.is_sound else self.sees) is not False
 
 
 class ServiceConnection:
@@ -294,6 +303,8 @@ class ServiceConnection:
                     n_ctx=model.n_ctx,
                     notices=model.notices,
                     plan=model.plan,
+                    sees=model.sees,
+                    hears=model.hears,
                 )
             )
 

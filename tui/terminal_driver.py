@@ -22,6 +22,8 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Paste
 from textual.message import Message
 
+from tui.pictures.terminal_graphics import GraphicsQuery
+
 if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
@@ -42,6 +44,7 @@ class DisconnectAwareDriver(LinuxDriver):
         self._input = select.poll()
         self._input.register(self.fileno, 0)  # no events: a hang-up is always reported
         self._watch: asyncio.TimerHandle | None = None
+        self.graphics_query = GraphicsQuery()
 
     def start_application_mode(self) -> None:
         self._check()
@@ -67,7 +70,7 @@ class DisconnectAwareDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read keys and pastes until the driver stops."""
-        parser = InputParser()
+        parser = InputParser(self.graphics_query)
         decode = getincrementaldecoder("utf-8")("replace").decode  # a paste may be invalid UTF-8
         with selectors.SelectSelector() as selector:  # the only one that macOS has for terminals
             selector.register(self.fileno, selectors.EVENT_READ)
@@ -90,10 +93,12 @@ class DisconnectAwareDriver(LinuxDriver):
 
 class InputParser:
     """Turns what a terminal sends into events. Textual's parser alone takes an escape character in a paste, and what
-    follows it, for keys: Enter would send half a paste, and any other key would do what it does."""
+    follows it, for keys: Enter would send half a paste, and any other key would do what it does. Replies to the
+    question about pictures go to `graphics`."""
 
-    def __init__(self) -> None:
+    def __init__(self, graphics: GraphicsQuery | None = None) -> None:
         self._parser = XTermParser()
+        self._graphics = graphics or GraphicsQuery()
         self._tail = ""  # the last input, which may be the beginning of the mark of a paste
         self._paste: str | None = None
 
@@ -104,6 +109,8 @@ class InputParser:
 
     def tick(self) -> Iterator[Message]:
         """Yield the events for which the time has come, such as a press of the Escape key."""
+        if keys := self._graphics.overdue():
+            yield from self._parser.feed(keys)
         yield from self._parser.tick()
 
     def _keys(self, data: str) -> Generator[Message, None, str]:
@@ -113,7 +120,8 @@ class InputParser:
         n_keys = len(data) if start < 0 else start + len(BRACKETED_PASTE_START) - len(self._tail)
         self._tail = recent[1 - len(BRACKETED_PASTE_START) :] if start < 0 else ""
         self._paste = None if start < 0 else ""
-        yield from self._parser.feed(data[:n_keys])
+        if keys := self._graphics.filtered(data[:n_keys]):  # none would be the end of the input
+            yield from self._parser.feed(keys)
         return data[n_keys:]
 
     def _pasted(self, data: str) -> Generator[Message, None, str]:

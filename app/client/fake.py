@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta
 from app.protocol.job import Job, JobKind, JobState
 from app.protocol.library import (
     HubRepository,
@@ -343,6 +343,10 @@ class ScriptedClient(ScriptedJobs):
     async def count_tokens(self, text: str, model: str = "") -> int:  # noqa: ARG002
         """Return the number of words."""
         return len(text.split())
+
+    async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int:  # noqa: ARG002
+        """Return 64 for each."""
+        return 64 * len(media)
 
     def chat(
         self,

@@ -16,7 +16,7 @@ import httpx
 
 from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.client.connection import HttpConnection, chat_body, completion_body, error_message
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
+from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta, completed_of
 from app.protocol.status import ModelStatus, ServiceStatus
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
@@ -72,6 +72,10 @@ class RemoteEngine(HttpConnection):
     async def count_tokens(self, text: str, model: str = "") -> int:  # noqa: ARG002
         """Raise RequestError: OpenAI's API has no way to count tokens without an answer."""
         raise RequestError(f"The engine at {self.base_url} does not count tokens.", "It reports them with an answer.")
+
+    async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int:  # noqa: ARG002
+        """Raise RequestError, as `count_tokens`."""
+        return await self.count_tokens("")
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import httpx
 
 from app.client.connection import Connection, chat_body, completion_body
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta, completed_of
+from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta, completed_of
 from app.protocol.codec import decode
 from app.protocol.job import Job, JobKind
 from app.protocol.library import (
@@ -124,6 +124,14 @@ class ServiceClient(Connection):
         """Return how many tokens `text` has in the vocabulary of `model`."""
         data = await self.call("POST", "/tokenize", {"content": text, "model": model})
         return len(data["tokens"])
+
+    async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int:
+        """Return how many tokens of a prompt pictures and sounds take. Raises RequestError where `model` does not read
+        them."""
+        questions = (Message("user", "?"), Message("user", "?", tuple(media)))
+        bodies = [{"model": model, "input": chat_body([question], model, None)["messages"]} for question in questions]
+        alone, together = [await self.call("POST", "/v1/responses/input_tokens", body) for body in bodies]
+        return int(together["input_tokens"]) - int(alone["input_tokens"])
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None

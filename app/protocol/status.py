@@ -102,6 +102,8 @@ class ModelStatus:
     n_bytes: int = 0
     shares_with: tuple[str, ...] = ()
     settings: tuple[LoadedSetting, ...] = ()
+    sees: bool | None = None
+    hears: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,12 @@ from app.chat.conversation import Chat, Message, Transcript
 from app.chat.store import ChatStore
 from app.client.fake import LOADING, PLAN, READY, ScriptedClient, ScriptedReply
 from app.protocol.job import Job
-from app.protocol.library import MachineProblem, MachineReport
+from app.protocol.library import LocalModel, MachineProblem, MachineReport
 from app.protocol.plan import MeasuredRun
 from app.protocol.status import EngineCounters, LatencySummary, Occupancy, ServiceStatus
 from app.settings.settings import Settings
 from quantizer.errors import ContextOverflowError, ErrorInfo
+from tests.app.chat.attachments.files import pdf_of
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
 from tui.app import LocalllmApp
@@ -101,6 +102,32 @@ def _keep_log() -> None:
 
 def _keep_file() -> None:
     Path("notes.md").write_text("Buy milk.\n")
+
+
+def _keep_picture() -> None:
+    """Draw a sun over the sea, and a document beside it."""
+    from PIL import Image, ImageDraw
+
+    picture = Image.new("RGB", (320, 240), "skyblue")
+    draw = ImageDraw.Draw(picture)
+    draw.ellipse((200, 30, 270, 100), fill="gold")
+    draw.rectangle((0, 160, 320, 240), fill="steelblue")
+    picture.save("photo.png")
+    Path("paper.pdf").write_bytes(pdf_of(("Leeks and salt.", "Boil for an hour.", "Serve hot.")))
+
+
+def _seeing(*deltas: str) -> Callable[[], ScriptedClient]:
+    return lambda: ScriptedClient(ScriptedReply(deltas=deltas), model=replace(READY, sees=True, hears=False))
+
+
+def _blind() -> ScriptedClient:
+    client = client_with_models()
+    client.model = replace(READY, sees=False, hears=False)
+    client.library.here += [
+        LocalModel(id=name, where="library", path=f"/models/{name}.gguf", n_bytes=1 << 30, sees=True)
+        for name in ("gemma3:4b-it-q4_K_M", "smolvlm2:2.2b-q8_0")
+    ]
+    return client
 
 
 def _machine_with_a_problem() -> ScriptedClient:
@@ -246,6 +273,39 @@ SCENES = (
         name="attachment",
         steps=(("@ n o t e s", "notes.md"), ("enter", "[notes.md", "after sending"), ("ctrl+l", "Ctrl+S saves")),
         furnish=_keep_file,
+    ),
+    Scene(
+        name="attached-media",
+        steps=(
+            ("@ p h o", "photo.png"),
+            ("tab", "[photo.png", "3 % of"),
+            ("@ p a p", "paper.pdf"),
+            ("tab", "[paper.pdf · 15 tokens, <1 %", "after sending: ≈"),
+        ),
+        client=_seeing(),
+        furnish=_keep_picture,
+    ),
+    Scene(
+        name="attached-unread",
+        steps=(("@ p h o", "photo.png"), ("tab", "smolvlm2", "1 not counted")),
+        client=_blind,
+        furnish=_keep_picture,
+    ),
+    Scene(
+        name="attached-picture",
+        steps=(("@ p h o", "photo.png"), ("tab", "[photo.png", "3 % of", "after sending"), ("ctrl+l", "▀▀▀")),
+        client=_seeing(),
+        furnish=_keep_picture,
+    ),
+    Scene(
+        name="picture",
+        steps=(
+            ("@ p h o", "photo.png"),
+            ("tab", "[photo.png", "3 % of"),
+            ("W h a t question_mark enter", "▀▀▀", "48.0 tok/s"),
+        ),
+        client=_seeing("The sun over the sea."),
+        furnish=_keep_picture,
     ),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),
     Scene(name="options", steps=(("slash o p t i o n s enter", "Options of the answers"),)),

@@ -53,7 +53,7 @@ async def test_attachments_of_a_draft_are_restored_after_quitting_and_sent(open_
         await user.leaves()
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
-        await user.sees("[pasted 1", "tokens ×]", "read", "ready")
+        await user.sees("[pasted 1", "of the context ×]", "read", "ready")
         await user.presses("enter")
         await user.sees("Hello.")
         await user.no_longer_sees("tokens ×]")

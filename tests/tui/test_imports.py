@@ -14,7 +14,8 @@ def _imported_by(module: str) -> set[str]:
 
 
 def test_first_frame_of_the_app_needs_no_engine_http_or_markdown():
-    assert not {"llama_cpp", "numpy", "httpx", "fastapi", "gguf", "markdown_it"} & _imported_by("tui.run")
+    heavy = {"llama_cpp", "numpy", "httpx", "fastapi", "gguf", "markdown_it", "PIL", "textual_image"}
+    assert not heavy & _imported_by("tui.run")
 
 
 def test_deciding_between_app_and_command_line_imports_no_user_interface():

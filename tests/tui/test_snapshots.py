@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from tests.tui.scenes import SCENES, Scene
 
-DRAWN_WITH = {"textual": "8.2.8", "rich": "15.0.0"}
+DRAWN_WITH = {"textual": "8.2.8", "rich": "15.0.0", "pillow": "12.3.0", "textual-image": "0.12.0"}
 SCENES_BY_NAME = {scene.name: scene for scene in SCENES}
 
 pytestmark = pytest.mark.skipif(

@@ -16,17 +16,18 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widgets import Static
 
-from app.chat.conversation import Attachment, Role
-from app.terminal import printable, printable_line
+from app.chat.conversation import Role
+from app.terminal import printable
 from tui.chat.answer_stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.conversation import Ending, TranscriptEntry
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
+from tui.chat.question_view import PictureRow, QuestionView, pictures_of
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 
-__all__ = ["AnswerView", "MessageBar", "MessageView", "QuestionView", "ReasoningView", "uniform_rows"]
+__all__ = ["AnswerView", "MessageBar", "MessageView", "ReasoningView", "uniform_rows"]
 
 _SIGNS = {False: "▸", True: "▾"}  # by whether it is open
 # Command and label by role; the key is in bold.
@@ -94,14 +95,6 @@ class ReasoningView(Vertical):
     def _show_text(self) -> None:
         text = printable(self._entry.message.reasoning) if self._is_open else ""
         self._text.update(text)
-
-
-class QuestionView(Static):
-    """The text of a question as typed, and the names of its attachments."""
-
-    def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        names = " ".join(f"[{printable_line(attachment.name)}]" for attachment in attachments)
-        super().__init__("\n".join(filter(None, (names, printable(text)))), markup=False)
 
 
 def uniform_rows(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
@@ -235,7 +228,10 @@ class MessageView(Vertical, can_focus=True):
 
     def compose(self) -> ComposeResult:
         if self.entry.message.role == "user":
-            yield QuestionView(self.entry.message.content, self.entry.message.attachments)
+            attachments = self.entry.message.attachments
+            if pictures := pictures_of(attachments):
+                yield PictureRow(pictures)
+            yield QuestionView(self.entry.message.content, attachments)
         elif self.entry.beside is None:
             yield AnswerView(self.entry)
         else:

@@ -5,15 +5,15 @@ Owns the way from typed text to a question, and which chat is open. Messages and
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import TextArea
 from textual.worker import Worker
 
@@ -22,11 +22,12 @@ from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_bar import AttachmentBar
+from tui.chat.composer.attachment_reader import AttachmentReader
+from tui.chat.composer.attachments import files_below
 from tui.chat.composer.composer import Composer
-from tui.chat.composer.context_forecast import DraftCounter
 from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.draft_screen import DraftScreen
 from tui.chat.format import advice
-from tui.chat.message_actions import ConversationScreen
 from tui.chat.notices import StatusLine, WaitingQuestions
 from tui.chat.open_chat import OpenChat
 from tui.chat.repository import DraftAutosave
@@ -41,11 +42,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatScreen"]
 
-_PAUSE_S = 0.3
 _TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
 
 
-class ChatScreen(ConversationScreen):
+class ChatScreen(DraftScreen):
     """A conversation with a model."""
 
     CSS_PATH = "chat.tcss"
@@ -62,15 +62,13 @@ class ChatScreen(ConversationScreen):
         self._repository = app_context.repository
         self._settings_editor = SettingsEditor(self._session, app_context.settings.data_dir)
         self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
-        self._draft_counter = DraftCounter()
-        self._forecast_timer: Timer | None = None
         self._shown_notices: set[str] = set()
 
     def compose(self) -> ComposeResult:
         yield Transcript()
         yield WaitingQuestions()
         yield NotificationLine()
-        yield Composer(self._slash_words, self._settings_editor.arguments_of)
+        yield Composer(AttachmentReader(self._session.keep_files), self._slash_words, self._arguments_of)
         yield StatusLine()
 
     def on_mount(self) -> None:
@@ -128,43 +126,10 @@ class ChatScreen(ConversationScreen):
         if event.worker.group == "answer" and event.worker.is_finished and self.query(Composer):  # not while it closes
             self._forecast_later()  # the context has an answer more
 
-    def _forecast_later(self) -> None:
-        """Say what sending the draft means for the context, once the user pauses."""
-        if self._forecast_timer is not None:
-            self._forecast_timer.stop()
-        draft = self.composer.draft
-        if not draft or draft.text == "/" or slash_line(draft.text) is not None:  # a command, maybe unfinished
-            self.workers.cancel_group(self, "forecast")
-            self.prompt.show_forecast()
-        else:
-            self._forecast_timer = self.set_timer(_PAUSE_S, self._forecast)
-
-    @work(group="forecast", exclusive=True)
-    async def _forecast(self) -> None:
-        state, conversation = self._connection.state, self._session.conversation
-        if state.phase != "ready":
-            return
-        edited = conversation.messages.get(self._edited_id) if self._edited_id is not None else None
-        size = conversation.context_size(edited.parent_id if edited else conversation.leaf_id)
-        with suppress(UserError):  # the question reports it
-            draft, client = await self.composer.expected_draft(), await self._connection.client()
-            forecast = await self._draft_counter.forecast(draft, size.n_tokens, client, state)
-            self.prompt.show_forecast(forecast.text, is_warning=forecast.is_too_long)
-
-    @on(Composer.Attached)
-    def _attached(self, event: Composer.Attached) -> None:
-        _: Worker[None] = self.run_worker(partial(self._measure, event.attachment), group="measure")
-
-    async def _measure(self, attachment: Attachment) -> None:
-        """Count the tokens of an attachment; if the model is not available, its size stays in characters."""
-        with suppress(UserError):
-            client = await self._connection.client()
-            n_tokens = await client.count_tokens(attachment.content, self._connection.state.model)
-            self.composer.measure(attachment.name, n_tokens)
-
-    @on(Composer.Refused)
-    def _refused(self, event: Composer.Refused) -> None:
-        self.inform(str(event.error))
+    async def _arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
+        if slash == "attach":
+            return [(name, "") for name in await asyncio.to_thread(files_below, Path.cwd())]
+        return await self._settings_editor.arguments_of(slash)
 
     def _slash_words(self) -> list[tuple[str, str]]:
         commands = [command for command in self.all_commands() if command.slash]
@@ -230,25 +195,6 @@ class ChatScreen(ConversationScreen):
         """Show the figures below each answer, or hide them."""
         await self._is_open.wait()
         await self._session.chat.toggle_figures()
-
-    def open_attachment(self, name: str = "") -> None:
-        """Open the attachment with this name, the only one, or one chosen from a list."""
-        names = [attachment.name for attachment in self.composer.attachments]
-        if not names:
-            self.inform("Nothing is attached yet: @ attaches a file.")
-        elif name in names or len(names) == 1:
-            self.composer.open_attachment(name if name in names else names[0])
-        else:
-            self._choose_attachment(names)
-
-    @work
-    async def _choose_attachment(self, names: Sequence[str]) -> None:
-        from tui.widgets.dialogs import ChoiceDialog
-
-        titles = {name: printable_line(name) for name in names}
-        chosen = await self.app.push_screen_wait(ChoiceDialog("Open an attachment", "", titles, is_numbered=True))
-        if chosen is not None:
-            self.composer.open_attachment(chosen)
 
     def edit_in_editor(self, text: str = "") -> None:
         """Edit `text`, or that of the prompt, in the user's editor; what it saves is the prompt."""
@@ -394,7 +340,7 @@ class ChatScreen(ConversationScreen):
         if text := await self._session.replace_missing_model():
             await self.transcript.add_notice(text)
         self._show_status()
-        self._forecast_later()
+        self._draft_may_read_otherwise()
         state = self._connection.state
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)

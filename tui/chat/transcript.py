@@ -25,6 +25,7 @@ from tui.chat.answer_stream import StreamChunk
 from tui.chat.conversation import TranscriptEntry
 from tui.chat.message_view import MessageView, uniform_rows
 from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
+from tui.pictures.picture_view import PictureView
 
 __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
 
@@ -187,6 +188,11 @@ class Transcript(SteadyScroll):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return uniform_rows(super().render_lines, crop)
+
+    def on_resize(self) -> None:
+        """Draw the pictures as large as the screen has room for now."""
+        for picture in self.query(PictureView):
+            picture.call_later(picture.fit)
 
     # Display
 

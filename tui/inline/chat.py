@@ -19,6 +19,7 @@ from app.cli.output.answer import stats_line
 from app.settings.settings import Settings
 from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
+from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.external_editor import edit_text
 from tui.chat.composer.mentions import MentionReader, names_in
 from tui.chat.conversation import Ending
@@ -121,7 +122,7 @@ class InlineChat:
         self._scrollback = scrollback
         self._is_saved = is_saved
         self._shows_stats = shows_stats
-        self._mention_reader = MentionReader(folder or Path.cwd())
+        self._mention_reader = MentionReader(folder or Path.cwd(), AttachmentReader(session.keep_files))
         session.attach(scrollback)
 
     @property

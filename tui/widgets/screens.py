@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -28,6 +28,7 @@ from tui.chat.session import ChatSession
 from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature
 from tui.connection import ServiceConnection
 from tui.jobs.monitor import Downloads, JobMonitor
+from tui.pictures.preview import Previews
 from tui.settings.controller import SettingsController
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ _WARNING_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """Connection, downloads, jobs, repository, open chats, settings and clock. The creator of the app closes the
-    connection and the repository. `clock` counts seconds, `settings_controller` changes settings."""
+    """Connection, downloads, jobs, repository, open chats, previews of pictures, settings and clock. The creator of the
+    app closes the connection and the repository. `clock` counts seconds, `settings_controller` changes settings."""
 
     connection: ServiceConnection
     downloads: Downloads
@@ -53,6 +54,7 @@ class AppContext:
     settings: Settings
     settings_controller: SettingsController
     clock: Clock
+    previews: Previews = field(default_factory=Previews)
 
 
 class CommandScreen(Screen[None]):

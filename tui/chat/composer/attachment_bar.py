@@ -1,38 +1,44 @@
-"""The attachments of the next question: a bar of chips above the prompt, and the screen that opens one.
-
-Owns what the keys in an open attachment do; `tui.chat.composer.composer` carries it out.
-"""
+"""The attachments of the next question: a bar of chips above the prompt."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
-from textual import work
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import HorizontalScroll, Vertical
-from textual.content import Content
+from textual.containers import HorizontalScroll
 from textual.events import Click
 from textual.message import Message
-from textual.screen import ModalScreen
-from textual.widgets import Static, TextArea
+from textual.widgets import Static
 
 from app.chat.conversation import Attachment
-from app.terminal import printable, printable_line
-from quantizer.errors import UserError
+from app.terminal import printable_line
+from tui.chat.composer.context_forecast import TokenCount
 
-__all__ = ["MAX_EDITED_CHARACTERS", "AttachmentBar", "AttachmentChip", "AttachmentOutcome", "AttachmentScreen"]
+__all__ = ["AttachmentBar", "AttachmentChip", "chip_text"]
 
-MAX_EDITED_CHARACTERS = 300_000  # a quarter of a second to lay out
-_MAX_INSERTED_CHARACTERS = 50_000
 _REMOVES = " ×]"
-_HELP = "Ctrl+S saves · Ctrl+L puts it into the prompt · Ctrl+O opens your editor · Ctrl+R removes it · Esc closes"
-_DISCARDS = "The text was changed: Ctrl+S saves it, Esc once more discards the changes."
+_SEPARATOR = " · "
+
+
+def chip_text(attachment: Attachment, count: TokenCount | None, *, is_alone: bool) -> str:
+    """Return what a chip shows: the name, how much it is and, once counted, its tokens and their share of the context.
+
+    Only an attachment that `is_alone` has room for all of it.
+    """
+    size = "" if attachment.media else f"{len(attachment.content):,} characters"
+    if count is not None:
+        share = f", {_share(count)}{' of the context' if is_alone else ''}" if count.n_ctx else ""
+        size = f"{'≈' if count.is_estimated else ''}{count.n_tokens:,} tokens{share}"
+    detail = attachment.detail if is_alone or not size else ""
+    return _SEPARATOR.join(printable_line(part) for part in (attachment.name, detail, size) if part)
+
+
+def _share(count: TokenCount) -> str:
+    share = count.n_tokens / count.n_ctx
+    return "<1 %" if share < 0.01 else f"{100 * share:.0f} %"
 
 
 class AttachmentChip(Static):
-    """One attachment's name and size; a click opens it, a click on its cross removes it."""
+    """One attachment's name, size and share of the context; a click opens it, a click on its cross removes it."""
 
     @dataclass
     class Opened(Message):
@@ -50,16 +56,41 @@ class AttachmentChip(Static):
         super().__init__(markup=False)
         self.attachment = attachment
         self.tooltip = "Click or Ctrl+L opens it. Its × removes it, or Backspace in an empty prompt the last one."
-        self.measure(None)
+        self._count: TokenCount | None = None
+        self._is_alone = True
+        self._draw()
 
-    def measure(self, n_tokens: int | None) -> None:
-        """Show the size: in tokens once counted, until then in characters."""
-        size = f"{len(self.attachment.content):,} characters" if n_tokens is None else f"{n_tokens:,} tokens"
-        self.update(f"[{printable_line(self.attachment.name)} · {size}{_REMOVES}")
+    def show(self, attachment: Attachment) -> None:
+        """Show the attachment as it is now."""
+        self.attachment, self._count = attachment, None
+        self._draw()
+
+    def measure(self, count: TokenCount) -> None:
+        """Show the size in tokens."""
+        self._count = count
+        self.call_later(self._draw)  # once it is mounted: Textual keeps the width of what changes before
+
+    def leave_room(self, *, is_alone: bool) -> None:
+        """Show all words, or leave room for other chips."""
+        if is_alone != self._is_alone:
+            self._is_alone = is_alone
+            self.call_later(self._draw)
 
     def on_click(self, event: Click) -> None:
         is_cross = event.x >= self.size.width - len(_REMOVES)
         self.post_message((self.Removed if is_cross else self.Opened)(self.attachment.name))
+
+    def _draw(self) -> None:
+        self.set_class(self._count is not None and self._count.is_too_large, "-warning")
+        self.update(f"[{chip_text(self.attachment, self._count, is_alone=self._is_alone)}{_REMOVES}")
+
+
+class _PendingChip(Static):
+    """A file that is being read."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"[{printable_line(name)}{_SEPARATOR}reading…]", markup=False)
+        self.file_name = name
 
 
 class AttachmentBar(HorizontalScroll):
@@ -75,19 +106,35 @@ class AttachmentBar(HorizontalScroll):
         super().__init__()
         self.display = False
         self.attachments: tuple[Attachment, ...] = ()
+        self._n_pending = 0
+
+    def begin(self, name: str) -> None:
+        """Show that a file is being read, until `end`."""
+        self._n_pending += 1
+        self.display = True
+        self.mount(_PendingChip(name))
+
+    def end(self, name: str) -> None:
+        """Show the file no longer: it is read, or it cannot be."""
+        self._n_pending -= 1
+        self.display = bool(self.attachments or self._n_pending)
+        for chip in [chip for chip in self.query(_PendingChip) if chip.file_name == name][:1]:
+            chip.remove()
 
     def add(self, attachment: Attachment) -> None:
         """Add an attachment, replacing one with the same name."""
         self.remove_attachment(attachment.name)
         self._set_attachments((*self.attachments, attachment))
-        self.mount(AttachmentChip(attachment))
+        chip = AttachmentChip(attachment)
+        chip.leave_room(is_alone=len(self.attachments) == 1)
+        self.mount(chip)
 
-    def replace(self, attachment: Attachment) -> None:
-        """Replace the attachment with the same name, in its place."""
-        self._set_attachments(tuple(attachment if each.name == attachment.name else each for each in self.attachments))
-        for chip in self._chips(attachment.name):
-            chip.attachment = attachment
-            chip.measure(None)
+    def replace(self, attachment: Attachment, name: str = "") -> None:
+        """Replace the attachment called `name`, by default the one with the same name, in its place."""
+        replaced = name or attachment.name
+        self._set_attachments(tuple(attachment if each.name == replaced else each for each in self.attachments))
+        for chip in self._chips(replaced):
+            chip.show(attachment)
 
     def remove_attachment(self, name: str) -> None:
         """Remove an attachment."""
@@ -100,98 +147,17 @@ class AttachmentBar(HorizontalScroll):
         self._set_attachments(())
         self.remove_children(AttachmentChip)
 
-    def measure(self, name: str, n_tokens: int) -> None:
+    def measure(self, name: str, count: TokenCount) -> None:
         """Show the token count of an attachment."""
         for chip in self._chips(name):
-            chip.measure(n_tokens)
+            chip.measure(count)
 
     def _chips(self, name: str) -> list[AttachmentChip]:
         return [chip for chip in self.query(AttachmentChip) if chip.attachment.name == name]
 
     def _set_attachments(self, attachments: tuple[Attachment, ...]) -> None:
         self.attachments = attachments
-        self.display = bool(attachments)
+        self.display = bool(attachments or self._n_pending)
+        for chip in self.query(AttachmentChip):
+            chip.leave_room(is_alone=len(attachments) == 1)
         self.post_message(self.Changed())
-
-
-@dataclass(frozen=True, slots=True)
-class AttachmentOutcome:
-    """What to do with an attachment, whose text is now `text`."""
-
-    action: Literal["save", "insert", "remove"]
-    text: str = ""
-
-
-class AttachmentScreen(ModalScreen[AttachmentOutcome | None]):
-    """The text of an attachment, which can be edited; the file that it came from stays as it is. Returns what to do
-    with the attachment, None for nothing."""
-
-    CSS_PATH = "attachment_bar.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "save", "Save", id="attachment-save", tooltip="Keep the changed text"),
-        Binding("ctrl+l", "insert", "Into the prompt", id="attachment-insert", tooltip="Put the text into the prompt"),
-        Binding("ctrl+o", "edit_outside", "Editor", id="attachment-editor", tooltip="Edit the text in $EDITOR"),
-        Binding("ctrl+r", "remove", "Remove", id="attachment-remove", tooltip="Remove the attachment"),
-        Binding("escape", "close", "Close", id="attachment-close", tooltip="Go back without changes"),
-    ]
-
-    def __init__(self, attachment: Attachment) -> None:
-        super().__init__()
-        self._heading = printable_line(attachment.name)
-        self._shown = printable(attachment.content)
-        self._is_warned = False
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="attachment") as panel:
-            panel.border_title = Content(self._heading).markup
-            field = TextArea(self._shown, compact=True, highlight_cursor_line=False)
-            field.cursor_blink = False
-            yield field
-            yield Static("", markup=False, id="fault")
-            yield Static(_HELP, markup=False, id="keys")
-
-    @property
-    def field(self) -> TextArea:
-        return self.query_one(TextArea)
-
-    def action_save(self) -> None:
-        """Keep the text if it was changed; an empty one is no attachment."""
-        text = self.field.text
-        if not text.strip():
-            self.dismiss(AttachmentOutcome("remove"))
-        elif text == self._shown:
-            self.dismiss(None)
-        else:
-            self.dismiss(AttachmentOutcome("save", text))
-
-    def action_insert(self) -> None:
-        """Put the text into the prompt in place of the attachment."""
-        if len(self.field.text) > _MAX_INSERTED_CHARACTERS:
-            self._complain(f"The prompt takes {_MAX_INSERTED_CHARACTERS:,} characters at once.")
-        else:
-            self.dismiss(AttachmentOutcome("insert", self.field.text.rstrip("\n")))
-
-    def action_remove(self) -> None:
-        """Remove the attachment."""
-        self.dismiss(AttachmentOutcome("remove"))
-
-    def action_close(self) -> None:
-        """Close; ask before changes are lost."""
-        if self._is_warned or self.field.text == self._shown:
-            self.dismiss(None)
-        else:
-            self._is_warned = True
-            self._complain(_DISCARDS)
-
-    @work(exclusive=True)
-    async def action_edit_outside(self) -> None:
-        """Edit the text in the user's editor."""
-        from tui.chat.composer.external_editor import edit_text_outside
-
-        try:
-            self.field.text = printable(await edit_text_outside(self.app, self.field.text.rstrip("\n")))
-        except UserError as error:
-            self._complain(str(error))
-
-    def _complain(self, text: str) -> None:
-        self.query_one("#fault", Static).update(printable(text))

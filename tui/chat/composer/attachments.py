@@ -1,42 +1,31 @@
-"""Texts attached to a question: pasted, or files found by completion.
+"""What can be attached to a question: long pastes, and the files that completion offers. Independent of widgets.
 
-Owns which files are offered, and how much of one is read. Independent of widgets.
+`app.chat.attachments` reads files, and owns how a model receives them.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from app.chat.conversation import Attachment
-from quantizer.errors import StorageError, UsageError
 
 __all__ = [
-    "MAX_ATTACHED_BYTES",
     "complete_path",
     "files_below",
     "is_long",
     "leads_outside",
     "pasted",
     "path_of",
-    "read_text_file",
+    "unused_name",
 ]
 
 _LONG_CHARACTERS = 1000
 _LONG_LINES = 12
 MAX_FILES = 20_000
-MAX_ATTACHED_BYTES = 4 << 20  # a million tokens: more than any context
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 _NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist", "site-packages"})
 
 
@@ -47,9 +36,13 @@ def is_long(text: str) -> bool:
 
 def pasted(text: str, others: Sequence[Attachment]) -> Attachment:
     """Return a pasted text as an attachment with a name unique among `others`."""
+    return Attachment(unused_name("pasted", others), text)
+
+
+def unused_name(word: str, others: Sequence[Attachment]) -> str:
+    """Return `word` with the first number that makes it a name of none of `others`."""
     names = {attachment.name for attachment in others}
-    number = next(number for number in range(1, len(names) + 2) if f"pasted {number}" not in names)
-    return Attachment(f"pasted {number}", text)
+    return next(name for number in range(1, len(names) + 2) if (name := f"{word} {number}") not in names)
 
 
 def files_below(folder: Path) -> list[str]:
@@ -77,42 +70,6 @@ def _walk(folder: Path) -> Iterator[str]:
                     waiting.append(f"{relative}{entry.name}/")
             elif entry.is_file(follow_symlinks=False):
                 yield f"{relative}{entry.name}"
-
-
-def read_text_file(path: Path, name: str) -> Attachment:
-    """Return the file at `path` as an attachment called `name`.
-
-    Never waits for a pipe or a device. Raises StorageError if it cannot be read, UsageError if it is no regular file,
-    too large or not text.
-    """
-    try:
-        _check_regular(path.stat().st_mode, name)
-        with open(path, "rb", opener=_open_without_waiting) as file:
-            _check_regular(os.fstat(file.fileno()).st_mode, name)  # it may have changed since
-            data = file.read(MAX_ATTACHED_BYTES + 1) or b""
-    except OSError as error:
-        raise StorageError(
-            f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
-        ) from error
-    if len(data) > MAX_ATTACHED_BYTES:
-        raise UsageError(f"{name} is larger than {MAX_ATTACHED_BYTES >> 20} MiB.", "Attach a smaller part of it.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise UsageError(f"{name} is not UTF-8 text.", "Only text files can be attached.")
-    return Attachment(name, text)
-
-
-def _check_regular(mode: int, name: str) -> None:
-    if not stat.S_ISREG(mode):
-        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no regular file")
-        raise UsageError(f"{name} is {kind}.", "Only text files can be attached.")
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def complete_path(typed: str, folder: Path) -> list[str]:

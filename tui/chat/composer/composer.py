@@ -6,27 +6,29 @@ Owns which part handles which key. Reads files itself, in a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import OptionList, TextArea
+from textual.widgets import OptionList, Static, TextArea
 from textual.worker import Worker
 
 from app.chat.conversation import Attachment, Draft
-from app.terminal import printable
+from app.terminal import printable, printable_line
 from quantizer.errors import UsageError, UserError
-from tui.chat.composer.attachment_bar import (
+from tui.chat.composer.attachment_bar import AttachmentBar, AttachmentChip
+from tui.chat.composer.attachment_reader import AttachmentReader
+from tui.chat.composer.attachment_screen import (
     MAX_EDITED_CHARACTERS,
-    AttachmentBar,
-    AttachmentChip,
     AttachmentOutcome,
     AttachmentScreen,
+    MediaScreen,
 )
 from tui.chat.composer.attachments import (
     complete_path,
@@ -35,8 +37,9 @@ from tui.chat.composer.attachments import (
     leads_outside,
     pasted,
     path_of,
-    read_text_file,
+    unused_name,
 )
+from tui.chat.composer.clipboard import ClipboardTool, clipboard_tool, read_picture
 from tui.chat.composer.completion import (
     MAX_COMPLETIONS,
     Completion,
@@ -47,7 +50,8 @@ from tui.chat.composer.completion import (
     file_completions,
     partial_word,
 )
-from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, read_mentions, without_mention
+from tui.chat.composer.context_forecast import TokenCount
+from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, without_mention
 from tui.chat.composer.pasted_paths import pasted_paths
 from tui.chat.composer.prompt_input import PromptInput
 from tui.commands import slash_line
@@ -65,7 +69,7 @@ async def _no_arguments(_: str) -> Sequence[tuple[str, str]]:
 
 class Composer(Vertical):
     """`words` returns the slash words with their descriptions, `arguments` what may follow one; files are completed
-    below `folder`."""
+    below `folder` and read by `reader`."""
 
     @dataclass
     class Submitted(Message):
@@ -90,19 +94,29 @@ class Composer(Vertical):
 
         error: UserError
 
-    def __init__(self, words: SlashWords, arguments: Arguments = _no_arguments, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        reader: AttachmentReader,
+        words: SlashWords,
+        arguments: Arguments = _no_arguments,
+        folder: Path | None = None,
+    ) -> None:
         super().__init__()
+        self._reader = reader
         self._slash_words = words
         self._arguments = arguments
         self._arguments_of: tuple[str, Sequence[tuple[str, str]]] = ("", ())  # the slash word, and what may follow it
         self._folder = folder or Path.cwd()
-        self._mention_reader = MentionReader(self._folder)
+        self._warning = Static(markup=False, id="attachment-warning")
+        self._warning.display = False
+        self._mention_reader = MentionReader(self._folder, reader)
         self._files: Sequence[str] = ()
         self.has_waiting = False  # whether a question waits for the running answer
         self._is_naming_file = False
         self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # typed text, and its completions
 
     def compose(self) -> ComposeResult:
+        yield self._warning
         yield AttachmentBar()
         yield CompletionList()
         yield PromptInput(self)
@@ -124,11 +138,8 @@ class Composer(Vertical):
     async def expected_draft(self) -> Draft:
         """Return the draft as it would be sent: with the files that it mentions."""
         text, attachments = self.prompt.text, self.attachments
-        if not has_mention(text):
-            return Draft(text, attachments)
         names = {attachment.name for attachment in attachments}
-        is_typed = self.prompt.is_typed
-        mentioned = await asyncio.to_thread(read_mentions, text, self._folder, names, is_typed=is_typed)
+        mentioned = await self._mention_reader.find(text, names, is_typed=self.prompt.is_typed)
         return Draft(text, (*attachments, *mentioned.attachments))
 
     def put(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
@@ -142,18 +153,29 @@ class Composer(Vertical):
         for attachment in attachments:
             self._add_attachment(attachment)
 
+    def attach(self, name: str) -> None:
+        """Attach the file with this name or path."""
+        self.run_worker(self._attach_file(name), group=_PASTED)
+
     def open_attachment(self, name: str) -> None:
-        """Show the text of an attachment, to edit it or to put it into the prompt."""
+        """Show an attachment: its text, to edit it or to put it into the prompt, or its pictures."""
         attachment = next(each for each in self.attachments if each.name == name)
-        if len(attachment.content) > MAX_EDITED_CHARACTERS:
+        if attachment.media:
+            self.app.push_screen(MediaScreen(attachment), partial(self._edited, attachment))
+        elif len(attachment.content) > MAX_EDITED_CHARACTERS:
             size = f"{len(attachment.content):,} characters, more than the {MAX_EDITED_CHARACTERS:,} that can be shown"
             self.post_message(self.Refused(UsageError(f"{name} has {size}.", "It is attached as it is.")))
         else:
             self.app.push_screen(AttachmentScreen(attachment), partial(self._edited, attachment))
 
-    def measure(self, name: str, n_tokens: int) -> None:
+    def warn(self, text: str) -> None:
+        """Show a line about the attachments above them; an empty text hides it."""
+        self._warning.update(printable_line(text))
+        self._warning.display = bool(text)
+
+    def measure(self, name: str, count: TokenCount) -> None:
         """Show the token count of an attachment."""
-        self.query_one(AttachmentBar).measure(name, n_tokens)
+        self.query_one(AttachmentBar).measure(name, count)
 
     def dismiss(self) -> bool:
         """Hide the completions; return False if there were none."""
@@ -197,6 +219,13 @@ class Composer(Vertical):
             return False
         self._add_attachment(pasted(text, self.attachments))
         return True
+
+    def paste_clipboard(self) -> bool:
+        """Attach the picture in the clipboard of the desktop, if it has one; return False where nothing can tell."""
+        tool = clipboard_tool()
+        if tool is not None:
+            self.run_worker(self._attach_clipboard(tool), group=_PASTED)
+        return tool is not None
 
     def drop_last(self) -> bool:
         """Remove the last attachment; return False if there is none."""
@@ -358,16 +387,39 @@ class Composer(Vertical):
         """Attach files by their names, or by their paths where a name is taken; return whether all could be read."""
         are_read = []
         for path in paths:
-            is_taken = any(each.name == path.name for each in self.attachments)
-            are_read.append(await self._attach_file(str(path) if is_taken else path.name, path))
+            taken = {attachment.name for attachment in self.attachments}
+            names = (path.name, f"{path.parent.name}/{path.name}", str(path))
+            are_read.append(await self._attach_file(next(n for n in names if n not in taken or n == str(path)), path))
         return all(are_read)
 
     async def _attach_file(self, name: str, path: Path | None = None) -> bool:
+        return await self._attach_read(name, self._reader.read_file(path or path_of(name, self._folder), name))
+
+    async def _attach_clipboard(self, tool: ClipboardTool) -> bool:
+        """Attach the picture in the clipboard; without one, paste what the app has copied."""
         try:
-            self._add_attachment(await asyncio.to_thread(read_text_file, path or path_of(name, self._folder), name))
+            data = await read_picture(tool)
         except UserError as error:
             self.post_message(self.Refused(error))
             return False
+        if data is None:
+            self.prompt.paste_copied()
+            return True
+        name = unused_name("picture", self.attachments)
+        return await self._attach_read(name, self._reader.read_data(data, name))
+
+    async def _attach_read(self, name: str, reading: Coroutine[Any, Any, Attachment]) -> bool:
+        """Attach what is being read, and show that until then; return whether it could be read."""
+        bar = self.query_one(AttachmentBar)
+        bar.begin(name)
+        try:
+            attachment = await reading
+        except UserError as error:
+            self.post_message(self.Refused(error))
+            return False
+        finally:
+            bar.end(name)
+        self._add_attachment(attachment)
         return True
 
     def _add_attachment(self, attachment: Attachment) -> None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from quantizer.errors import StorageError, UsageError, UserError
 from quantizer.files import open_private
-from tui.chat.composer.attachments import read_text_file
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -65,7 +64,7 @@ async def edit_text(text: str, environment: Mapping[str, str] = os.environ) -> s
             if status:
                 ending = f"ended with status {status}" if status > 0 else f"was stopped by signal {-status}"
                 raise UsageError(f"{Path(command[0]).name} {ending}: its text is not used.", _REMEDY)
-            return read_text_file(path, "The edited text").content.rstrip("\n")
+            return _saved_text(path).rstrip("\n")
     except OSError as error:
         raise StorageError(f"{Path(command[0]).name} cannot be started: {error.strerror}.", _REMEDY) from error
 
@@ -87,6 +86,18 @@ async def edit_text_outside(app: App[None], text: str) -> str:
     if isinstance(edited, UserError):
         raise edited
     return edited
+
+
+def _saved_text(path: Path) -> str:
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    except OSError as error:
+        raise StorageError(f"The edited text cannot be read: {error.strerror}.", "Edit it again.") from error
+    if "\0" in text:
+        raise UsageError("The edited text is not UTF-8 text.", "Save it as UTF-8.")
+    return text
 
 
 def _named(variable: str, value: str, environment: Mapping[str, str], platform: str) -> list[str]:

@@ -11,11 +11,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.chat.attachments.page_choice import ALL_PAGES, PageChoice, split_page_choice
 from app.chat.conversation import Attachment
 from quantizer.errors import UsageError, UserError
-from tui.chat.composer.attachments import path_of, read_text_file
+from tui.chat.composer.attachment_reader import AttachmentReader
+from tui.chat.composer.attachments import path_of
 
-__all__ = ["MentionReader", "Mentioned", "has_mention", "mention_of", "names_in", "read_mentions", "without_mention"]
+__all__ = ["MentionReader", "Mentioned", "has_mention", "mention_of", "names_in", "without_mention"]
 
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
 _AFTER_A_WORD = ".,;:!?)]}'\""
@@ -35,17 +37,40 @@ class MentionReader:
     """Reads the files, relative to `folder`, that questions mention. Holds a question with a fault back once: sent
     again unchanged, it goes without that file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, reader: AttachmentReader) -> None:
         self._folder = folder
+        self._reader = reader
         self._held_back = ""
+
+    async def find(self, question: str, attached: Collection[str] = (), *, is_typed: bool = True) -> Mentioned:
+        """Read the files that a question mentions, except those `attached` already.
+
+        A name that looks like a file and is none is a fault; a word such as @somebody is just a word. In a text that
+        was possibly pasted, not `is_typed`, a missing file is a word too, and a file outside the folder is a fault.
+        """
+        if not has_mention(question):
+            return Mentioned()
+        attachments: dict[str, Attachment] = {}
+        faults: dict[str, str] = {}
+        for mention in await asyncio.to_thread(_resolve_all, question, self._folder):
+            if mention.name in attachments or any(name in attached for name in mention.names):
+                continue
+            fault = mention.fault(is_typed=is_typed)
+            if fault:
+                faults[mention.name] = fault
+            elif mention.path is not None and not mention.is_folder:
+                try:
+                    found = await self._reader.read_file(mention.path, mention.name, mention.pages)
+                    attachments[mention.name] = found
+                except UserError as error:
+                    faults[mention.name] = error.cause
+        return Mentioned(tuple(attachments.values()), tuple(faults.values()))
 
     async def read(
         self, question: str, attached: Collection[str] = (), *, is_typed: bool = True
     ) -> tuple[Attachment, ...]:
-        """Return the mentioned files; see `read_mentions`. Raises UsageError for a question that is held back."""
-        if not has_mention(question):
-            return ()
-        found = await asyncio.to_thread(read_mentions, question, self._folder, attached, is_typed=is_typed)
+        """Return the mentioned files; see `find`. Raises UsageError for a question that is held back."""
+        found = await self.find(question, attached, is_typed=is_typed)
         must_hold_back = bool(found.faults) and question != self._held_back
         self._held_back = question if must_hold_back else ""
         if must_hold_back:
@@ -81,32 +106,25 @@ def without_mention(question: str, name: str) -> str:
     return _MENTION.sub(replaced, question)
 
 
-def read_mentions(question: str, folder: Path, attached: Collection[str] = (), *, is_typed: bool = True) -> Mentioned:
-    """Read the files that a question mentions, relative to `folder`, except those `attached` already.
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """One mention: the names that it may mean, the one that it means, and its file or folder; None if there is none."""
 
-    A name that looks like a file and is none is a fault; a word such as @somebody is just a word. In a text that was
-    possibly pasted, not `is_typed`, a missing file is a word too, and a file outside the folder is a fault.
-    """
-    attachments: dict[str, Attachment] = {}
-    faults: dict[str, str] = {}
-    for names in _candidates(question):
-        name, path = _resolved(names, folder)
-        if name in attachments or any(name in attached for name in names):
-            continue
-        if path is None:
-            if is_typed and _LOOKS_LIKE_A_FILE.search(name):
-                faults[name] = f"No such file: {name}."
-        elif path.is_dir():
-            if is_typed and _LOOKS_LIKE_A_FILE.search(name):
-                faults[name] = f"{name} is a folder: mention one of its files."
-        elif not is_typed and not path.resolve().is_relative_to(folder.resolve()):
-            faults[name] = f"{name} is outside this folder."
-        else:
-            try:
-                attachments[name] = read_text_file(path, name)
-            except UserError as error:
-                faults[name] = error.cause
-    return Mentioned(tuple(attachments.values()), tuple(faults.values()))
+    names: tuple[str, ...]
+    name: str
+    path: Path | None
+    pages: PageChoice = ALL_PAGES
+    is_folder: bool = False
+    is_outside: bool = False
+
+    def fault(self, *, is_typed: bool) -> str:
+        """Return why nothing can be read; empty for a word that is no file."""
+        if self.path is None or self.is_folder:
+            is_meant = is_typed and _LOOKS_LIKE_A_FILE.search(self.name)
+            if not is_meant:
+                return ""
+            return f"{self.name} is a folder: mention one of its files." if self.path else f"No such file: {self.name}."
+        return f"{self.name} is outside this folder." if self.is_outside and not is_typed else ""
 
 
 def _candidates(question: str) -> Iterator[list[str]]:
@@ -121,13 +139,26 @@ def _names(quoted: str, word: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if name]
 
 
-def _resolved(names: list[str], folder: Path) -> tuple[str, Path | None]:
-    """Return the first of the names that exists, with its path; the last one and None if none does."""
+def _resolve_all(question: str, folder: Path) -> list[_Mention]:
+    return [_resolved(tuple(names), folder) for names in _candidates(question)]
+
+
+def _resolved(names: tuple[str, ...], folder: Path) -> _Mention:
+    """Return the mention of the first of the names that exists, or of the last one; it may choose pages."""
     for name in names:
-        path = path_of(name, folder)
-        if _exists(path):
-            return name, path
-    return names[-1], None
+        for file_name, pages in ((name, ALL_PAGES), _split(name)):
+            path = path_of(file_name, folder)
+            if _exists(path):
+                is_outside = not path.resolve().is_relative_to(folder.resolve())
+                return _Mention(names, name, path, pages, path.is_dir(), is_outside)
+    return _Mention(names, names[-1], None)
+
+
+def _split(name: str) -> tuple[str, PageChoice]:
+    try:
+        return split_page_choice(name)
+    except UsageError:  # pages that run backwards: then it is the name of no file
+        return name, ALL_PAGES
 
 
 def _exists(path: Path) -> bool:

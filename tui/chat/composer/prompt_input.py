@@ -29,6 +29,8 @@ class PromptDelegate(Protocol):
 
     def paste(self, text: str) -> bool: ...
 
+    def paste_clipboard(self) -> bool: ...
+
     def drop_last(self) -> bool: ...
 
     def take_back(self) -> bool: ...
@@ -47,6 +49,9 @@ class PromptInput(TextArea):
             tooltip="Start a new line (some terminals: Ctrl+J only)",
         ),
         Binding("tab", "accept", "Complete", id="prompt-complete", tooltip="Complete /command or @file"),
+        Binding(
+            "ctrl+v", "paste", "Paste", id="prompt-paste", tooltip="Attach the picture in the clipboard; else paste"
+        ),
         Binding(
             "up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: recall an earlier question"
         ),
@@ -82,9 +87,10 @@ class PromptInput(TextArea):
             await self.run_action(binding.action)
 
     async def _on_paste(self, event: Paste) -> None:
-        """Insert a short text; the delegate attaches a long one."""
+        """Insert a short text; the delegate attaches a long one, files and, where the terminal pastes nothing, a
+        picture."""
         self._has_paste = True
-        if self._neighbours.paste(event.text):
+        if self._neighbours.paste(event.text) if event.text else self._neighbours.paste_clipboard():
             event.stop()
             event.prevent_default()
 
@@ -152,6 +158,15 @@ class PromptInput(TextArea):
             self.text = ""
             self._has_paste = False
             self.post_message(self.Submitted(text, is_typed))
+
+    def action_paste(self) -> None:
+        """Let the delegate attach the picture in the clipboard; else paste what was copied in the app."""
+        if not self._neighbours.paste_clipboard():
+            self.paste_copied()
+
+    def paste_copied(self) -> None:
+        """Paste what was copied in the app."""
+        super().action_paste()
 
     def action_newline(self) -> None:
         """Start a new line."""

@@ -6,7 +6,7 @@ import pytest
 
 from app.chat.conversation import Attachment
 from app.client.fake import ScriptedClient
-from tui.chat.composer.attachment_bar import MAX_EDITED_CHARACTERS
+from tui.chat.composer.attachment_screen import MAX_EDITED_CHARACTERS
 
 LINES = "\n".join(f"line {number}" for number in range(13))
 
@@ -16,13 +16,13 @@ async def test_a_paste_of_13_lines_can_be_opened_and_edited(open_app, size):
     client = ScriptedClient()
     async with open_app(client, size) as user:
         await user.pastes(LINES)
-        await user.sees("[pasted 1 · 26 tokens ×]")
+        await user.sees("[pasted 1 · 26 tokens, 1 % of the context ×]")
         await user.presses("ctrl+l")
         await user.sees("line 0", "line 6", "Ctrl+S saves")
         await user.types("a new ")
         await user.presses("ctrl+s")
         await user.no_longer_sees("Ctrl+S saves")
-        await user.sees("[pasted 1 · 28 tokens ×]")
+        await user.sees("[pasted 1 · 28 tokens, 1 % of the context ×]")
         await user.asks("Why?")
         await user.sees("Hello.")
     assert client.requests[0][0].content == f"pasted 1:\n```\na new {LINES}\n```\n\nWhy?"

@@ -27,7 +27,7 @@ async def test_a_file_is_picked_after_an_at_sign_and_sent_to_the_model(open_app)
         await user.types("What is in @sou")
         await user.sees("@notes/soup.md")
         await user.presses("tab")
-        await user.sees("[notes/soup.md · 3 tokens ×]")
+        await user.sees("[notes/soup.md · 3 tokens")
         await user.sees("What is in @notes/soup.md")
         await user.types("and why?")
         await user.presses("enter")
@@ -153,7 +153,7 @@ async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_i
         assert ".secret" not in user.screen_text
         await user.types("prog")
         await user.presses("tab")
-        await user.sees("prog.bin is not UTF-8 text")
+        await user.sees("prog.bin is a program, which cannot be attached")
 
 
 async def test_a_file_that_came_since_the_last_one_was_picked_is_offered(open_app, tmp_path):
@@ -191,9 +191,9 @@ async def test_a_long_paste_is_attached_and_backspace_removes_it(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
         await user.pastes("word\n" * 20)
-        await user.sees("[pasted 1 · 20 tokens ×]")
+        await user.sees("[pasted 1 · 20 tokens")
         await user.pastes("word " * 300)
-        await user.sees("[pasted 2 · 300 tokens ×]")
+        await user.sees("[pasted 2 · 300 tokens")
         await user.presses("backspace")
         await user.no_longer_sees("pasted 2")
         await user.asks("and?")
@@ -209,9 +209,9 @@ async def test_a_file_dropped_on_the_terminal_is_attached_and_backspace_removes_
     async with open_app(client) as user:
         await user.types("Which? ")
         await user.pastes(f"'{tmp_path}/my soup.md' ")
-        await user.sees("[my soup.md · 1 tokens ×]")
+        await user.sees("[my soup.md · 1 tokens")
         await user.pastes(f"file://{tmp_path}/notes/soup.md\r\nfile://{tmp_path}/my%20soup.md\r\n")
-        await user.sees("[soup.md · 3 tokens ×]", f"[{tmp_path}/my soup.md"[:20])
+        await user.sees("[soup.md · 3 tokens", f"[{tmp_path.name}/my soup.md"[:9])
         await user.presses("ctrl+u", "backspace", "backspace")
         await user.no_longer_sees("[soup.md")
         await user.asks("Is it good?")
@@ -237,9 +237,8 @@ async def test_a_path_behind_a_command_or_an_at_sign_stays_text(open_app, tmp_pa
     async with open_app(ScriptedClient()) as user:
         await user.types("/system ")
         await user.pastes(f"{tmp_path}/notes/soup.md")
-        await user.sees("notes/soup.md")
         assert user.app.screen.query_one("PromptInput").text == f"/system {tmp_path}/notes/soup.md"
-        await user.presses("ctrl+u", "ctrl+u")
+        await user.presses("ctrl+u", "ctrl+u", "ctrl+u")
         await user.types("@")
         await user.pastes(f"{tmp_path}/notes/soup.md")
         assert user.app.screen.query_one("PromptInput").text == f"@{tmp_path}/notes/soup.md"

@@ -31,12 +31,16 @@ class MuteClient(ScriptedClient):
         raise RequestError("It does not count tokens.", "")
 
 
+async def no_parts(files):
+    raise AssertionError("there are no pictures and sounds")
+
+
 STATE = ConnectionState(phase="ready", model="guide", n_ctx=100)
 BOOK = Attachment("book.txt", "word " * 50)
 
 
 async def test_draft_attachments_and_chat_are_added_up_and_an_attachment_is_counted_once():
-    client, counter = CountingClient(), DraftCounter()
+    client, counter = CountingClient(), DraftCounter(no_parts)
     first = await counter.forecast(Draft("Sum it", (BOOK,)), 20, client, STATE)
     assert first == ContextForecast(20 + 50 + 5 + 8, 100)  # with its name and its fences, and the template
     assert (first.text, first.is_too_long) == ("after sending: ≈83/100 tokens", False)
@@ -49,7 +53,7 @@ async def test_draft_attachments_and_chat_are_added_up_and_an_attachment_is_coun
 
 async def test_an_engine_that_counts_nothing_is_estimated_and_its_limit_may_be_unknown():
     state = ConnectionState(phase="ready", model="far")
-    forecast = await DraftCounter().forecast(Draft("x" * 400), 0, MuteClient(), state)
+    forecast = await DraftCounter(no_parts).forecast(Draft("x" * 400), 0, MuteClient(), state)
     assert (forecast.text, forecast.is_too_long) == ("after sending: ≈108 tokens", False)
 
 

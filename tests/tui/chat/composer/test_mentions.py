@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from quantizer.errors import UsageError
-from tui.chat.composer.mentions import Mentioned, MentionReader, mention_of, read_mentions, without_mention
+from tui.chat.composer.attachment_reader import AttachmentReader
+from tui.chat.composer.mentions import Mentioned, MentionReader, mention_of, without_mention
 
 
 @pytest.fixture
@@ -18,6 +19,19 @@ def folder(tmp_path: Path) -> Path:
     for name in ("notes.txt", "my notes.txt", "src/main.py", ".hidden", "../outside.txt"):
         (folder / name).write_text(name)
     return folder
+
+
+async def no_contents(contents) -> None:
+    """Keep nothing: these files are texts."""
+    assert not contents
+
+
+def reader_of(folder: Path) -> MentionReader:
+    return MentionReader(folder, AttachmentReader(no_contents))
+
+
+async def read_mentions(question: str, folder: Path, attached=(), *, is_typed: bool = True) -> Mentioned:
+    return await reader_of(folder).find(question, attached, is_typed=is_typed)
 
 
 def names_of(mentioned: Mentioned) -> list[str]:
@@ -35,27 +49,29 @@ def names_of(mentioned: Mentioned) -> list[str]:
         ("@" + "x" * 5000, []),
     ],
 )
-def test_a_word_behind_an_at_sign_is_a_file_where_there_is_one(folder: Path, question: str, names: list[str]) -> None:
-    mentioned = read_mentions(question, folder)
+async def test_a_word_behind_an_at_sign_is_a_file_where_there_is_one(
+    folder: Path, question: str, names: list[str]
+) -> None:
+    mentioned = await read_mentions(question, folder)
     assert (names_of(mentioned), mentioned.faults) == (names, ())
 
 
-def test_a_file_elsewhere_is_attached_unless_the_text_may_be_pasted(
+async def test_a_file_elsewhere_is_attached_unless_the_text_may_be_pasted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.setenv("USERPROFILE", str(folder.parent))
     question = f"@~/outside.txt @../outside.txt @{folder.parent}/outside.txt @src/../notes.txt"
-    assert len(names_of(read_mentions(question, folder))) == 4
-    possibly_pasted = read_mentions(question, folder, is_typed=False)
+    assert len(names_of(await read_mentions(question, folder))) == 4
+    possibly_pasted = await read_mentions(question, folder, is_typed=False)
     assert names_of(possibly_pasted) == ["src/../notes.txt"]
     assert len(possibly_pasted.faults) == 3
     assert "~/outside.txt is outside this folder" in possibly_pasted.faults[0]
 
 
-def test_a_missing_file_is_a_fault_and_a_word_is_not(folder: Path) -> None:
+async def test_a_missing_file_is_a_fault_and_a_word_is_not(folder: Path) -> None:
     question = "@notes.text, @src/nothing, @nul\0x.txt, @src/ and @somebody or @~nobody-here/x.txt see @notes.txt"
-    mentioned = read_mentions(question, folder)
+    mentioned = await read_mentions(question, folder)
     assert mentioned.faults == (
         "No such file: notes.text.",
         "No such file: src/nothing.",
@@ -64,23 +80,23 @@ def test_a_missing_file_is_a_fault_and_a_word_is_not(folder: Path) -> None:
         "No such file: ~nobody-here/x.txt.",
     )
     assert names_of(mentioned) == ["notes.txt"]
-    assert read_mentions("@app.route('/')\n@nothing.txt", folder, is_typed=False) == Mentioned()
+    assert await read_mentions("@app.route('/')\n@nothing.txt", folder, is_typed=False) == Mentioned()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes with a name are files elsewhere")
-def test_a_pipe_is_a_fault_and_nobody_waits_for_it(folder: Path) -> None:
+async def test_a_pipe_is_a_fault_and_nobody_waits_for_it(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
-    (fault,) = read_mentions("What comes out of @pipe?", folder).faults
+    (fault,) = (await read_mentions("What comes out of @pipe?", folder)).faults
     assert fault.startswith("pipe is a pipe.")
 
 
-def test_a_file_that_is_attached_already_is_not_read_again(folder: Path) -> None:
+async def test_a_file_that_is_attached_already_is_not_read_again(folder: Path) -> None:
     (folder / "notes.txt").unlink()
-    assert read_mentions("@notes.txt, please", folder, {"notes.txt"}) == Mentioned()
+    assert await read_mentions("@notes.txt, please", folder, {"notes.txt"}) == Mentioned()
 
 
 async def test_a_question_with_a_fault_is_held_back_once(folder: Path) -> None:
-    reader = MentionReader(folder)
+    reader = reader_of(folder)
     with pytest.raises(UsageError, match=r"No such file: nope.txt. Enter again"):
         await reader.read("@nope.txt and @notes.txt")
     with pytest.raises(UsageError, match=r"No such file: nope.txt."):

@@ -1,0 +1,126 @@
+"""Pictures, sounds and documents: attached, shown with their share of the context, and sent."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+
+import pytest
+
+from app.client.fake import READY, ScriptedClient
+from app.protocol.library import LocalModel
+from tests.app.chat.attachments.files import pdf_of, picture_of, wav_of
+
+SEEING = replace(READY, sees=True, hears=False)
+BLIND = replace(READY, sees=False, hears=False)
+PAGES = ("Leeks and salt.", "Boil for an hour.", "Serve hot.")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """Sit in a folder with a picture, a sound and a document."""
+    (tmp_path / "photo.png").write_bytes(picture_of((64, 48)))
+    (tmp_path / "song.wav").write_bytes(wav_of(2.0))
+    (tmp_path / "paper.pdf").write_bytes(pdf_of(PAGES))
+    monkeypatch.chdir(tmp_path)
+
+
+async def attaches(user, name):
+    await user.types(f"@{name}")
+    await user.sees(f"\n @{name}")
+    await user.presses("tab")
+
+
+async def test_a_picture_is_counted_shown_and_sent(open_app, tmp_path):
+    client = ScriptedClient(model=SEEING)
+    async with open_app(client) as user:
+        await attaches(user, "photo.png")
+        await user.sees("[photo.png · 64 × 48", "64 tokens, 3 % of the context ×]", "after sending: ≈")
+        await user.presses("ctrl+l")
+        await user.sees("▀▀▀", "Ctrl+R removes it")
+        await user.presses("escape")
+        await user.no_longer_sees("Ctrl+R removes it")
+        await user.types("what is it?")
+        await user.presses("enter")
+        await user.sees("Hello.", "[photo.png, 64 × 48", "▀▀▀▀▀▀▀▀")
+    (message,) = client.requests[0]
+    assert message.content == "@photo.png what is it?"
+    (part,) = message.media
+    assert (part.mime_type, base64.b64decode(part.base64)) == ("image/png", (tmp_path / "photo.png").read_bytes())
+
+
+async def test_the_pages_of_a_document_have_numbers_that_an_answer_can_cite(open_app):
+    client = ScriptedClient(model=BLIND)
+    async with open_app(client) as user:
+        await attaches(user, "paper.pdf")
+        await user.sees("[paper.pdf · 3 pages · ")
+        await user.types("how long?")
+        await user.presses("enter")
+        await user.sees("Hello.", "[paper.pdf, 3 pages]")
+    assert "[Page 2]\n\nBoil for an hour." in client.requests[0][0].content
+
+
+async def test_pages_can_be_chosen_where_a_document_is_mentioned(open_app):
+    client = ScriptedClient(model=SEEING)
+    async with open_app(client) as user:
+        await user.asks("What is on @paper.pdf#2-3 and @paper.pdf#1,pictures ?")
+        await user.sees("Hello.")
+    (message,) = client.requests[0]
+    assert "[Page 2]" in message.content
+    assert "[Page 1]" not in message.content
+    assert [part.mime_type for part in message.media] == ["image/png"]
+
+
+async def test_a_model_that_does_not_see_says_so_and_one_key_switches_to_one_that_does(open_app):
+    client = ScriptedClient(model=BLIND)
+    client.library.here = [
+        LocalModel(id="gemma3:4b", where="library", path="/m/gemma.gguf", n_bytes=4, sees=True),
+        LocalModel(id="smolvlm", where="library", path="/m/smol.gguf", n_bytes=9, sees=True, hears=True),
+    ]
+    async with open_app(client) as user:
+        await attaches(user, "photo.png")
+        await user.sees("guide does not see pictures. Alt+M switches to gemma3:4b (or smolvlm).")
+        await attaches(user, "song.wav")
+        await user.sees("see pictures or hear sounds. Alt+M switches to smolvlm.", "[song.wav · 0:02")
+        client.model = replace(SEEING, hears=True, id="smolvlm")
+        await user.presses("alt+m")
+        await user.no_longer_sees("does not")
+        await user.sees("smolvlm · ready", "64 tokens")
+    assert client.loads[-1] == "/m/smol.gguf"
+
+
+async def test_where_no_local_model_sees_the_way_to_one_is_said(open_app):
+    async with open_app(ScriptedClient(model=BLIND)) as user:
+        await attaches(user, "photo.png")
+        await user.sees("guide does not see pictures. No local model does: F6 downloads one.")
+        await user.presses("alt+m")
+        await user.sees("Nothing is attached that needs another model.")
+
+
+async def test_a_file_is_attached_by_a_command(open_app):
+    async with open_app(ScriptedClient(model=SEEING)) as user:
+        await user.types("/attach pho")
+        await user.sees("\n photo.png")
+        await user.presses("tab", "enter")
+        await user.sees("[photo.png · 64 × 48")
+        await user.asks("/attach none.png")
+        await user.sees("none.png cannot be read")
+        await user.asks("/attach")
+        assert user.app.screen.query_one("PromptInput").text == "/attach "
+
+
+async def test_attachments_stay_with_a_question_that_is_edited_and_asked_again(open_app):
+    client = ScriptedClient(model=SEEING)
+    async with open_app(client) as user:
+        await attaches(user, "photo.png")
+        await user.types("what?")
+        await user.presses("enter")
+        await user.sees("Hello.")
+        await user.asks("/edit")
+        await user.sees("Editing the question", "[photo.png · 64 × 48")
+        await user.types("!")
+        await user.presses("enter")
+        await user.sees("‹ 2/2 ›")
+        await user.presses("ctrl+r")
+        await user.until(lambda: len(client.requests) == 3, "no third answer")
+    assert [len(request[-1].media) for request in client.requests] == [1, 1, 1]

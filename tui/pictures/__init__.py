@@ -1,0 +1,1 @@
+"""Pictures in the terminal: what it can show, bounded previews, and the widget."""
