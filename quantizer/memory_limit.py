@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -31,6 +31,7 @@ __all__ = [
 
 _MIB = 1 << 20
 _SIZES = Path("/proc/self/statm")
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
 _REMEDY = "Raise the limit, or start localllm without it."
 _SAVING = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 _SIGNS = re.compile(
@@ -98,9 +99,9 @@ def _used_bytes() -> tuple[int, int]:
 
 
 def limit_growth(max_bytes: int) -> None:
-    """Let this process grow by at most `max_bytes`, or by what a tighter limit allows; it leaves no core file.
+    """Let this process grow by at most `max_bytes`, or by what a tighter limit allows.
 
-    Windows has no such limit.
+    It leaves no core file, and where the machine's memory ends, it goes first. Windows has no such limit.
     """
     if sys.platform == "win32":
         return
@@ -108,6 +109,9 @@ def limit_growth(max_bytes: int) -> None:
 
     import psutil
 
+    if sys.platform == "linux":
+        with suppress(OSError):
+            _OOM_SCORE.write_text("1000", encoding="ascii")
     limit = psutil.Process().memory_info().vms + max_bytes
     present, _ = resource.getrlimit(resource.RLIMIT_AS)
     if present != resource.RLIM_INFINITY:

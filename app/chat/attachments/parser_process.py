@@ -1,17 +1,13 @@
 """The child process that reads one untrusted file; it is killed when that takes too much time or memory.
 
-Owns the process, its limits and the form of its reply. `app.chat.attachments.parse` is the child. The time counts the
-child's processor time: other work of the machine is not the file's fault.
+Owns the process, its limits and the form of its reply. `app.chat.attachments.parse` is the child.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,6 +16,7 @@ from typing import Any, BinaryIO
 from app.chat.attachments.kinds import FileKind
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import MAX_CHARACTERS, MAX_PICTURES, ParsedFile
+from quantizer.child_watch import ChildWatch, Excess
 from quantizer.errors import EngineError, UsageError
 from quantizer.memory_limit import ProcessBytes, check_memory_limit
 from quantizer.process import child_environment, python_command
@@ -31,9 +28,7 @@ MAX_GROWTH_BYTES = 1 << 30
 # More time for larger files, a MiB and at most: three times what honest ones took.
 _EXTRA_S = {"docx": (4.0, 16.0), "html": (2.0, 8.0), "notebook": (0.2, 8.0), "table": (1.0, 4.0), "sound": (0.1, 10.0)}
 _START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the file gets its own time
-_WAIT_FACTOR = 10  # a child that gets no processor is waited for this often as long
-_POLL_S = 0.05
-_START_BYTES = 128 << 20  # resident, of Python and a library
+_MAX_RESIDENT_BYTES = MAX_GROWTH_BYTES + (128 << 20)  # with Python and a library
 _MAX_LINE_BYTES = 65_536
 _MAX_PICTURE_BYTES = 16 << 20
 _NAME = "file reader"
@@ -50,10 +45,10 @@ def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ParsedFi
     timeout_s = TIMEOUT_S + min(most_s, s_per_mib * len(data) / (1 << 20))
     child = _started()
     try:
-        with _Watch(child) as watch:
+        with ChildWatch(child, _START_TIMEOUT_S, _MAX_RESIDENT_BYTES) as watch:
             reply = _exchanged(child, job, data, watch, timeout_s)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _ended(name, kind, watch.reason) from error
+        raise _ended(name, kind, watch.excess) from error
     finally:
         _end(child)
     if isinstance(reply, ParsedFile):
@@ -82,7 +77,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def _exchanged(
-    child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes, watch: _Watch, timeout_s: float
+    child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes, watch: ChildWatch, timeout_s: float
 ) -> ParsedFile | dict[str, Any]:
     """Send the file once the child is ready, and return what it says, or the cause and the remedy of a refusal.
 
@@ -127,52 +122,6 @@ def _blob(pipe: BinaryIO | Any, n_bytes: int, max_bytes: int) -> bytes:
     return data
 
 
-class _Watch:
-    """A thread that kills the child past its time or memory; `reason` tells which, "" while neither happened."""
-
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self.reason = ""
-        self._child = child
-        self._is_done = threading.Event()
-        self.allow(_START_TIMEOUT_S)
-        self._thread = threading.Thread(target=self._run, name="file-reader-watch", daemon=True)
-
-    def allow(self, timeout_s: float) -> None:
-        """Give the child this much processor time from now on."""
-        used_s, _ = self._usage()
-        self._limit_s, self._deadline_s = used_s + timeout_s, time.monotonic() + _WAIT_FACTOR * timeout_s
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._is_done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_done.wait(_POLL_S):
-            used_s, n_bytes = self._usage()
-            if used_s >= self._limit_s or time.monotonic() >= self._deadline_s:
-                self.reason = "time"
-            elif n_bytes > MAX_GROWTH_BYTES + _START_BYTES:
-                self.reason = "memory"
-            if self.reason:
-                self._child.kill()
-                return
-
-    def _usage(self) -> tuple[float, int]:
-        """Return the processor time and the resident bytes of the child; of one that ended infinite and 0."""
-        import psutil
-
-        try:
-            process = psutil.Process(self._child.pid)
-            times = process.cpu_times()
-            return float(times.user + times.system), int(process.memory_info().rss)
-        except psutil.Error:
-            return math.inf, 0
-
-
 def _end(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     for pipe in (child.stdin, child.stdout):
@@ -182,9 +131,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _ended(name: str, kind: FileKind, reason: str) -> UsageError:
+def _ended(name: str, kind: FileKind, excess: Excess | None) -> UsageError:
     what = {
-        "time": "takes too long to read",
-        "memory": "needs too much memory to read",
-    }.get(reason, "cannot be read: it is damaged, or needs too much memory")
+        Excess.TIME: "takes too long to read",
+        Excess.MEMORY: "needs too much memory to read",
+        None: "cannot be read: it is damaged, or needs too much memory",
+    }[excess]
     return UsageError(f"{name} {what}.", f"Write {kind.words} anew with a program that can open it, or a part of it.")

@@ -11,11 +11,8 @@ import io
 import json
 import math
 import os
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,6 +21,7 @@ from numpy.typing import NDArray
 from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S, Picture, Sound
 from app.engine.media.file_kinds import FileKind, MediaKind, kind_of
 from quantizer.errors import ErrorInfo, RequestError, UserError
+from quantizer.memory_limit import limit_growth
 
 __all__ = ["MAX_PIXELS", "decode_picture", "decode_sound"]
 
@@ -210,25 +208,6 @@ def _mp3_frame(header: bytes) -> tuple[int, float] | None:
     return n_samples // 8 * bit_rate // hertz + (header[2] >> 1 & 1), n_samples / hertz
 
 
-def _limit_memory() -> None:
-    """Let this process grow by at most 1 GiB, or by what a tighter limit allows. Windows has no such limit."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    import psutil
-
-    if sys.platform == "linux":
-        with suppress(OSError):  # where the machine's memory ends, this process goes first
-            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    limit = psutil.Process().memory_info().vms + MAX_MEMORY_BYTES
-    present, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if present != resource.RLIM_INFINITY:
-        limit = min(limit, present)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _serve(job: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the reply to a job and the bytes after it."""
     try:
@@ -249,7 +228,7 @@ def main() -> None:
     from PIL import Image
 
     Image.init()
-    _limit_memory()
+    limit_growth(MAX_MEMORY_BYTES)
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # what native code says of a file is the file's words: none come into replies or a log

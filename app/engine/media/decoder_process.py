@@ -1,26 +1,21 @@
 """The child process that decodes pictures and sounds; it is killed when one takes too long.
 
-Owns the process and the time limits, which count the child's processor time: other work of the machine is not the
-file's fault. `app.engine.media.decode` owns what a file may contain.
+Owns the process and the time limits. `app.engine.media.decode` owns what a file may contain.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import psutil
 
 from app.engine.media.decoded import Picture, Sound
 from app.engine.media.file_kinds import MediaKind
+from quantizer.child_watch import ChildWatch
 from quantizer.errors import EngineError, RequestError
 from quantizer.memory_limit import ProcessBytes, check_memory_limit
 from quantizer.process import child_environment, python_command
@@ -29,10 +24,8 @@ __all__ = ["DecoderProcess"]
 
 PICTURE_TIMEOUT_S = 2.0
 SOUND_TIMEOUT_S = 2.0  # and for each MiB
-_WAIT_FACTOR = 10  # a child that gets no processor is waited for this often as long
 _S_PER_SOUND_MIB = 0.3  # an MP3 of 30 minutes decodes in 3 s
 START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; a file gets its own time
-_LEAST_WAIT_S = 0.05
 _MAX_FILE_BYTES = 256 << 20
 _MAX_HEADER_BYTES = 65_536
 _NAME = "media decoder"
@@ -72,12 +65,12 @@ class DecoderProcess:
             cause = f"A {media} has {len(data) >> 20} MiB."
             raise RequestError(cause, f"Send at most {_MAX_FILE_BYTES >> 20} MiB.")
         child = self._child or self._start()
-        with self._killing_after(child, timeout_s) as is_late:
+        with ChildWatch(child, timeout_s) as watch:
             try:
                 reply, decoded = _exchange(child, job, data)
             except (OSError, ValueError):
                 self.close()
-                raise _ended(media, timeout_s if is_late.is_set() else None) from None
+                raise _ended(media, timeout_s if watch.excess else None) from None
         if "cause" in reply:
             raise RequestError(reply["cause"], reply["remedy"])
         return reply, decoded
@@ -97,43 +90,13 @@ class DecoderProcess:
                 f"The {_NAME} cannot be started: {error.strerror}.", "Free memory or processes."
             ) from error
         self._child = child
-        with self._killing_after(child, START_TIMEOUT_S):
+        with ChildWatch(child, START_TIMEOUT_S):
             try:
                 _exchange(child, {"media": MediaKind.PICTURE}, b"")
             except (OSError, ValueError):
                 self.close()
                 raise EngineError(f"The {_NAME} does not start.", "Install localllm again, or free memory.") from None
         return child
-
-    @contextlib.contextmanager
-    def _killing_after(self, child: subprocess.Popen[bytes], timeout_s: float) -> Iterator[threading.Event]:
-        """Kill the child after `timeout_s` of its time, unless the context was left; the event tells whether it was."""
-        is_late, is_done = threading.Event(), threading.Event()
-        limit_s, deadline_s = _used_s(child) + timeout_s, time.monotonic() + _WAIT_FACTOR * timeout_s
-
-        def watch() -> None:
-            while not is_done.wait(max(_LEAST_WAIT_S, limit_s - _used_s(child))):
-                if _used_s(child) >= limit_s or time.monotonic() >= deadline_s:
-                    is_late.set()
-                    child.kill()
-                    return
-
-        watcher = threading.Thread(target=watch, name="decoder-watch", daemon=True)
-        watcher.start()
-        try:
-            yield is_late
-        finally:
-            is_done.set()
-            watcher.join()
-
-
-def _used_s(child: subprocess.Popen[bytes]) -> float:
-    """Return the processor time that the child has taken, infinite for one that ended."""
-    try:
-        times = psutil.Process(child.pid).cpu_times()
-    except psutil.Error:
-        return math.inf
-    return float(times.user + times.system)
 
 
 def _exchange(child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
