@@ -33,7 +33,7 @@ from app.engine.load.media_loading import (
     NewMediaQueue,
     load_projector,
     media_queue_of,
-    tested_projector,
+    usable_projector,
 )
 from app.engine.load.planner import LoadAttempt, LoadDevices, load_within_memory
 from app.engine.load.run_history import RunHistory
@@ -141,7 +141,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         listener.on_notice(NOTICE)
     config, notice = size_context(config, header, is_on_host=not devices.has_gpu)
     config, passed_over = with_found_head(config, header)
-    config, projector, unsound = tested_projector(config, header, cache_dir)
+    config, projector, unsound = usable_projector(config, header, cache_dir)
     for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over, unsound)):
         listener.on_notice(sentence)
     key, tuned, tuned_as = model_key(path), TuneFile(cache_dir), tune_key(header)

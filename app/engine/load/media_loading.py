@@ -28,7 +28,7 @@ from quantizer.gguf.projector_header import ProjectorHeader
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel, LlamaProjector
 
-__all__ = ["LoadedProjector", "NewMediaQueue", "load_projector", "media_queue_of", "tested_projector"]
+__all__ = ["LoadedProjector", "NewMediaQueue", "load_projector", "media_queue_of", "usable_projector"]
 
 NewMediaQueue: TypeAlias = Callable[[Callable[[], None]], MediaQueue]  # from what wakes the engine
 
@@ -46,7 +46,7 @@ class LoadedProjector:
     key: str
 
 
-def tested_projector(
+def usable_projector(
     config: EngineConfig, model: Header, cache_dir: Path
 ) -> tuple[EngineConfig, ProjectorHeader | None, str]:
     """Return `config` and the tested projector that it names for `model`, None without one.

@@ -3,11 +3,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.engine.load.media_loading import usable_projector
+from app.engine.protocol.messages import EngineConfig
+from quantizer.errors import ModelFileError
+from quantizer.gguf.header import read_header
 from tests.quantizer.gguf_projectors import tiny_projector
 
 REAL_MEDIA = Path(__file__).with_name("real_media.py")
@@ -30,6 +35,16 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("media")
     projector = tiny_projector(folder / "mmproj.gguf", GUIDE_EMBD)
     return [load(projector, folder / "cache", *forgotten) for forgotten in ((), (), ("chat",))]
+
+
+def test_a_projector_that_was_found_and_does_not_belong_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    wrong = tiny_projector(tmp_path / "mmproj.gguf", GUIDE_EMBD // 2)
+    config, header = EngineConfig(projector_path=str(wrong)), read_header(GUIDE)
+    left, projector, reason = usable_projector(config, header, tmp_path)
+    assert (left.projector_path, projector) == ("", None)
+    assert reason.startswith("The model takes no pictures or sounds: mmproj.gguf does not belong to guide-Q8_0.gguf")
+    with pytest.raises(ModelFileError):
+        usable_projector(replace(config, has_chosen_projector=True), header, tmp_path)
 
 
 @pytest.mark.slow

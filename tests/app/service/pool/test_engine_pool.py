@@ -17,6 +17,8 @@ from app.service.pool.memory_fake import FakeMemory
 from app.settings.settings import Settings
 from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, SIZES, Service, serving
 from tests.app.thread_worker import thread_worker
+from tests.quantizer.gguf_files import tiny_llama
+from tests.quantizer.gguf_projectors import tiny_projector
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
 JINJA = "{% for message in messages %}{{ message.role }}={{ message.content }} {% endfor %}>"
@@ -132,6 +134,26 @@ async def test_the_head_beside_a_model_is_used_unless_none_is_wanted(
     pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
     shared = pool.engine_for(tiny_model, read_model_file(tiny_model), NOTHING_ATTACHED, None)
     assert shared.engine.config.finds_head is finds_head
+
+
+async def test_a_model_is_loaded_with_its_projector_and_names_of_one_file_share_it(tmp_path: Path) -> None:
+    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
+    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    folders = [tmp_path / name for name in ("first", "second", "third")]
+    for folder in folders:
+        folder.mkdir()
+    models = [tiny_llama(folders[0] / "m.gguf"), *(folder / "m.gguf" for folder in folders[1:])]
+    projectors = [tiny_projector(folders[0] / "mmproj-m.gguf"), folders[1] / "mmproj-m.gguf"]
+    for path, first in ((models[1], models[0]), (models[2], models[0]), (projectors[1], projectors[0])):
+        os.link(first, path)
+    engines = [pool.engine_for(path, read_model_file(path), NOTHING_ATTACHED, None) for path in models]
+    assert engines[0] is engines[1] is not engines[2]
+    config, without = engines[0].engine.config, engines[2].engine.config
+    assert (config.projector_path, config.has_chosen_projector) == (str(projectors[0]), False)
+    assert without.projector_path == ""
+    chosen = read_model_file(models[2], str(projectors[0]))
+    assert pool.engine_for(models[2], chosen, NOTHING_ATTACHED, None) is engines[0]
+    assert read_model_file(models[0], "none").projector_path == ""
 
 
 @pytest.mark.parametrize("saves", [True, False])

@@ -19,6 +19,7 @@ from offload.devices.machine import Device, DeviceKind
 from offload.placement.search import margin_bytes
 from quantizer.errors import EngineError, ModelFileError, UnfitError, UsageError
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
+from tests.quantizer.gguf_projectors import tiny_projector
 
 GIB = 1 << 30
 MORE_THAN_ANY = 1 << 60
@@ -140,6 +141,28 @@ def test_a_head_beside_a_model_is_counted_and_gives_way_where_memory_is_short(tm
     plain, named = least_bytes(CONFIG), least_bytes(replace(CONFIG, draft_path=str(tmp_path / "dspark-m.gguf")))
     assert all(one < other for one, other in zip(plain, named, strict=True))
     assert least_bytes(finding) == plain
+
+
+def test_a_projector_that_was_found_is_counted_and_gives_way_where_memory_is_short(tmp_path: Path) -> None:
+    model, projector = drafted_model(tmp_path / "m.gguf"), tiny_projector(tmp_path / "mmproj-m.gguf")
+    memory = _memory(tmp_path)
+
+    def least_bytes(config: EngineConfig) -> int:
+        demand = memory.demand(model, config)
+        return bisect_left(range(4 * GIB), True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
+
+    found = replace(CONFIG, projector_path=str(projector))
+    chosen = replace(found, has_chosen_projector=True)
+    assert least_bytes(CONFIG) == least_bytes(found) < least_bytes(chosen)
+
+
+def test_a_projector_that_was_found_and_does_not_belong_counts_nothing(tmp_path: Path) -> None:
+    model = drafted_model(tmp_path / "m.gguf")
+    wrong = tiny_projector(tmp_path / "mmproj-m.gguf", n_embd=96)
+    config = replace(CONFIG, projector_path=str(wrong))
+    assert _memory(tmp_path).demand(model, config)(host_with(4 * GIB)) > 0
+    with pytest.raises(ModelFileError, match="its embeddings have 96 numbers"):
+        _memory(tmp_path).demand(model, replace(config, has_chosen_projector=True))
 
 
 def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
