@@ -56,6 +56,8 @@ class ChildWatch:
         pause_s = 0.0
         while not self._is_done.wait(pause_s):
             used_s, n_bytes = self._usage()
+            if used_s == math.inf:
+                return  # it has ended by itself, which its reader learns from its pipe
             if n_bytes > self._max_bytes:
                 self.excess = Excess.MEMORY
             elif used_s >= self._limit_s or time.monotonic() >= self._deadline_s:

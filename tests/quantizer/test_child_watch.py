@@ -52,3 +52,11 @@ def test_a_child_that_ends_by_itself_or_is_left_in_time_is_not_killed(children: 
     with ChildWatch(child, timeout_s=60):
         pass
     assert child.poll() is None
+
+
+def test_a_child_that_died_has_taken_too_much_of_nothing(children: list[subprocess.Popen[bytes]]) -> None:
+    child = start(children, "pass")
+    child.wait()
+    with ChildWatch(child, timeout_s=0.001) as watch:
+        watch._thread.join()
+    assert watch.excess is None

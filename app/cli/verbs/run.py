@@ -59,7 +59,8 @@ def run(
     CSV, notebooks, and for models that read them pictures and sounds. A piped picture, sound or PDF is attached too.
     """
     if prompt_option is not None and prompt is not None:
-        prompt, files = None, (prompt, *files)  # -p is the prompt, what follows the model are files
+        files = (prompt, *files)  # -p is the prompt, what follows the model are files
+        prompt = None
     chosen = _one_of(model, model_option, "MODEL")
     _refuse_prompt_as_model(chosen, prompt or prompt_option)
     _refuse_file_as_prompt(prompt, files)
