@@ -142,7 +142,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     config, notice = size_context(config, header, is_on_host=not devices.has_gpu)
     config, passed_over = with_found_head(config, header)
     config, projector, unsound = usable_projector(config, header, cache_dir)
-    for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over, unsound)):
+    for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over, *config.passed_over, unsound)):
         listener.on_notice(sentence)
     key, tuned, tuned_as = model_key(path), TuneFile(cache_dir), tune_key(header)
     choice = choose_setting(

@@ -92,6 +92,7 @@ class EngineConfig:
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
     saves_prefixes: bool = True  # on disk
     projector_path: str = ""  # turns pictures or sounds into embeddings; none: the model reads text only
+    passed_over: tuple[str, ...] = ()  # why files that may be its projector are not: notices of the load
     has_chosen_projector: bool = False  # by the user: it is loaded even where the model fits worse with it
     gpu_layers: Mapping[str, int] | None = None  # layers by GPU chosen by the user; None: as planned
 

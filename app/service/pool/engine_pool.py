@@ -216,6 +216,7 @@ def _engine_config(
         saves_prefixes=settings.save_prefixes,
         projector_path=file.projector_path,
         has_chosen_projector=file.projector.is_chosen,
+        passed_over=file.projector.passed_over,
     )
 
 

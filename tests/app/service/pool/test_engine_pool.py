@@ -156,6 +156,16 @@ async def test_a_model_is_loaded_with_its_projector_and_names_of_one_file_share_
     assert read_model_file(models[0], "none").projector_path == ""
 
 
+async def test_why_a_projector_was_passed_over_goes_to_the_worker(tmp_path: Path) -> None:
+    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
+    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    model = tiny_llama(tmp_path / "m.gguf")
+    tiny_projector(tmp_path / "mmproj-m.gguf", n_embd=96)
+    config = pool.engine_for(model, read_model_file(model), NOTHING_ATTACHED, None).engine.config
+    assert config.projector_path == ""
+    assert "its embeddings have 96 numbers" in config.passed_over[0]
+
+
 @pytest.mark.parametrize("saves", [True, False])
 async def test_prefixes_are_saved_on_disk_unless_the_settings_forbid_it(
     tmp_path: Path, tiny_model: Path, saves: bool
