@@ -22,6 +22,7 @@ from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.external_editor import edit_text
 from tui.chat.composer.mentions import MentionReader, names_in
+from tui.chat.composer.pasted_paths import pasted_paths
 from tui.chat.conversation import Ending
 from tui.chat.format import empty_answer_text, figures_text
 from tui.chat.session import ChatSession
@@ -63,7 +64,8 @@ _KEYS = (
     ("Ctrl+D", "Quit"),
     ("Up, Down", "Recall earlier questions"),
     ('"""', "Start and end a question of several lines"),
-    ("@FILE", "Attach a text file; Tab completes its name"),
+    ("@FILE", "Attach a file, pages of a PDF with @FILE#3-5; Tab completes its name"),
+    ("PATH", "A dropped or pasted path alone: attach the file to the next question"),
 )
 _BREAK = ("Alt+Enter", "Start a new line")
 _FORGETTING = {"new": "Start a new chat; this one is discarded (also /clear)"}
@@ -100,8 +102,9 @@ def _rows(*, is_saved: bool) -> Iterator[tuple[str, str]]:
 class InlineChat:
     """Implements the methods that `COMMANDS` call. Cancelling a method stops the answer.
 
-    `edited` is the question that the next one replaces, `held_back` a text that was not sent; /quit sets `is_quitting`.
-    Mentioned files are relative to `folder`, by default the working folder.
+    `edited` is the question that the next one replaces, `held_back` a text that was not sent, `dropped` are files that
+    go with the next question; /quit sets `is_quitting`. Mentioned files are relative to `folder`, by default the working
+    folder.
     """
 
     def __init__(
@@ -116,13 +119,15 @@ class InlineChat:
     ) -> None:
         self.edited: Message | None = None
         self.held_back = ""
+        self.dropped: tuple[Attachment, ...] = ()
         self.is_quitting = False
         self._session = session
         self._settings_editor = SettingsEditor(session, data_dir)
         self._scrollback = scrollback
         self._is_saved = is_saved
         self._shows_stats = shows_stats
-        self._mention_reader = MentionReader(folder or Path.cwd(), AttachmentReader(session.keep_files))
+        self._reader = AttachmentReader(session.keep_files)
+        self._mention_reader = MentionReader(folder or Path.cwd(), self._reader)
         session.attach(scrollback)
 
     @property
@@ -165,12 +170,16 @@ class InlineChat:
         )
 
     async def submit(self, text: str) -> None:
-        """Run a command, or ask a question."""
+        """Run a command, attach the file whose full path is all of `text`, or ask a question."""
         self.held_back = ""
+        if paths := await asyncio.to_thread(pasted_paths, text):
+            await self._drop(paths)
+            return
         line = parse_command(text)
         if line is None:
             attached = await self._attached(text)
             if attached is not None:
+                self.dropped = ()
                 await self.ask(text, attached)
             return
         command, word, argument = line
@@ -257,6 +266,7 @@ class InlineChat:
     async def new_chat(self) -> None:
         """Start an empty chat with the settings of this one."""
         settings = self._session.conversation.settings
+        self.dropped = ()
         self._session.new_chat()
         self._session.conversation.settings = settings
         self._scrollback.print_line("New chat." if self._is_saved else "Chat discarded.")
@@ -369,20 +379,32 @@ class InlineChat:
     # Helpers
 
     async def _attached(self, question: str) -> tuple[Attachment, ...] | None:
-        """Return the attachments of a question: the files it mentions, and those of the question it replaces that were
-        not mentioned there. Print the fault of a mention and return None if the question is held back.
+        """Return the attachments of a question: dropped files, those that it mentions, and those of the question it
+        replaces that were not mentioned there. Print the fault of a mention and return None if the question is held
+        back.
 
         In a text of several lines, possibly pasted, only files below the folder count.
         """
         try:
-            read = await self._mention_reader.read(question, is_typed="\n" not in question)
+            names = {attachment.name for attachment in self.dropped}
+            read = await self._mention_reader.read(question, names, is_typed="\n" not in question)
         except UserError as error:
             self._scrollback.print_line(str(error))
             self.held_back = question
             return None
         for attachment in read:
-            self._scrollback.print_line(f"Attached {attachment.name}, {len(attachment.content):,} characters.")
+            self._scrollback.print_line(f"Attached {attachment.label}.")
+        read = (*self.dropped, *read)
         return (*self._attachments_of_edited({attachment.name for attachment in read}), *read)
+
+    async def _drop(self, paths: Sequence[Path]) -> None:
+        """Attach files to the next question, in place of those with the same names."""
+        for path in paths:
+            with self._print_errors():
+                attachment = await self._reader.read_file(path, path.name)
+                others = (each for each in self.dropped if each.name != attachment.name)
+                self.dropped = (*others, attachment)
+                self._scrollback.print_line(f"Attached {attachment.label}: it goes with your next question.")
 
     def _attachments_of_edited(self, read: Collection[str]) -> Iterator[Attachment]:
         if self.edited is not None:

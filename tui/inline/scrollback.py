@@ -233,7 +233,7 @@ class Scrollback:
         click.echo(printable(text), err=True)
 
     def recall(self, branch: Sequence[Message]) -> None:
-        """Print the last question and its answer."""
+        """Print the last question, what was attached to it, and its answer."""
         question_indexes = [index for index, message in enumerate(branch) if message.role == "user"]
         for message in branch[question_indexes[-1] :] if question_indexes else ():
             text = printable(message.content)
@@ -241,6 +241,8 @@ class Scrollback:
             click.echo(
                 dimmed(PROMPT + text.replace("\n", f"\n{CONTINUATION}")) if is_question else text, err=is_question
             )
+            for attachment in message.attachments:
+                self.print_line(f"Attached {attachment.label}.")
 
     def unfold(self, reasoning: str) -> None:
         """Print the reasoning of an answer."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -16,9 +18,10 @@ from app.chat.conversation import Attachment, ChatSettings, Message, MessageStat
 from app.chat.presets import Presets
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
-from app.protocol.chat import GenerationOptions
+from app.protocol.chat import GenerationOptions, MediaPart
 from app.settings.settings import Settings
 from quantizer.errors import EngineError, NoTemplateError, RequestError
+from tests.app.chat.attachments.files import pdf_of, picture_of
 from tests.tui.model_scenes import client_with_models
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
@@ -26,6 +29,7 @@ from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat
 from tui.inline.scrollback import Scrollback
 
+PICTURE = base64.b64encode(picture_of()).decode()
 Opened = Callable[..., AbstractAsyncContextManager[InlineChat]]
 
 
@@ -364,6 +368,73 @@ async def test_a_misspelt_file_is_reported_and_its_question_sent_when_entered_ag
         assert chat.begun == ""
     assert [message.content for message in client.requests[0]] == ["Which word is in @note.txt?"]
     assert "No such file: note.txt. Enter again sends" in capsys.readouterr().err
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    photo = tmp_path / "work" / "my photo.png"
+    photo.parent.mkdir(exist_ok=True)
+    photo.write_bytes(picture_of())
+    return photo
+
+
+async def test_a_mentioned_picture_goes_with_its_question_and_is_there_after_a_restart(opened, photo, tmp_path, capsys):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit('What is @"my photo.png"?')
+    (asked,) = client.requests[0]
+    assert (asked.content, asked.media) == ('What is @"my photo.png"?', (MediaPart("image/png", PICTURE),))
+    assert "Attached my photo.png, 64 × 48, " in capsys.readouterr().err
+    async with opened(client) as chat:
+        await chat.open(None, is_new=False, answered=ChatSettings())
+        await chat.submit("And its color?")
+    assert [message.media for message in client.requests[1]] == [asked.media, (), ()]
+
+
+async def test_a_chat_that_leaves_no_trace_sends_pictures_and_keeps_none(opened, photo, tmp_path):
+    client = ScriptedClient()
+    async with opened(client, is_saved=False) as chat:
+        await chat.submit('What is @"my photo.png"?')
+        await chat.submit("And its color?")
+    assert [len(message.media) for message in client.requests[1]] == [1, 0, 0]
+    assert not (tmp_path / "attachments").exists()
+
+
+@pytest.mark.parametrize("form", ["{}", "'{}'", "file://{}"])
+@pytest.mark.skipif(sys.platform == "win32", reason="paths have other forms there")
+async def test_a_dropped_path_is_attached_to_the_next_question(opened, photo, capsys, form):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit(form.format(quote(str(photo)) if form.startswith("file") else photo))
+        assert client.requests == []
+        await chat.submit("What is this?")
+        await chat.submit("And now?")
+    assert [len(message.media) for message in client.requests[1]] == [1, 0, 0]
+    assert ": it goes with your next question." in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="paths have other forms there")
+async def test_a_dropped_file_that_no_model_takes_is_reported_and_a_new_chat_drops_the_others(opened, photo, capsys):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit(str(photo))
+        photo.write_bytes(b"GGUF\x03\0")
+        await chat.submit(str(photo))
+        assert [attachment.name for attachment in chat.dropped] == ["my photo.png"]
+        await chat.submit("/new")
+        await chat.submit("What is this?")
+    assert [message.media for message in client.requests[0]] == [()]
+    assert "is a model file, which cannot be attached" in capsys.readouterr().err
+
+
+async def test_pages_of_a_document_can_be_mentioned(opened, photo, capsys):
+    photo.with_name("paper.pdf").write_bytes(pdf_of(["Soup", "Salt"]))
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("What does @paper.pdf#2 say?")
+    assert "[Page 2]\n\nSalt" in client.requests[0][0].content
+    assert "Soup" not in client.requests[0][0].content
+    assert "page 2 of 2." in capsys.readouterr().err
 
 
 async def test_an_edited_question_keeps_its_attachments_unless_their_mention_is_removed(opened, notes, tmp_path):
