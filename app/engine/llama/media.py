@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.llama.devices import gpu_address
+from app.engine.llama.encoding_guard import EncodingGuard
 from app.engine.llama.native import lib, load_error, mtmd, native_log
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.media.decoded import MediaDecoder, Picture
@@ -32,7 +32,6 @@ from quantizer.errors import EngineError, ModelFileError, RequestError
 
 __all__ = ["LlamaProjector", "ProjectorOptions"]
 
-_PIECE_NODES = 32  # of a graph, computed before it can be interrupted: a transformer's layer or two
 _N_LAYOUTS = 4  # whose decoded content is at hand
 _REMEDY = "See `localllm show`, or name another projector with --projector."
 
@@ -72,10 +71,8 @@ class LlamaProjector:
             params.device = gpu_address(options.device)
         params.print_timings = False
         params.n_threads = options.n_threads
-        self._interrupted = threading.Event()
-        self._n_nodes = 0
-        self._callback = lib.ggml_backend_sched_eval_callback(self._on_node)  # must live as long as the projector
-        params.cb_eval = self._callback
+        self._guard = EncodingGuard()
+        params.cb_eval = self._guard.callback
         if options.limits_tokens:
             params.image_max_tokens = options.max_whole_tokens
         self._options, self._decoder = options, decoder
@@ -121,14 +118,15 @@ class LlamaProjector:
         return layout
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
-        pointer = self._find(chunk.content_id)
-        self._interrupted.clear()
-        is_failed = mtmd().mtmd_encode_chunk(self._projector, pointer)
-        if self._interrupted.is_set():  # what was computed is not whole
+        is_failed = self._run(chunk)
+        if self._guard.is_interrupted:  # what was computed is not whole
             raise EngineError("The encoding of a picture or sound was interrupted.", "Send the request again.")
         if is_failed:
             cause = f"A picture or sound could not be encoded: {native_log().last_lines(1)}"
             raise EngineError(cause, "Try it again, or name another projector with --projector.")
+        if self._guard.has_overrun:
+            cause = "The projector has no place for so large a picture or so long a sound."
+            raise RequestError(cause, "Send a smaller or shorter one, or name another projector with --projector.")
         shape = (chunk.n_tokens, self._n_embd)
         embeddings = np.ctypeslib.as_array(mtmd().mtmd_get_output_embd(self._projector), shape).copy()
         if not np.isfinite(embeddings).all():
@@ -137,18 +135,23 @@ class LlamaProjector:
             )
         return embeddings
 
+    def try_to_encode(self, chunk: MediaChunk) -> None:
+        """Build the graph of a chunk and begin to compute it: what would end the process does it here."""
+        self._run(chunk, is_only_begun=True)
+
     def interrupt(self) -> None:
-        self._interrupted.set()
+        self._guard.interrupt()
 
     def close(self) -> None:
         self._owned.close()
 
-    def _on_node(self, _tensor: object, is_asking: bool, _data: object) -> bool:
-        """Have the graph computed in pieces, and end after the running one when interrupted."""
-        if is_asking:
-            self._n_nodes += 1
-            return self._n_nodes % _PIECE_NODES == 0
-        return not self._interrupted.is_set()
+    def _run(self, chunk: MediaChunk, *, is_only_begun: bool = False) -> bool:
+        """Compute the graph of a chunk; return whether libmtmd failed."""
+        pointer = self._find(chunk.content_id)
+        self._guard.begin(is_only_begun=is_only_begun)
+        is_failed = bool(mtmd().mtmd_encode_chunk(self._projector, pointer))
+        self._guard.check()
+        return is_failed
 
     def _check_takes(self, kind: FileKind) -> None:
         """Raise RequestError if the model does not take such a file."""

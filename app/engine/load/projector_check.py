@@ -31,8 +31,8 @@ TIMEOUT_S = 300.0  # the largest encode a small picture in half a minute on two 
 _REFUSED = 3  # exit status of a child that wrote an error
 _SOUND_S = 2.0
 _SIZE = (64, 48)  # of the picture that is encoded
-# Those of pictures that are only laid out: preprocessors divide and round them.
-_EXTREME_SIZES = ((1, 1), (200, 1), (1, 200), (MAX_SIDE, 21), (21, MAX_SIDE))
+# Those of pictures whose encoding is only begun: preprocessors divide and round sizes, and graphs are built of them.
+_OTHER_SIZES = ((1, 1), (200, 1), (1, 200), (MAX_SIDE, 21), (21, MAX_SIDE), (1024, 768))
 _PICTURE, _SOUND = b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WAVE"  # of files that are decoded already
 _MOST = 1 << 24  # tokens
 _REMEDY = "Get the projector again, name another with --projector, or none."
@@ -99,9 +99,9 @@ def _run(model: Path, projector: Path) -> None:
         loaded = llama.LlamaProjector(projector, pointer, options, decoder)
         owned.callback(loaded.close)
         if loaded.sees:
-            for decoder.size in _EXTREME_SIZES:
+            for decoder.size in _OTHER_SIZES:
                 with suppress(RequestError):  # it may refuse them
-                    loaded.layout(_file(_PICTURE, decoder.size))
+                    loaded.try_to_encode(_first_chunk(loaded.layout(_file(_PICTURE, decoder.size))))
             decoder.size = _SIZE
             loaded.encode(_first_chunk(loaded.layout(_file(_PICTURE))))
         if loaded.hears:

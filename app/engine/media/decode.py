@@ -99,11 +99,12 @@ def _without_palette(image: Any) -> Any:
 
 
 def _gray(image: Any) -> Any:
-    """Return a picture of 16 or 32 bits a pixel, which Pillow cuts at 255, with its range scaled to 8 bits."""
+    """Return a picture of 16 or 32 bits a pixel, which Pillow cuts at 255, scaled to 8 bits: by its largest value where
+    its format gives no range."""
     from PIL import Image
 
     values = np.nan_to_num(np.asarray(image, np.float32))
-    highest = 65_535.0 if image.mode.startswith("I") and values.max(initial=0) <= 65_535 else float(values.max())
+    highest = 65_535.0 if image.mode.startswith("I;16") else float(values.max(initial=0))
     scaled = np.clip(values / max(highest, 1e-30), 0, 1)
     return Image.fromarray((scaled * 255).round().astype(np.uint8))
 

@@ -30,6 +30,13 @@ def run(model: Path, projector: Path, files: Mapping[str, bytes]) -> dict[str, A
     return answers
 
 
+def converted(folder: Path, name: str) -> tuple[Path, Path]:
+    """The tiny model of an outline and its projector, converted here."""
+    checkpoint, model = write_seeing(folder / "checkpoint", name), folder / "m-F32.gguf"
+    list(run_job(JobRequest(str(checkpoint), "F32", str(model), 1, False, projector="F32")))
+    return model, folder / "mmproj-m-F32.gguf"
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     projector = tiny_projector(tmp_path_factory.mktemp("projector") / "mmproj.gguf", GUIDE_EMBD)
@@ -95,13 +102,21 @@ def test_pictures_are_decoded_as_llama_cpp_decodes_them(seen: dict[str, Any]) ->
 
 
 @pytest.mark.slow
+def test_a_picture_with_more_positions_than_the_projector_has_is_refused(tmp_path: Path) -> None:
+    """A tiny Gemma 4, whose table has 48 positions: ggml would end the process."""
+    found = run(*converted(tmp_path, "gemma4-seeing"), {"small": picture_file(), "large": picture_file(4000, 100)})
+    assert found["small"]["shapes"]
+    assert found["large"]["error"] == "RequestError"
+    assert "no place for so large a picture" in found["large"]["message"]
+
+
+@pytest.mark.slow
 def test_a_model_that_sees_and_hears_decodes_as_llama_cpp_does(tmp_path: Path) -> None:
     """A tiny Qwen 3 Omni, converted here. Sounds differ by roundings of the resampler, JPEG by those of its cosines."""
-    checkpoint, model = write_seeing(tmp_path / "checkpoint", "qwen3omni"), tmp_path / "m-F32.gguf"
-    list(run_job(JobRequest(str(checkpoint), "F32", str(model), 1, False, projector="F32")))
+    model, projector = converted(tmp_path, "qwen3omni")
     sounds = {"sound": sound_file(1.3), "resampled": sound_file(1.3, 44_100, 2), "flac": flac_file(), "mp3": mp3_file()}
     pictures = {kind: picture_file(90, 70, kind=kind) for kind in ("PNG", "BMP", "GIF", "JPEG")}
-    found = run(model, tmp_path / "mmproj-m-F32.gguf", sounds | pictures)
+    found = run(model, projector, sounds | pictures)
     differences = {name: answer["difference"] for name, answer in found.items()}
     assert max(differences[name] for name in ("sound", "flac", "PNG", "BMP", "GIF")) == 0.0
     assert max(differences[name] for name in ("resampled", "mp3")) < 1e-4

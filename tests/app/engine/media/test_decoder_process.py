@@ -71,6 +71,11 @@ def test_a_gray_picture_of_16_bits_keeps_its_range(decoder: DecoderProcess) -> N
     assert list(decoder.picture(saved(image, "PNG")).rgb[::3]) == [0, 128, 255]
 
 
+def test_a_gray_picture_without_a_range_is_scaled_by_its_largest_value(decoder: DecoderProcess) -> None:
+    image = Image.fromarray(np.array([[0, 100, 200]], np.float32))
+    assert list(decoder.picture(saved(image, "TIFF")).rgb[::3]) == [0, 128, 255]
+
+
 def test_the_first_frame_of_ten_thousand_is_decoded(decoder: DecoderProcess) -> None:
     frames = [Image.new("L", (8, 8), index % 256) for index in range(10_000)]
     found = decoder.picture(saved(frames[7], "GIF", save_all=True, append_images=frames[1:]))
