@@ -21,6 +21,7 @@ __all__ = [
     "CHAT_OPTIONS",
     "FILE_OPTIONS",
     "MAX_OPTION_BYTES",
+    "THINK_LEVELS",
     "ChatOption",
     "change_options",
     "generation_options",
@@ -28,6 +29,7 @@ __all__ = [
     "schema_of",
     "split_changes",
     "template_of",
+    "think_of",
     "valid_options",
     "validate_options",
 ]
@@ -36,6 +38,8 @@ MAX_OPTION_BYTES = MAX_GRAMMAR_BYTES
 _MAX_TEXTS = 16
 _MAX_TEXT_BYTES = 1024
 _MAX_BREAKER_BYTES = 40
+_MAX_THINK_DIGITS = 9
+THINK_LEVELS = ("off", "low", "medium", "high")
 
 
 class ChatOption(Protocol):
@@ -174,13 +178,35 @@ class ChoiceOption:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class ThinkOption:
+    """How much to think before an answer: a level, or the most tokens of a thought."""
+
+    name: str
+    meaning: str
+    expected: str = f"Give one of {', '.join(THINK_LEVELS)}, a number of tokens, or nothing."
+
+    def parse(self, text: str) -> Scalar | None:
+        return self.valid(text.lower())
+
+    def valid(self, value: object) -> Scalar | None:
+        if not isinstance(value, str):
+            return None
+        is_count = value.isascii() and value.isdecimal() and len(value) <= _MAX_THINK_DIGITS
+        return value if is_count or value in THINK_LEVELS else None
+
+    def sent(self, value: Any) -> Any:
+        return value
+
+
 _OF_ANSWERS: tuple[ChatOption, ...] = (
+    ThinkOption("think", "thought: off, low, medium, high, or its tokens"),
     NumberOption("max_tokens", int, 1, 2**31 - 1, "longest answer"),
     TextsOption("stop", 'texts that end it: END, or ["END", "\\n"]'),
     SchemaOption("json_schema", "form of the answer: a schema, or its file"),
     ChoiceOption("template", "form of the prompt: completion, chatml …", (COMPLETION, *TEMPLATES)),
 )
-_FIRST = ("temperature", "top_p", "min_p", "top_k", "seed", "max_tokens", "stop", "json_schema", "template")
+_FIRST = ("temperature", "top_p", "min_p", "top_k", "seed", "max_tokens", "stop", "json_schema", "template", "think")
 
 
 def _samplers() -> Iterator[ChatOption]:
@@ -271,6 +297,11 @@ def schema_of(options: Mapping[str, object]) -> object:
 def template_of(options: Mapping[str, object]) -> str:
     """Return the name of the template among the options; "" for the model's own."""
     return str(_BY_NAME["template"].valid(options.get("template")) or "")
+
+
+def think_of(options: Mapping[str, object]) -> str:
+    """Return how much to think among the options; "" for the model's own way."""
+    return str(_BY_NAME["think"].valid(options.get("think")) or "")
 
 
 def _first_value(text: str) -> tuple[str, str]:

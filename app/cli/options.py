@@ -86,6 +86,10 @@ _SHARED: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "max_tokens": (("--max-tokens",), {"type": click.IntRange(min=1), "help": "Maximum length of the answer."}),
     "temperature": (("--temp",), {"type": float, "callback": _finite, "help": "Temperature; 0 is greedy."}),
     "seed": (("--seed",), {"type": int, "help": "Random seed."}),
+    "think": (
+        ("--think",),
+        {"metavar": "LEVEL", "help": "Thought before the answer: off, low, medium, high, or its number of tokens."},
+    ),
     "stats": (("--stats",), {"is_flag": True, "help": "Print times and rates to stderr."}),
     "text": (("--text",), {"type": click.Path(path_type=Path), "help": "UTF-8 text.  [default: one that ships]"}),
     "window": (
@@ -123,7 +127,7 @@ def setting_options(*names: str) -> Callable[[_Command], _Command]:
 
 def generation_options(command: _Command) -> _Command:
     """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is."""
-    answering = options("system", "max_tokens", "temperature", "seed")
+    answering = options("system", "max_tokens", "temperature", "seed", "think")
     loading = setting_options(
         *("ctx", "kv_type", "projector", "rpc", "gpu", "threads", "host", "port", "connect", "api_key")
     )

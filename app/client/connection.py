@@ -9,7 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, Self
 
 import httpx
@@ -156,8 +156,8 @@ def _media_part(part: MediaPart) -> dict[str, Any]:
 
 
 def completion_body(prompt: str, model: str, options: GenerationOptions | None) -> dict[str, Any]:
-    """Return the body of a streamed completion of `prompt`, with the options that are set."""
-    return {"model": model, "prompt": prompt, **_streamed(options)}
+    """Return the body of a streamed completion of `prompt`, which has no thought, with the options that are set."""
+    return {"model": model, "prompt": prompt, **_streamed(options and replace(options, think=None))}
 
 
 def _streamed(options: GenerationOptions | None) -> dict[str, Any]:
@@ -165,7 +165,17 @@ def _streamed(options: GenerationOptions | None) -> dict[str, Any]:
     samplers, schema = chosen.pop("samplers"), chosen.pop("json_schema", None)
     if schema is not None:
         chosen["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    return {"stream": True, "stream_options": {"include_usage": True}, **samplers, **chosen}
+    thinking = _thinking(chosen.pop("think", None))
+    return {"stream": True, "stream_options": {"include_usage": True}, **samplers, **thinking, **chosen}
+
+
+def _thinking(level: str | None) -> dict[str, Any]:
+    """Return the fields of a level: OpenAI's effort, or llama-server's and vLLM's number of tokens."""
+    if level is None:
+        return {}
+    if level.isdecimal():
+        return {"reasoning_budget_tokens": int(level), "thinking_token_budget": int(level)}
+    return {"reasoning_effort": "none" if level == "off" else level}
 
 
 def error_of(data: dict[str, Any]) -> UserError:

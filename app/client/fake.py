@@ -287,9 +287,10 @@ class ScriptedClient(ScriptedJobs):
     """Answers the n-th request with the n-th reply; the last reply serves all later ones.
 
     `model` is what `status` reports. `requests` are those of `chat`, `prompts` those of `complete`, `options` of
-    both; `schemas` those checked, which raise `schema_error`; `loads` the loaded models,
-    `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed` count uses of `opened`.
-    `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those of `reload`.
+    both; `ended_thoughts` are the answers whose thought was ended, `schemas` those checked, which raise `schema_error`;
+    `loads` the loaded models, `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed`
+    count uses of `opened`. `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those
+    of `reload`.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
@@ -303,6 +304,7 @@ class ScriptedClient(ScriptedJobs):
         self.prompts: list[str] = []
         self.schemas: list[object] = []
         self.forgotten_keys: list[str] = []
+        self.ended_thoughts: list[str] = []
         self.cached_as: list[str] = []  # the conversation of each request, which `options` leave out
         self.schema_error: UserError | None = None
         self.loads: list[str] = []
@@ -368,6 +370,11 @@ class ScriptedClient(ScriptedJobs):
         self.prompts.append(prompt)
         return self._answer(options)
 
+    async def end_thought(self, response_id: str) -> None:
+        """Record the answer, which is resumed."""
+        self.ended_thoughts.append(response_id)
+        self.resume()
+
     async def forget_prefixes(self, prompt_cache_keys: Sequence[str]) -> None:
         """Record the keys."""
         self.forgotten_keys.extend(prompt_cache_keys)
@@ -389,7 +396,7 @@ class ScriptedClient(ScriptedJobs):
             for index, (thought, text) in enumerate(deltas):
                 if index == reply.pause_after:
                     await self._paused()
-                yield TextDelta(text, n_tokens=index + 1, reasoning=thought)
+                yield TextDelta(text, n_tokens=index + 1, reasoning=thought, response_id=f"answer-{len(self.options)}")
             if reply.pause_after is not None and reply.pause_after >= len(deltas):
                 await self._paused()
             is_whole = True

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
-from app.client.connection import HttpConnection, chat_body, completion_body, error_message
+from app.client.connection import MAX_QUOTED, HttpConnection, chat_body, completion_body, error_message
 from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta, completed_of
 from app.protocol.status import ModelStatus, ServiceStatus
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
@@ -99,6 +99,15 @@ class RemoteEngine(HttpConnection):
     async def check_schema(self, schema: object) -> None:
         """Accept every schema: the engine checks it with the question."""
 
+    async def end_thought(self, response_id: str) -> None:
+        """End the reasoning of a running answer as llama-server does. Raises RequestError where the engine cannot."""
+        body = {"id": response_id, "action": "reasoning_end"}
+        ended = await self.call("POST", "/v1/chat/completions/control", body)
+        with self._parsing():
+            is_ended, reason = bool(ended["success"]), str(ended.get("message", ""))[:MAX_QUOTED]
+        if not is_ended:
+            raise RequestError(f"The engine at {self.base_url} does not end the thought: {reason}.", "Stop the answer.")
+
     async def _streamed(self, path: str, body: object) -> AsyncGenerator[TextDelta | Completed, None]:
         reply = _Reply(self._clock)
         async for event in self.events("POST", path, body):
@@ -138,6 +147,7 @@ class _Reply:
         self._last_s = self._sent_s
         self._reason = "stop"
         self._parser = ReasoningParser(*ANY_FAMILY)
+        self._response_id = ""
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
 
@@ -146,6 +156,7 @@ class _Reply:
         if event.get("error"):
             raise EngineError(f"The engine failed: {error_message(json.dumps(event).encode())}", "Ask again.")
         text, reasoning = "", ""
+        self._response_id = str(event.get("id") or self._response_id)
         for choice in event.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
             delta = choice.get("delta") or {}
@@ -166,7 +177,9 @@ class _Reply:
         return self._delta(self._parser.finish())
 
     def _delta(self, parsed: ReasonedText) -> TextDelta | None:
-        return TextDelta(parsed.text, self.n_pieces, parsed.reasoning) if parsed != ReasonedText() else None
+        if parsed == ReasonedText():
+            return None
+        return TextDelta(parsed.text, self.n_pieces, parsed.reasoning, self._response_id)
 
     def completed(self) -> Completed:
         """Return the cost of the answer."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -156,7 +156,7 @@ class ServiceClient(Connection):
                 delta = choice.get("delta") or {"content": choice.get("text")}
                 text, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
                 if text or reasoning:
-                    yield TextDelta(text, event["timings"]["predicted_n"], reasoning)
+                    yield TextDelta(text, event["timings"]["predicted_n"], reasoning, event["id"])
                 reason = choice["finish_reason"] or reason
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings
@@ -168,6 +168,11 @@ class ServiceClient(Connection):
         """Yield the continuation of `prompt` as `chat` yields an answer. Raises as `chat`."""
         body = {"timings_per_token": True, **completion_body(prompt, model, options)}
         return self._streamed("/v1/completions", body)
+
+    async def end_thought(self, response_id: str) -> None:
+        """End the reasoning of a running answer, named by its deltas, so that its text begins. Raises RequestError for
+        an answer that has ended."""
+        await self.call("POST", f"{_ROOT}/requests/{quote(response_id, safe='')}/end-thought", {})
 
     async def forget_prefixes(self, prompt_cache_keys: Sequence[str]) -> None:
         """Remove what the service has cached and saved of conversations, which requests named by these keys."""

@@ -40,7 +40,8 @@ class GenerationOptions:
     With `continue_final_message` (vLLM's name) the answer continues the last message, if that is an answer.
     `prompt_cache_key` names the conversation that what is cached belongs to; with the `prompt_cache_retention`
     "in_memory" none of it reaches the disk (OpenAI's names). `json_schema` is the form of the answer. `samplers` are
-    more options of `app.protocol.sampling`, by their names over HTTP.
+    more options of `app.protocol.sampling`, by their names over HTTP. `think` says how much to think before the answer:
+    "off", an effort, or the most tokens of a thought.
     """
 
     temperature: float | None = None
@@ -51,6 +52,7 @@ class GenerationOptions:
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
     json_schema: Mapping[str, Any] | None = None
+    think: str | None = None
     samplers: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool | None = None
     prompt_cache_key: str | None = None
@@ -62,12 +64,13 @@ class TextDelta:
     """New text of the running answer, as the model wrote it: not yet safe for a terminal.
 
     `n_tokens` counts the answer's tokens so far, with its reasoning; a verified draft adds many at once. `reasoning`
-    precedes the text.
+    precedes the text. `response_id` names the answer where it came from.
     """
 
     text: str
     n_tokens: int
     reasoning: str = ""
+    response_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class Completed:
     """The end of an answer and its cost. Rates are tokens a second.
 
     `tokens_per_pass` is above 1 where draft tokens were accepted; `saved_s` estimates the time that they saved.
+    Reasoning that its budget or the user ended had `n_cut_reasoning_tokens` by then, 0 if it ended by itself.
     """
 
     finish_reason: str
@@ -88,6 +92,7 @@ class Completed:
     n_accepted_tokens: int = 0
     tokens_per_pass: float = 1.0
     saved_s: float = 0.0
+    n_cut_reasoning_tokens: int = 0
 
 
 def completed_of(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> Completed:
@@ -105,4 +110,5 @@ def completed_of(reason: str, usage: dict[str, Any], timings: dict[str, Any]) ->
         n_accepted_tokens=timings.get("draft_n_accepted", 0),
         tokens_per_pass=timings.get("tokens_per_pass", 1.0),
         saved_s=timings.get("draft_saved_ms", 0.0) / 1000,
+        n_cut_reasoning_tokens=timings.get("reasoning_cut_n", 0),
     )

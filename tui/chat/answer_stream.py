@@ -36,6 +36,7 @@ _LONGEST_BATCH_S = 0.15
 _DRAWING_SHARE = 0.2  # of a core, for one answer; keys and what is drawn for them come on top
 _MIN_RATE_SPAN_S = 0.2
 _REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
+_N_CUT_TOKENS = "n_cut_reasoning_tokens"  # as `Completed`
 _N_TOKENS, _FIRST_TOKEN_S, _RATE = "n_output_tokens", "time_to_first_token_s", "decode_tokens_per_s"  # as `Completed`
 _NO_OPTIONS: Mapping[str, Scalar] = MappingProxyType({})
 
@@ -46,12 +47,13 @@ Clock = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
     """Printable text and reasoning, and the number of tokens of the answer so far: `n_thought_tokens` of them up to
-    the last reasoning, None if the chunk has none."""
+    the last reasoning, None if the chunk has none. `response_id` names the answer to the service."""
 
     text: str
     n_tokens: int
     reasoning: str = ""
     n_thought_tokens: int | None = None
+    response_id: str = ""
 
 
 async def stream_answer(
@@ -141,10 +143,9 @@ def _batch(events: Sequence[TextDelta | Completed | None]) -> list[StreamChunk |
         return [*completed]
     text, reasoning = ("".join(parts) for parts in zip(*((d.text, d.reasoning) for d in deltas), strict=True))
     counts = [delta.n_tokens for delta in deltas if delta.reasoning]
-    return [
-        StreamChunk(printable(text), deltas[-1].n_tokens, printable(reasoning), max(counts, default=None)),
-        *completed,
-    ]
+    last, n_thought_tokens = deltas[-1], max(counts, default=None)
+    chunk = StreamChunk(printable(text), last.n_tokens, printable(reasoning), n_thought_tokens, last.response_id)
+    return [chunk, *completed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +230,11 @@ class AnswerTimer:
 
 
 def format_reasoning(message: MessageContent, *, is_running: bool) -> str:
-    """Return how long a message's reasoning took and how many tokens it has, as far as known."""
+    """Return how long a message's reasoning took and how many tokens it has, as far as known; of one that was ended
+    early, how many it had by then."""
+    n_cut = message.stats.get(_N_CUT_TOKENS)
+    if isinstance(n_cut, int) and n_cut > 0:
+        return f"thought ended after {n_cut} token{'s' if n_cut != 1 else ''}"
     span_s, n_tokens = message.stats.get(_REASONING_S), message.stats.get(_N_REASONING_TOKENS)
     verb = "thinking" if is_running and not message.content else "thought"
     span = f" for {span_s:.1f} s" if isinstance(span_s, float) else ""

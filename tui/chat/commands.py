@@ -131,6 +131,14 @@ CHAT_COMMANDS = CommandTable(
             slash="stop",
         ),
         Command(
+            "end-thought",
+            "End the thought",
+            "End the model's thought at once, so that its answer begins",
+            "end_thought",
+            keys="ctrl+b,alt+b",
+            slash="answer",
+        ),
+        Command(
             "retry",
             "Regenerate",
             "Regenerate the last answer; both versions are kept",
@@ -226,6 +234,14 @@ CHAT_COMMANDS = CommandTable(
             "edit_options",
             slash="options",
             argument="NAME=VALUE",
+        ),
+        Command(
+            "think",
+            "Thinking",
+            "How much to think before an answer: off, low, medium, high, a number of tokens, or auto",
+            "set_thinking",
+            slash="think",
+            argument="LEVEL",
         ),
         Command(
             "preset",

@@ -136,7 +136,8 @@ def _number(value: Scalar | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The values of the status line; None is unknown. `activity` is a connection's phase, "reading" or "answering"."""
+    """The values of the status line; None is unknown. `activity` is a connection's phase, "reading" or "answering";
+    `think` is how much the model is to think, empty for its own way."""
 
     model: str
     activity: str
@@ -149,6 +150,7 @@ class Status:
     n_ctx: int = 0
     plan: Plan | None = None
     last: Completed | None = None
+    think: str = ""
 
     def text(self, n_cells: int | None = None) -> str:
         """Return the line: model, activity, then what fits into `n_cells` in order of importance."""
@@ -166,6 +168,7 @@ class Status:
             _shortened(self.model),
             _LABELS[self.activity] + (_bar(self.progress) if self.activity == "loading" else ""),
             f"! {self._devices() or 'too large'}: F7 helps" if self._is_unfit else "",
+            f"think {self.think}" if self.think else "",
             self._rate(),
             "" if self.time_to_first_token_s is None else f"first token {self.time_to_first_token_s:.2f} s",
             f"context {'≈' if self.is_context_estimated else ''}{self.n_context_tokens}/{self.n_ctx}"
@@ -204,7 +207,9 @@ class Status:
         return f"{'≈' if self.is_rate_estimated else ''}{self.tokens_per_s:.1f} tok/s"
 
 
-def status_of(connection: ConnectionState, figures: AnswerFigures, *, is_running: bool = False) -> Status:
+def status_of(
+    connection: ConnectionState, figures: AnswerFigures, *, is_running: bool = False, think: str = ""
+) -> Status:
     """Return the status; `figures` are those of the last answer, which may be running. Figures of another model than
     the present one are left out."""
     is_same_model = figures.model == connection.model
@@ -223,6 +228,7 @@ def status_of(connection: ConnectionState, figures: AnswerFigures, *, is_running
         n_ctx=connection.n_ctx,
         plan=connection.plan,
         last=figures.cost if is_same_model else None,
+        think=think,
     )
 
 

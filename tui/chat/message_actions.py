@@ -15,7 +15,7 @@ from textual.events import Paste
 from textual.worker import Worker
 
 from app.chat.conversation import Draft
-from quantizer.errors import StorageError
+from quantizer.errors import StorageError, UserError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.conversation import RemovedMessages, TranscriptEntry
@@ -67,6 +67,16 @@ class ConversationScreen(CommandScreen):
             self._end_edit()
             self.transcript.mark(None)
             self.set_focus(self.prompt)  # at once: the next key may be queued already
+
+    async def end_thought(self) -> None:
+        """End the thought of the running answer, whose text then begins."""
+        try:
+            is_thinking = await self._session.chat.end_thought()
+        except UserError as error:
+            self.inform(str(error))
+        else:
+            if not is_thinking:
+                self.inform("No thought is running.")
 
     async def _show_all(self, at: int | None = None) -> None:
         await self.transcript.show(self._session.conversation.entries(), at)

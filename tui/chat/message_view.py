@@ -39,6 +39,7 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
         ("copy-message", "[b]Y[/b] copy"),
     ),
 }
+_END_HINT = " · Ctrl+B: answer now"
 _GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
 _CODE = ("copy-code", "[b]C[/b]ode")
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
@@ -89,8 +90,10 @@ class ReasoningView(Vertical):
         self._summary.update(self._line(), layout=False)
 
     def _line(self) -> str:
-        words = format_reasoning(self._entry.message, is_running=self._entry.is_running)
-        return f"{_SIGNS[self._is_open]} {words}"
+        entry = self._entry
+        words = format_reasoning(entry.message, is_running=entry.is_running)
+        hint = _END_HINT if entry.is_running and not entry.message.content else ""
+        return f"{_SIGNS[self._is_open]} {words}{hint}"
 
     def _show_text(self) -> None:
         text = printable(self._entry.message.reasoning) if self._is_open else ""

@@ -72,6 +72,7 @@ class OpenChat:
         self._running: asyncio.Task[None] | None = None
         self._titling: asyncio.Task[None] | None = None
         self._is_streaming = False
+        self._thinking_id = ""  # of the running answer, by the service's name, while it has reasoning only
         self._other_model = ""  # answers only this time
         self._n_context_before = 0  # with the question of the running answer
         size = self.conversation.context_size(self.conversation.leaf_id)
@@ -93,6 +94,11 @@ class OpenChat:
     def is_streaming(self) -> bool:
         """Whether an answer was begun and has not ended."""
         return self._is_streaming
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the running answer has reasoning only, which `end_thought` ends."""
+        return bool(self._thinking_id)
 
     @property
     def is_answering(self) -> bool:
@@ -214,6 +220,15 @@ class OpenChat:
         if running is not None:
             running.cancel()
             await asyncio.wait({running})
+
+    async def end_thought(self) -> bool:
+        """Let the running answer begin now; return False if it is not thinking. Raises UserError."""
+        thinking_id, self._thinking_id = self._thinking_id, ""
+        if thinking_id:
+            beside = self._model_beside_connection
+            client = await (self._connection.service() if beside else self._connection.client())
+            await client.end_thought(thinking_id)
+        return bool(thinking_id)
 
     async def close(self) -> None:
         """Stop the answer and the generation of a title."""
@@ -347,7 +362,7 @@ class OpenChat:
                 await self._connection.report_failure(error)
         finally:
             self._is_streaming = False
-            self._other_model = ""
+            self._other_model = self._thinking_id = ""
             if writer.message.state is MessageState.PARTIAL:
                 writer.update(replace(writer.message, stats=timer.final_stats))
             conversation.end(writer.message)
@@ -376,6 +391,7 @@ class OpenChat:
                 timer.observe(event)
                 content, reasoning = message.content + event.text, message.reasoning + event.reasoning
                 writer.update(replace(message, content=content, reasoning=reasoning, stats=timer.stats))
+                self._thinking_id = "" if content or not reasoning else event.response_id
                 self.conversation.messages[message.id] = writer.message
                 self._measure(timer)
                 if self.view is not None:

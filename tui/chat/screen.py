@@ -226,6 +226,13 @@ class ChatScreen(DraftScreen):
     async def _set_options(self, texts: Mapping[str, str], preset: str) -> None:
         await self.transcript.add_notice(await self._settings_editor.set_options(texts, preset))
 
+    async def set_thinking(self, text: str) -> None:
+        """Set how much the model thinks before an answer, or show it."""
+        await self._is_open.wait()
+        with self.warn_on_error():
+            await self.transcript.add_notice(self._settings_editor.set_thinking(text))
+        self._show_status()
+
     async def use_preset(self, name: str) -> None:
         """Apply a preset, or list the presets."""
         await self._is_open.wait()

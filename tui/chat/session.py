@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from app.chat.sampling_options import think_of
 from quantizer.errors import ServiceError
 from tui.chat.answer_stream import Clock
 from tui.chat.conversation import Conversation
@@ -49,7 +50,8 @@ class ChatSession:
     @property
     def status(self) -> Status:
         """The current content of the status line."""
-        return status_of(self.connection.state, self.chat.figures, is_running=self.chat.is_streaming)
+        think = think_of(self.conversation.settings.options)
+        return status_of(self.connection.state, self.chat.figures, is_running=self.chat.is_streaming, think=think)
 
     @property
     def answering_ids(self) -> frozenset[int]:

@@ -17,10 +17,12 @@ from app.chat.prompt_templates import TEMPLATE_MEANINGS
 from app.chat.sampling_options import (
     FILE_OPTIONS,
     MAX_OPTION_BYTES,
+    THINK_LEVELS,
     change_options,
     schema_of,
     split_changes,
     template_of,
+    think_of,
 )
 from app.settings.settings import Settings
 from quantizer.errors import UserError
@@ -33,6 +35,7 @@ OWN_TEMPLATE = "model"  # as the argument of /template
 _NOT_A_FILE = ("{", "::=", "\n")  # of a schema, or of a grammar
 
 _CLEAR = "clear"
+_AUTO = "auto"
 
 
 class SettingsEditor:
@@ -78,6 +81,19 @@ class SettingsEditor:
         options = await self._changed(conversation.settings.options, split_changes(text))
         conversation.settings = replace(conversation.settings, options=options)
         return settings_line(conversation.settings)
+
+    def set_thinking(self, text: str) -> str:
+        """Set how much to think, "auto" for the model's own way; without a text, say how it is. Raises UsageError."""
+        if text:
+            level = "" if text.lower() == _AUTO else text
+            options = change_options(self.settings.options, {"think": level})
+            self.settings = replace(self.settings, options=options)
+        level = think_of(self.settings.options)
+        if not level:
+            return "Thinking: auto, as the model is used to."
+        if level.isdecimal():
+            return f"Thinking: at most {level} tokens before the answer."
+        return "Thinking: off." if level == "off" else f"Thinking: {level}."
 
     async def set_options(self, texts: Mapping[str, str], preset: str) -> str:
         """Replace the options by those in `texts`, and save them as a preset if that has a name. Raises UserError."""
@@ -127,6 +143,8 @@ class SettingsEditor:
             return [(name, "") for name in self._prompts.names()]
         if slash == "preset":
             return [(name, settings_line(settings)) for name, settings in self._presets.all().items()]
+        if slash == "think":
+            return [(level, "") for level in (*THINK_LEVELS, _AUTO)]
         return self.templates() if slash == "template" else ()
 
     def templates(self) -> Sequence[tuple[str, str]]:

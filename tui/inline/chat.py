@@ -45,6 +45,7 @@ _IDS = (
     "figures",
     "system",
     "options",
+    "think",
     "preset",
     "template",
     "prompt",
@@ -279,6 +280,11 @@ class InlineChat:
         """Set options from `text`, or print them."""
         with self._print_errors():
             self._scrollback.print_line(await self._settings_editor.change_options(text))
+
+    def set_thinking(self, text: str) -> None:
+        """Set how much the model thinks before an answer, or print it."""
+        with self._print_errors():
+            self._scrollback.print_line(self._settings_editor.set_thinking(text))
 
     async def use_preset(self, name: str) -> None:
         """Apply a preset, or list the presets."""

@@ -60,6 +60,7 @@ def chat(
     max_tokens: int | None,
     temperature: float | None,
     seed: int | None,
+    think: str | None,
     chat_id: int | None,
     *,
     is_inline: bool,
@@ -82,7 +83,8 @@ def chat(
         context.exit(interface.run_app(load_settings(settings_flags), settings_flags))
     if is_new and chat_id is not None:
         raise UsageError("--new and --chat exclude each other.", "Give one of them.")
-    options = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+    given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think}
+    options = validate_options(given)
     prompt = combined(None, piped_text())
     if not prompt and (sys.stdin is None or not sys.stdin.isatty()):
         raise UsageError("There is no prompt.", "Pipe one in, or start it at a terminal.")

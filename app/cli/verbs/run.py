@@ -45,6 +45,7 @@ def run(
     max_tokens: int | None,
     temperature: float | None,
     seed: int | None,
+    think: str | None,
     stats: bool,
     wants_json: bool,
     assume_yes: bool,
@@ -72,7 +73,8 @@ def run(
     if question:
         messages = [Message("system", system)] if system else []
         messages.append(attached.message(question))
-        sampling = GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed)
+        validate_options({"think": think})
+        sampling = GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed, think=think)
         answering = _print_answer(
             settings, messages, sampling, attached.attachments, shows_stats=stats, wants_json=wants_json
         )
@@ -82,7 +84,7 @@ def run(
             "There is no question about the files.", "Give one before them: localllm run MODEL PROMPT FILE."
         )
     elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and interface:
-        given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+        given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think})
         chat = ChatSettings(system=system or "", options=given)
         interface.run_chat(ChatOptions(settings=settings, chat=chat, shows_stats=stats))
     else:

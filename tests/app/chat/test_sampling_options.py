@@ -20,7 +20,7 @@ from app.chat.sampling_options import (
     valid_options,
     validate_options,
 )
-from app.client.connection import chat_body
+from app.client.connection import chat_body, completion_body
 from app.engine.request import SamplingParams
 from app.protocol.chat import GenerationOptions
 from app.protocol.sampling import SamplingOptions
@@ -101,6 +101,20 @@ def test_a_schema_becomes_the_form_of_the_answer():
         "json_schema": {"name": "answer", "schema": {"type": "object"}},
     }
     assert "json_schema" not in body
+
+
+def test_how_much_to_think_is_a_level_or_a_number_of_tokens():
+    bodies = {
+        text: chat_body([], "m", generation_options(_changed({}, f"think={text}"))) for text in ("off", "high", "9")
+    }
+    assert bodies["off"]["reasoning_effort"] == "none"
+    assert bodies["high"]["reasoning_effort"] == "high"
+    assert (bodies["9"]["reasoning_budget_tokens"], "reasoning_effort" in bodies["9"]) == (9, False)
+    assert not any("think" in body for body in bodies.values())
+    assert "reasoning_effort" not in completion_body("a", "m", GenerationOptions(think="off"))
+    for text in ("hard", "-1", "1.5", "1" * 10, "²"):
+        with pytest.raises(UsageError, match="think is"):
+            _changed({}, f"think={text}")
 
 
 def test_what_is_not_given_is_left_out_and_what_is_given_is_checked():

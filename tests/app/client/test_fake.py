@@ -29,8 +29,10 @@ def test_the_scripted_library_has_the_signatures_of_the_real_one(name):
 async def test_replies_come_in_order_and_the_last_serves_all_later_questions():
     client = ScriptedClient(ScriptedReply(deltas=("a",)), ScriptedReply(deltas=("b", "c")))
     answers = [[event async for event in client.chat([])] for _ in range(3)]
-    assert answers[0] == [TextDelta("a", 1), COMPLETED]
-    assert answers[1] == answers[2] == [TextDelta("b", 1), TextDelta("c", 2), COMPLETED]
+    assert answers[0] == [TextDelta("a", 1, response_id="answer-1"), COMPLETED]
+    for number, answer in enumerate(answers[1:], start=2):
+        name = f"answer-{number}"
+        assert answer == [TextDelta("b", 1, response_id=name), TextDelta("c", 2, response_id=name), COMPLETED]
 
 
 async def test_scripted_error_ends_an_answer_and_is_no_abort():

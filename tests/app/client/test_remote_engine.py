@@ -79,6 +79,24 @@ async def test_thoughts_in_tags_come_apart_from_the_answer_too() -> None:
     assert ("".join(each.reasoning for each in deltas), "".join(each.text for each in deltas)) == ("hm", "So.<")
 
 
+async def test_the_thought_of_a_named_answer_is_ended_as_llama_server_does() -> None:
+    event = {"id": "chatcmpl-1", **_delta(reasoning_content="Hm.")}
+    async with _streaming(event, _delta(content="Yes.")) as engine:
+        deltas = [event async for event in engine.chat(HELLO, "m") if isinstance(event, TextDelta)]
+    assert [delta.response_id for delta in deltas] == ["chatcmpl-1", "chatcmpl-1"]
+    sent: list[tuple[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append((request.url.path, json.loads(request.content)))
+        return httpx.Response(200, json={"success": len(sent) == 1, "message": "not enabled"})
+
+    async with _engine(answer) as engine:
+        await engine.end_thought("chatcmpl-1")
+        with pytest.raises(RequestError, match="not enabled"):
+            await engine.end_thought("chatcmpl-1")
+    assert sent[0] == ("/v1/chat/completions/control", {"id": "chatcmpl-1", "action": "reasoning_end"})
+
+
 async def test_only_options_that_were_given_are_sent() -> None:
     sent: list[dict[str, object]] = []
 

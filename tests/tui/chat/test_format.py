@@ -26,6 +26,10 @@ READY = ConnectionState(phase="ready", model="guide", n_ctx=2048)
         (Status(model="guide", activity="loading", progress=0.55), "guide · loading ██████░░░░ 55%"),
         (Status(model="guide", activity="loading", progress=7.0), "guide · loading ██████████ 100%"),
         (Status(model="guide", activity="ready", n_ctx=2048), "guide · ready · context 0/2048"),
+        (
+            Status(model="guide", activity="ready", n_ctx=2048, think="low"),
+            "guide · ready · think low · context 0/2048",
+        ),
         (Status(model="a" * 30 + "b" * 12, activity="failed"), f"{'a' * 13}…{'b' * 10} · not available"),
         (
             Status(model="qwen2.5-coder:7b-instruct-q4_K_M", activity="failed"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient, ScriptedReply
+from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.protocol.chat import GenerationOptions
 from tui.chat.repository import SqliteChatRepository
 
 THOUGHTFUL = ScriptedReply(thoughts=("Hm, ", "cats?\x1b[2J "), deltas=("Yes", ", cats."))
@@ -79,3 +82,55 @@ async def test_an_answer_without_thoughts_is_reported(open_app):
         await user.sees("Hello.", "ready")
         await user.asks("/thoughts")
         await user.sees("There are no thoughts")
+
+
+ENDED = replace(COMPLETED, n_cut_reasoning_tokens=37)
+
+
+async def test_a_key_ends_a_running_thought_and_the_answer_begins(open_app, tmp_path):
+    reply = ScriptedReply(thoughts=("One. ", "Enough."), deltas=("Done.",), ending=ENDED, pause_after=1)
+    client = ScriptedClient(reply)
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.asks("Cats?")
+        await user.sees("▸ thinking for 0.0 s, 1 token · Ctrl+B: answer now")
+        await user.presses("ctrl+b")
+        await user.sees("▸ thought ended after 37 tokens", "Done.", "ready")
+        assert client.ended_thoughts == ["answer-1"]
+        await user.no_longer_sees("answer now")
+        await user.presses("alt+b")
+        await user.sees("No thought is running.")
+        assert client.ended_thoughts == ["answer-1"]
+    async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
+        await user.sees("▸ thought ended after 37 tokens", "Done.")
+
+
+async def test_a_word_ends_a_running_thought_too(open_app):
+    client = ScriptedClient(ScriptedReply(thoughts=("One. ",), deltas=("Done.",), pause_after=1))
+    async with open_app(client) as user:
+        await user.asks("Cats?")
+        await user.sees("answer now")
+        await user.asks("/answer")
+        await user.sees("Done.", "ready")
+        assert client.ended_thoughts == ["answer-1"]
+
+
+async def test_how_much_to_think_is_kept_with_the_chat_and_shown(open_app, tmp_path):
+    client = ScriptedClient()
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.asks("/think low")
+        await user.sees("Thinking: low.", "· think low")
+        await user.asks("Cats?")
+        await user.sees("Hello.", "ready")
+        await user.asks("/think 500")
+        await user.sees("at most 500 tokens", "· think 500")
+        await user.asks("And dogs?")
+        await user.sees("And dogs?", "ready")
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.sees("Hello.", "· think 500")
+        await user.asks("/think auto")
+        await user.sees("Thinking: auto")
+        await user.no_longer_sees("· think 500")
+        await user.asks("/think hard")
+        await user.sees("think is hard.")
+    assert [options.think for options in client.options] == ["low", "500"]
+    assert client.options[0] == GenerationOptions(think="low")

@@ -173,6 +173,17 @@ async def test_thoughts_are_paler_and_can_be_one_line(opened, capsys, monkeypatc
         assert capsys.readouterr().err == "Thoughts are now shown.\nHm, so.\n"
 
 
+async def test_how_much_to_think_goes_with_the_next_question(opened, capsys):
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("/think off")
+        assert "Thinking: off." in capsys.readouterr().err
+        await chat.submit("so?")
+        await chat.submit("/think auto")
+        await chat.submit("so?")
+    assert [options.think for options in client.options] == ["off", None]
+
+
 async def test_system_prompt_and_options_go_with_the_next_question(opened, tmp_path, capsys):
     client = ScriptedClient()
     async with opened(client) as chat:

@@ -51,11 +51,11 @@ def test_what_the_full_screen_has_keys_for_is_refused_without_inline(
 
 
 def test_inline_is_a_saved_chat_with_the_options_of_the_command_line(asked: Callable[..., list[Any]]) -> None:
-    line = "chat --inline -m tiny --system brief --temp 0.5 --seed 7 --stats --ctx 512 --chat 3"
+    line = "chat --inline -m tiny --system brief --temp 0.5 --seed 7 --think 300 --stats --ctx 512 --chat 3"
     [options, status] = asked(*line.split())
     assert status == 0
     assert (options.settings.model, options.settings.ctx) == ("tiny", 512)
-    assert options.chat == ChatSettings("brief", {"temperature": 0.5, "seed": 7})
+    assert options.chat == ChatSettings("brief", {"temperature": 0.5, "seed": 7, "think": "300"})
     assert (options.is_saved, options.chat_id, options.is_new, options.shows_stats, options.prompt) == (
         True,
         3,

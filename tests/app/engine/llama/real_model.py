@@ -1,7 +1,7 @@
 """Answers requests with a real model file through the real engine; run as a child, for native code may end its process.
 
 Usage: python real_model.py MODEL.gguf < JSON {name: case}; prints JSON {name: {"tokens", "text", "error", ...}}.
-A case has "sampling" and may have "prompt", "max_tokens", "drafts", "echo" and "is_filtered_first".
+A case has "sampling" and may have "prompt", "max_tokens", "drafts", "echo", "reasoning" and "is_filtered_first".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.engine.loop.core import Engine
 from app.engine.offline import scoring_model
 from app.engine.offline.eval_statistics import log_softmax
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
-from app.engine.request import Request, SamplingParams
+from app.engine.request import ReasoningBudget, Request, SamplingParams
 from app.engine.speculative.step_cost import StepCost
 from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -82,6 +82,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
             ignore_eos=not sampling.grammar,
             n_logprobs=case.get("n_logprobs"),
             echo=case.get("echo", False),
+            reasoning=decode(ReasoningBudget, case["reasoning"]) if "reasoning" in case else None,
         )
         engine.submit(request)
         while not engine.is_idle:

@@ -69,6 +69,7 @@ EVERY_CONSTRUCT = {
     "additionalProperties": {"type": "number"},
 }
 SEEDS = range(4)
+THOUGHT = {"opening": "<", "closings": [">"], "ending": "END>", "is_open": True, "max_tokens": 5}
 
 
 def _json_case(schema: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -98,6 +99,12 @@ CASES: dict[str, dict[str, Any]] = {
     "grammar that biases close": {
         "sampling": {"grammar": 'root ::= "a" "b"', "logit_bias": [[ord("b"), False]]},
     },
+    "thought": {"sampling": {"seed": 11}, "reasoning": THOUGHT},
+    "thought, greedy": {"sampling": PENALTIES, "reasoning": THOUGHT},
+    "thought, grammar": {
+        "sampling": {"seed": 3, "grammar": 'root ::= [a-z ]{5} "END>" [a-z]{3}'}, "reasoning": THOUGHT,
+    },
+    "thought that a grammar does not end": {"sampling": LETTERS_ONLY, "reasoning": THOUGHT},
     "grammar of a foreign letter": {"sampling": {"grammar": "root ::= \"é\" [α-ω]"}},
 }  # fmt: skip
 
@@ -246,3 +253,13 @@ def test_a_batch_may_be_smaller_than_the_number_of_sequences(tiny_model: Path) -
     command = [sys.executable, "-c", FOUR_AT_A_TIME, str(tiny_model)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (0, "DONE\n"), run.stderr
+
+
+def test_every_kind_of_sampler_records_the_tokens_that_end_a_thought(answers: dict[str, Any]) -> None:
+    for name in ("thought", "thought, greedy"):
+        answer = answers[name]
+        assert "END>" in answer["text"]
+        assert (len(answer["tokens"]), answer["error"]) == (24, "")
+    assert answers["thought"]["tokens"][:5] == answers["default"]["tokens"][:5]
+    assert re.fullmatch("[a-z ]{5}END>[a-z]{3}", answers["thought, grammar"]["text"])
+    assert "does not allow reasoning to end" in answers["thought that a grammar does not end"]["error"]
