@@ -66,6 +66,9 @@ def hyperparameter_faults(header: Header) -> Iterator[str]:
         yield f"its rope scaling {scaling[:32]!r} is unknown"
     yield from _expert_faults(header)
     yield from _attention_faults(header)
+    n_deepstack = hyperparameter(header, "n_deepstack_layers")
+    if n_deepstack >= (hyperparameter(header, "block_count") or _MAX_LAYERS):  # the last layer takes outputs alone
+        yield f"it adds what it sees after {n_deepstack} layers, not all of which come before its last"
 
 
 def per_layer(header: Header, suffix: str) -> list[float]:

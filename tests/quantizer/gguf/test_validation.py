@@ -50,6 +50,7 @@ ADDITIONS: dict[str, Callable[[gguf.GGUFWriter], None]] = {
     "scale_linear is inf": lambda w: w.add_float32("llama.rope.scale_linear", float("inf")),
     "rope dimensions are an odd": lambda w: w.add_rope_dimension_count(15),
     "more layers than it has": lambda w: w.add_uint32("llama.nextn_predict_layers", 3),
+    "sees after 2 layers": lambda w: w.add_uint32("llama.n_deepstack_layers", 2),
     "8 experts into 8 groups": lambda w: add_expert_groups(w, 8),
 }
 
