@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,11 @@ import pytest
 
 from app.cli.main import main
 from tests.app.chat.attachments.files import pdf_of, picture_of, wav_of
+from tests.app.running import RunningService
+from tests.quantizer.gguf_projectors import tiny_projector
 from tests.tui.far_engine import FarEngine
+
+N_PICTURE = 6  # tokens of the tiny projector, with the marks around them
 
 
 @dataclass(frozen=True)
@@ -135,3 +140,33 @@ def test_what_cannot_be_attached_is_a_sentence_and_no_request(
     asked = run(*arguments)
     assert (asked.status, asked.stdout, far.requests) == (status, "", [])
     assert words in asked.stderr
+
+
+def test_a_model_that_sees_takes_a_picture_and_pages_of_a_document(
+    tiny_model: Path,
+    environment: Mapping[str, str],
+    start_service: Callable[..., RunningService],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tiny_projector(tmp_path / "mmproj-tiny.gguf")
+    service = start_service(model=str(shutil.copy(tiny_model, tmp_path / "tiny.gguf")))
+    for name, value in {**environment, "LOCALLLM_PORT": service.url.rpartition(":")[2]}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "photo.png").write_bytes(picture_of())
+    (tmp_path / "paper.pdf").write_bytes(pdf_of(["Soup"]))
+
+    def n_prompt_tokens(question: str, *files: str) -> int:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+        names = [str(tmp_path / name) for name in files]
+        with pytest.raises(SystemExit) as leaving:
+            main(["run", "tiny", question, *names, "--max-tokens", "1", "--json"])
+        output, errors = capsys.readouterr()
+        assert (leaving.value.code, errors) == (0, "")
+        return int(json.loads(output)["usage"]["prompt_tokens"])
+
+    alone = n_prompt_tokens("What is this?")
+    assert n_prompt_tokens("What is this?", "photo.png") == alone + N_PICTURE
+    heading = len("paper.pdf, 1 page: picture 1\n\n")
+    assert n_prompt_tokens("What is this?", "paper.pdf#pictures") == alone + heading + N_PICTURE
