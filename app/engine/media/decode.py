@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S, Picture, Sound
+from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
 from app.engine.media.file_kinds import FileKind, MediaKind, kind_of
 from quantizer.errors import ErrorInfo, RequestError, UserError
 from quantizer.memory_limit import limit_growth
@@ -112,7 +112,7 @@ def _gray(image: Any) -> Any:
 def decode_sound(data: bytes, sample_rate: int) -> Sound:
     """Return a sound as one channel at `sample_rate`.
 
-    Raises RequestError for a damaged or empty one, and for one longer than MAX_SOUND_S.
+    Raises RequestError for a damaged or empty one, and for one shorter than MIN_SOUND_S or longer than MAX_SOUND_S.
     """
     import miniaudio
 
@@ -130,6 +130,9 @@ def decode_sound(data: bytes, sample_rate: int) -> Sound:
     if not n_samples:
         raise RequestError(f"A sound ({kind}) has no samples.", "Send a whole file.")
     samples = np.concatenate(blocks)
+    if n_samples < MIN_SOUND_S * sample_rate:
+        cause = f"A sound has {1000 * n_samples / sample_rate:.0f} ms."
+        raise RequestError(cause, f"Send one of at least {1000 * MIN_SOUND_S:.0f} ms.")
     if not np.isfinite(samples).all():
         raise RequestError(f"A sound ({kind}) has samples that are no numbers.", "Send another file.")
     return Sound(samples)
