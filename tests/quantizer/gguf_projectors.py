@@ -22,9 +22,10 @@ def tiny_projector(
     kind: str = "gemma3",
     edit: Callable[[gguf.GGUFWriter], None] | None = None,
     file_type: gguf.LlamaFileType = gguf.LlamaFileType.ALL_F32,
+    n_pixels: int = _IMAGE,
 ) -> Path:
     """Write a projector of `kind` (gemma3, idefics3 or qwen2vl_merger) for models of width `n_embd`: 4 tokens for a
-    picture of 56 × 56.
+    picture of 56 × 56 pixels, as many more for one of `n_pixels` squared.
 
     `edit` may add or change metadata before it is written. `file_type` is only declared: the weights are F32.
     """
@@ -35,7 +36,7 @@ def tiny_projector(
     writer.add_bool("clip.has_vision_encoder", True)
     writer.add_string("clip.projector_type", kind)
     sizes = {
-        "image_size": _IMAGE,
+        "image_size": n_pixels,
         "patch_size": _PATCH,
         "embedding_length": _WIDTH,
         "feed_forward_length": _N_FF,
@@ -52,11 +53,11 @@ def tiny_projector(
     writer.add_bool("clip.use_gelu", True)
     if edit is not None:
         edit(writer)
-    write_gguf(writer, _tensors(n_embd, kind))
+    write_gguf(writer, _tensors(n_embd, kind, n_pixels))
     return path
 
 
-def _tensors(n_embd: int, kind: str) -> dict[str, np.ndarray]:
+def _tensors(n_embd: int, kind: str, n_pixels: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
 
     def weights(*shape: int) -> np.ndarray:
@@ -66,7 +67,7 @@ def _tensors(n_embd: int, kind: str) -> dict[str, np.ndarray]:
     tensors = {
         "v.patch_embd.weight": weights(_WIDTH, 3, _PATCH, _PATCH),
         "v.patch_embd.bias": weights(_WIDTH),
-        "v.position_embd.weight": weights((_IMAGE // _PATCH) ** 2, _WIDTH),
+        "v.position_embd.weight": weights((n_pixels // _PATCH) ** 2, _WIDTH),
         "v.post_ln.weight": ones,
         "v.post_ln.bias": weights(_WIDTH),
     }
