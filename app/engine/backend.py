@@ -178,6 +178,10 @@ class Backend(Protocol):
         """
         ...
 
+    def prepare_checkpoints(self) -> None:
+        """Provide memory for the next checkpoints; called while nothing is computed."""
+        ...
+
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
         """Make a sequence the first `n_tokens` of `source_id`, after which these tokens had the states of `checkpoint`.
 

@@ -277,6 +277,9 @@ class FakeBackend:
         self._first_held[sequence_id] = first_held
         return True
 
+    def prepare_checkpoints(self) -> None:
+        pass
+
     def save_checkpoint(self, sequence_id: int) -> bytearray:
         return bytearray(json.dumps(self.tokens(sequence_id)).encode())
 

@@ -190,13 +190,14 @@ class Worker:
         return True
 
     def _wait_for_message(self, engine: Engine) -> _Received:
-        """Return the next message; while idle, store speed samples and save sequences."""
+        """Return the next message; while idle, store speed samples, save sequences and prepare checkpoints."""
         while True:
             try:
                 return self._inbox.get(timeout=IDLE_S)
             except queue.Empty:
                 self._speed_sampler.flush()
                 if not engine.save_idle_sequence():
+                    engine.prepare_checkpoints()
                     return self._inbox.get()
 
     def _handle(self, message: _Received, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:

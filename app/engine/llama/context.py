@@ -24,6 +24,7 @@ from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.positions import PositionMap
 from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LikeliestSampler, LlamaSampler
+from app.engine.llama.state_buffers import StateBuffers
 from app.engine.llama.states import StateMemory
 from app.engine.llama.weight_layouts import StepWeights
 from app.engine.loop.sampling import check_biases, n_candidates
@@ -70,6 +71,7 @@ class LlamaBackend:
         supports_shift = is_plain and lib.llama_memory_can_shift(self._memory)
         layout = f"{facts.layout}-mrope" if self._has_mrope else facts.layout
         self.facts = replace(facts, supports_shift=supports_shift, layout=layout)
+        self._checkpoint_buffers = StateBuffers()
         self._batch = Batch(facts.n_batch)
         self._pieces: dict[int, bytes] = {}
         self._piece_buffer = ctypes.create_string_buffer(256)
@@ -243,7 +245,14 @@ class LlamaBackend:
         return self._positions.encode(sequence_id) if self._has_mrope else b""
 
     def save_checkpoint(self, sequence_id: int) -> State:
-        return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        state = self._checkpoint_buffers.take(lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags))
+        self._write_state(sequence_id, flags, state)
+        return state.data
+
+    def prepare_checkpoints(self) -> None:
+        if self._states:  # those of windows differ in size
+            self._checkpoint_buffers.prepare()
 
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
         if self._states:
@@ -265,11 +274,14 @@ class LlamaBackend:
         """Return the state between `before` and `after`; to join them later would take longer than to save."""
         begin, size = len(before), lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags)
         state = np.empty(begin + size + len(after), np.uint8)  # in large pages: faults cost a fifth of a bytearray's
-        own = state[begin : begin + size]
-        n_bytes = lib.llama_state_seq_get_data_ext(self._context, _bytes_of(own), size, sequence_id, flags)
-        assert n_bytes == size, "a state has the announced size"
+        self._write_state(sequence_id, flags, state[begin : begin + size])
         state[:begin], state[begin + size :] = np.frombuffer(before, np.uint8), np.frombuffer(after, np.uint8)
         return state.data
+
+    def _write_state(self, sequence_id: int, flags: int, into: NDArray[np.uint8]) -> None:
+        size = len(into)
+        n_bytes = lib.llama_state_seq_get_data_ext(self._context, _bytes_of(into), size, sequence_id, flags)
+        assert n_bytes == size, "a state has the announced size"
 
     def _restore(self, sequence_id: int, state: State, flags: int) -> bool:
         data = np.frombuffer(state, np.uint8)  # no copy

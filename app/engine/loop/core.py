@@ -166,6 +166,10 @@ class Engine:
         """Save one finished sequence that is not saved yet. Return False if there is none."""
         return self._cache.save_idle_sequence()
 
+    def prepare_checkpoints(self) -> None:
+        """Do, while nothing is computed, what makes the next checkpoints quick."""
+        self._backend.prepare_checkpoints()
+
     def forget(self, conversations: Collection[str]) -> None:
         """Drop what is cached and saved of `conversations`, and the texts that drafts are looked up in."""
         self._cache.forget(conversations)

@@ -177,6 +177,23 @@ def checkpoint_in_a_restored_sequence(run: Run) -> bool:
     return is_restored and run.backend.restore_checkpoint(1, source_id, N_KEPT, checkpoint) and run.is_at(1, N_KEPT)
 
 
+def checkpoints_in_prepared_memory(run: Run) -> bool:
+    """Neither has the memory of the other."""
+    source_id = 0 if run.backend.facts.has_attention else None
+    run.compute(0, 0, TEXT[:N_KEPT])
+    first = run.backend.save_checkpoint(0)
+    run.backend.prepare_checkpoints()
+    run.compute(0, N_KEPT, TEXT[N_KEPT : N_KEPT + 3])
+    second = run.backend.save_checkpoint(0)
+    run.backend.prepare_checkpoints()
+    run.compute(0, N_KEPT + 3, WRONG[:9])
+    are_restored = [
+        run.backend.restore_checkpoint(sequence_id, source_id, n_tokens, checkpoint)
+        for sequence_id, n_tokens, checkpoint in ((1, N_KEPT, first), (2, N_KEPT + 3, second))
+    ]
+    return all(are_restored) and run.is_at(1, N_KEPT) and run.is_at(2, N_KEPT + 3)
+
+
 def checkpoint_that_is_damaged(run: Run) -> bool:
     run.compute(0, 0, TEXT[:N_KEPT])
     checkpoint = bytes(run.backend.save_checkpoint(0))
@@ -214,6 +231,7 @@ EVERYWHERE = (
     checkpoint_beside_a_longer_sequence,
     checkpoint_in_a_restored_sequence,
     checkpoint_that_is_damaged,
+    checkpoints_in_prepared_memory,
 )
 WITH_ROLLBACK = (
     rolled_back,
