@@ -80,8 +80,9 @@ class AttachmentFiles:
         """Return the files that `remove_unused` and `remove_strays` would remove, and their size in bytes."""
         with self._database.reading() as connection:
             doomed, known = _doomed(connection), _known(connection)
-        found = [*(path for path in map(self._path, doomed) if path.is_file()), *self._strays(known)]
-        return tuple(found), sum(path.stat().st_size for path in found)
+        sizes = {path: _n_bytes(path) for path in (*map(self._path, doomed), *self._strays(known))}
+        found = {path: n_bytes for path, n_bytes in sizes.items() if n_bytes is not None}
+        return tuple(found), sum(found.values())
 
     def remove_unused(self) -> int:
         """Remove the rows that may go now, then their files; return how many."""
@@ -189,6 +190,14 @@ def _doomed(connection: sqlite3.Connection) -> list[str]:
 
 def _known(connection: sqlite3.Connection) -> frozenset[str]:
     return frozenset(str(row["sha256"]) for row in connection.execute("SELECT sha256 FROM media_files"))
+
+
+def _n_bytes(path: Path) -> int | None:
+    """Return the size of a file, None for one that another process has removed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _digest_of(path: Path) -> str:

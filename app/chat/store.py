@@ -22,6 +22,7 @@ from app.chat.database import Database, open_chats, storable
 from app.chat.messages import Messages, insert_message
 from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
 from app.chat.search import Search
+from app.event_log import log_event
 from quantizer.errors import StorageError
 
 __all__ = ["FILE_NAME", "SAVED_AFTER_S", "AnswerRecorder", "ChatStore", "Drafts", "StoreThread", "Transcripts"]
@@ -127,7 +128,10 @@ class ChatStore:
     def purge_deleted(self) -> int:
         """Purge chats that were deleted at least a week ago, with the files that only they use; return how many."""
         n_purged = self.chats.purge_deleted(now_ms() - PURGE_AFTER_MS)
-        self.files.remove_unused()
+        try:
+            self.files.remove_unused()
+        except StorageError as error:  # what is left of files keeps nobody from a chat; `localllm prune` removes it
+            log_event("app", str(error))
         return n_purged
 
     def close(self) -> None:

@@ -125,6 +125,25 @@ def test_the_last_chat_takes_its_files_along(store: ChatStore, tmp_path: Path, m
     assert on_disk(tmp_path) == {file_of(b"JPG").sha256}
 
 
+def test_a_file_that_cannot_be_removed_keeps_nobody_from_the_chats(
+    store: ChatStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a_day_later: None
+) -> None:
+    store.chats.create(title="Dinner")
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr(attachment_files, "now_ms", lambda: now_ms() - 2 * KEPT_FOR_MS)
+        keep(store, b"PNG")
+
+    def refuse(_path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert store.purge_deleted() == 0
+    assert [chat.title for chat in store.chats.page()] == ["Dinner"]
+    monkeypatch.undo()
+    assert store.files.remove_strays() == 1
+    assert on_disk(tmp_path) == set()
+
+
 def test_a_file_that_was_kept_or_released_just_now_stays(store: ChatStore, tmp_path: Path) -> None:
     keep(store, b"PNG")
     assert store.files.remove_unused() == 0
