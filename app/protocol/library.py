@@ -107,8 +107,6 @@ class LocalModel(ModelFacts):
     loaded_as: str = ""
     expires_s: float | None = None
     is_arriving: bool = False
-    sees: bool = False
-    hears: bool = False
 
     @property
     def file_stem(self) -> str:

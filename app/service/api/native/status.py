@@ -178,6 +178,8 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         n_bytes=resident_bytes(pid),
         shares_with=tuple(shared),
         settings=engine.settings,
+        sees=model.senses.sees,
+        hears=model.senses.hears,
         occupancy=metrics.occupancy if metrics else None,
         counters=summarize(metrics.counters) if metrics else None,
     )
