@@ -265,13 +265,17 @@ SCENES = (
         steps=(
             ("@ n o t e s", "notes.md"),
             ("enter", "notes.md"),
-            ("R e a d", "Read", "after sending: ≈15/2048 tokens"),
+            ("R e a d", "Read", "· 2 tokens, <1 % of", "after sending: ≈15/2048 tokens"),
         ),
         furnish=_keep_file,
     ),
     Scene(
         name="attachment",
-        steps=(("@ n o t e s", "notes.md"), ("enter", "[notes.md", "after sending"), ("ctrl+l", "Ctrl+S saves")),
+        steps=(
+            ("@ n o t e s", "notes.md"),
+            ("enter", "[notes.md · 2 tokens, <1 % of", "after sending"),
+            ("ctrl+l", "Ctrl+S saves"),
+        ),
         furnish=_keep_file,
     ),
     Scene(
@@ -280,7 +284,7 @@ SCENES = (
             ("@ p h o", "photo.png"),
             ("tab", "[photo.png", "3 % of"),
             ("@ p a p", "paper.pdf"),
-            ("tab", "[paper.pdf · 15 tokens, <1 %", "after sending: ≈"),
+            ("tab", "[photo.png · 64 tokens, 3 % ×]", "[paper.pdf · 15 tokens, <1 %", "≈92/2048"),
         ),
         client=_seeing(),
         furnish=_keep_picture,
@@ -309,7 +313,7 @@ SCENES = (
     ),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),
     Scene(name="options", steps=(("slash o p t i o n s enter", "Options of the answers"),)),
-    Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Compare models"),)),
+    Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Attach a file"),)),
     Scene(name="theme", steps=(("slash t h e m e enter", "High contrast"),)),
     Scene(name="help", steps=(("f1", "Keys and commands"),)),
     Scene(

@@ -182,10 +182,19 @@ CHAT_COMMANDS = CommandTable(
         Command(
             "attachment",
             "Open an attachment",
-            "Look at an attachment of the prompt, edit its text or put it into the prompt, or choose a part of it",
+            "Look at an attachment of the prompt, edit its text or put it into the prompt",
             "open_attachment",
             keys="ctrl+l",
             slash="attachment",
+            argument="NAME",
+        ),
+        Command(
+            "part",
+            "Attach a part of a long text",
+            "Choose a part of an attached text that does not fit into the context; without NAME, of the longest one",
+            "choose_part",
+            keys="alt+p",
+            slash="part",
             argument="NAME",
         ),
         Command(

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from textual import on, work
+from textual.content import Content
 from textual.timer import Timer
 from textual.worker import Worker
 
+from app.chat.attachments.splitting import TextPart, part_of, split_text
 from app.chat.conversation import Attachment
 from app.terminal import printable_line
 from quantizer.errors import UserError
@@ -29,6 +32,9 @@ from tui.widgets.screens import AppContext
 __all__ = ["DraftScreen"]
 
 _PAUSE_S = 0.3
+_PART_SHARE = 0.75  # of what is free in the context
+_PARTS_HINT = "The part takes the place of the whole text. @FILE.pdf#3-5 attaches pages."
+_BEGINNING_CHARACTERS = 40
 
 
 class DraftScreen(ConversationScreen):
@@ -88,8 +94,11 @@ class DraftScreen(ConversationScreen):
             client = await self._connection.client()
             state = self._connection.state
             count = await self._draft_counter.count(attachment, self._n_tokens_before(), client, state)
-            if count is not None:
-                self.composer.measure(attachment.name, count)
+            if count is None:
+                return
+            self.composer.measure(attachment.name, count)
+            if count.is_too_large and attachment.content:
+                self.inform(f"{printable_line(attachment.name)} does not fit: {self._key_of('part')} offers its parts.")
 
     @on(AttachmentBar.Changed)
     def _attachments_changed(self) -> None:
@@ -138,6 +147,40 @@ class DraftScreen(ConversationScreen):
         else:
             self.inform("Nothing is attached that needs another model.")
 
+    def choose_part(self, name: str = "") -> None:
+        """Attach a part of a text in its place: of the one with this name, or of the first that does not fit."""
+        attachments = {each.name: each for each in self.composer.attachments if each.content}
+        if not attachments:
+            self.inform("No text is attached that has parts.")
+        else:
+            longest = max(attachments.values(), key=lambda each: len(each.content))
+            self._choose_part(attachments.get(name, longest))
+
+    @work(group="parts", exclusive=True)
+    async def _choose_part(self, attachment: Attachment) -> None:
+        from tui.widgets.dialogs import ChoiceDialog
+
+        parts = await self._parts(attachment)
+        if len(parts) == 1:
+            self.inform(f"{printable_line(attachment.name)} fits as it is.")
+            return
+        labels = {str(part.number): f"{part.label}: {_beginning(part.text)}" for part in parts}
+        title = f"Parts of {Content(printable_line(attachment.name)).markup}"
+        chosen = await self.app.push_screen_wait(ChoiceDialog(title, _PARTS_HINT, labels, is_numbered=True))
+        if chosen is not None:
+            self.composer.replace(part_of(attachment, parts[int(chosen) - 1]))
+
+    async def _parts(self, attachment: Attachment) -> Sequence[TextPart]:
+        """Return parts of which each leaves a quarter of the context for the question and its answer."""
+        state, n_characters = self._connection.state, len(attachment.content)
+        with self.inform_on_error():
+            client = await self._connection.client()
+            count = await self._draft_counter.count(replace(attachment, media=()), 0, client, state)
+            n_free = (state.n_ctx - self._n_tokens_before()) * _PART_SHARE
+            if count is not None and 0 < n_free < count.n_tokens:
+                n_characters = max(1, int(n_characters * n_free / count.n_tokens))
+        return split_text(attachment.content, n_characters)
+
     def open_attachment(self, name: str = "") -> None:
         """Open the attachment with this name, the only one, or one chosen from a list."""
         names = [attachment.name for attachment in self.composer.attachments]
@@ -156,3 +199,10 @@ class DraftScreen(ConversationScreen):
         chosen = await self.app.push_screen_wait(ChoiceDialog("Open an attachment", "", titles, is_numbered=True))
         if chosen is not None:
             self.composer.open_attachment(chosen)
+
+
+def _beginning(text: str) -> str:
+    """Return how a part begins, without the mark of its page, in a line."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("[Page ")]
+    words = printable_line(lines[0]) if lines else ""
+    return words if len(words) <= _BEGINNING_CHARACTERS else f"{words[: _BEGINNING_CHARACTERS - 1]}…"

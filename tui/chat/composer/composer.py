@@ -5,8 +5,7 @@ Owns which part handles which key. Reads files itself, in a thread.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,25 +30,19 @@ from tui.chat.composer.attachment_screen import (
     MediaScreen,
 )
 from tui.chat.composer.attachments import (
-    complete_path,
-    files_below,
     is_long,
-    leads_outside,
     pasted,
     path_of,
     unused_name,
 )
 from tui.chat.composer.clipboard import ClipboardTool, clipboard_tool, read_picture
 from tui.chat.composer.completion import (
-    MAX_COMPLETIONS,
     Completion,
     CompletionList,
     PartialWord,
-    argument_completions,
-    command_completions,
-    file_completions,
     partial_word,
 )
+from tui.chat.composer.completion_source import Arguments, CompletionSource, SlashWords, no_arguments
 from tui.chat.composer.context_forecast import TokenCount
 from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, without_mention
 from tui.chat.composer.pasted_paths import pasted_paths
@@ -59,12 +52,6 @@ from tui.commands import slash_line
 __all__ = ["Composer"]
 
 _PASTED = "attach-pasted"  # the group of workers that read pasted files
-SlashWords = Callable[[], Iterable[tuple[str, str]]]
-Arguments = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
-
-
-async def _no_arguments(_: str) -> Sequence[tuple[str, str]]:
-    return ()
 
 
 class Composer(Vertical):
@@ -98,22 +85,17 @@ class Composer(Vertical):
         self,
         reader: AttachmentReader,
         words: SlashWords,
-        arguments: Arguments = _no_arguments,
+        arguments: Arguments = no_arguments,
         folder: Path | None = None,
     ) -> None:
         super().__init__()
         self._reader = reader
-        self._slash_words = words
-        self._arguments = arguments
-        self._arguments_of: tuple[str, Sequence[tuple[str, str]]] = ("", ())  # the slash word, and what may follow it
         self._folder = folder or Path.cwd()
+        self._source = CompletionSource(words, arguments, self._folder)
         self._warning = Static(markup=False, id="attachment-warning")
         self._warning.display = False
         self._mention_reader = MentionReader(self._folder, reader)
-        self._files: Sequence[str] = ()
         self.has_waiting = False  # whether a question waits for the running answer
-        self._is_naming_file = False
-        self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # typed text, and its completions
 
     def compose(self) -> ComposeResult:
         yield self._warning
@@ -173,6 +155,11 @@ class Composer(Vertical):
         self._warning.update(printable_line(text))
         self._warning.display = bool(text)
 
+    def replace(self, attachment: Attachment) -> None:
+        """Replace the attachment with the same name."""
+        self.query_one(AttachmentBar).replace(attachment)
+        self.post_message(self.Attached(attachment))
+
     def measure(self, name: str, count: TokenCount) -> None:
         """Show the token count of an attachment."""
         self.query_one(AttachmentBar).measure(name, count)
@@ -190,7 +177,7 @@ class Composer(Vertical):
         `is_sending` a text whose last word it already is."""
         completion, word = self.query_one(CompletionList).chosen, self._partial_word()
         is_done = is_sending and completion is not None and word is not None and self._is_whole(word, completion)
-        if completion is None or word is None or is_done or completion not in self._completions(word):
+        if completion is None or word is None or is_done or completion not in self._source.completions(word):
             self.dismiss()
             return False
         self._apply(completion, word)
@@ -284,29 +271,9 @@ class Composer(Vertical):
 
     @on(TextArea.Changed)
     async def _changed(self) -> None:
-        word = self._partial_word()
-        if word is not None and word.kind == "file":
-            await self._list_files(word.typed)
-            word = self._partial_word()
-        if word is not None and word.kind == "argument":
-            await self._list_arguments(word.command.lower())
-            word = self._partial_word()
-        elif self._arguments_of[0]:
-            self._arguments_of = ("", ())
-        self._is_naming_file = word is not None and word.kind == "file"
-        self.query_one(CompletionList).show(self._completions(word) if word else ())
-
-    async def _list_files(self, typed: str) -> None:
-        """List the files for completion, once per word: files may change at any time."""
-        if leads_outside(typed):
-            self._outside_paths = (typed, await asyncio.to_thread(complete_path, typed, self._folder))
-        elif not self._is_naming_file:
-            self._files = await asyncio.to_thread(files_below, self._folder)
-
-    async def _list_arguments(self, slash: str) -> None:
-        """List what may follow a slash word, once per word: files may change at any time."""
-        if self._arguments_of[0] != slash:
-            self._arguments_of = (slash, await self._arguments(slash))
+        await self._source.prepare(self._partial_word())
+        word = self._partial_word()  # it may have grown meanwhile
+        self.query_one(CompletionList).show(self._source.completions(word) if word else ())
 
     @on(AttachmentChip.Opened)
     def _opened(self, event: AttachmentChip.Opened) -> None:
@@ -330,8 +297,7 @@ class Composer(Vertical):
         if outcome is None:
             return
         if outcome.action == "save":
-            self.query_one(AttachmentBar).replace(replace(attachment, content=outcome.text))
-            self.post_message(self.Attached(replace(attachment, content=outcome.text)))
+            self.replace(replace(attachment, content=outcome.text))
             return
         self._remove(attachment.name)
         if outcome.action == "insert":
@@ -345,19 +311,6 @@ class Composer(Vertical):
 
     def _partial_word(self) -> PartialWord | None:
         return partial_word(self.prompt.before_cursor)
-
-    def _completions(self, word: PartialWord) -> list[Completion]:
-        if word.kind == "command":
-            completions = command_completions(word.typed, self._slash_words())
-            is_whole = f"/{word.typed}" in (completion.text for completion in completions)
-            return [] if is_whole else completions  # Enter runs /model and does not complete it to /models
-        if word.kind == "argument":
-            slash, arguments = self._arguments_of
-            return argument_completions(word.typed, arguments) if slash == word.command.lower() else []
-        if leads_outside(word.typed):
-            typed, names = self._outside_paths
-            return [Completion(f"@{name}") for name in names[:MAX_COMPLETIONS]] if typed == word.typed else []
-        return file_completions(word.typed, self._files)
 
     def _apply(self, completion: Completion, word: PartialWord) -> None:
         self.dismiss()

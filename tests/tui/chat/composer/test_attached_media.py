@@ -124,3 +124,32 @@ async def test_attachments_stay_with_a_question_that_is_edited_and_asked_again(o
         await user.presses("ctrl+r")
         await user.until(lambda: len(client.requests) == 3, "no third answer")
     assert [len(request[-1].media) for request in client.requests] == [1, 1, 1]
+
+
+async def test_of_a_text_that_does_not_fit_a_part_is_chosen(open_app, tmp_path):
+    pages = [f"Chapter {number}. " + "word " * 900 for number in range(1, 5)]
+    (tmp_path / "book.md").write_text("\n\n".join(f"# Chapter {n}\n\n{text}" for n, text in enumerate(pages, start=1)))
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await attaches(user, "book.md")
+        await user.sees("book.md does not fit: Alt+P offers its parts.", "177 %", "too long: ≈")
+        await user.presses("alt+p")
+        await user.sees("Parts of book.md", "1  part 1 of 4: # Chapter 1", "4  part 4 of 4: # Chapter 4")
+        await user.presses("3")
+        await user.sees("[book.md · part 3 of 4 · 905 tokens, 44 % of the context ×]", "after sending: ≈")
+        await user.types("which?")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert "# Chapter 3" in client.requests[0][0].content
+    assert "# Chapter 2" not in client.requests[0][0].content
+
+
+async def test_only_a_text_has_parts_and_only_where_it_does_not_fit(open_app):
+    async with open_app(ScriptedClient(model=SEEING)) as user:
+        await attaches(user, "photo.png")
+        await user.presses("alt+p")
+        await user.sees("No text is attached that has parts.")
+        await user.presses("ctrl+u")
+        await user.pastes("word\n" * 20)
+        await user.asks("/part pasted 1")
+        await user.sees("pasted 1 fits as it is.")
