@@ -29,6 +29,7 @@ __all__ = [
     "make_private",
     "open_private",
     "private_folder",
+    "read_at_most",
     "remove_lock",
     "sync_folder",
     "try_lock",
@@ -40,6 +41,7 @@ PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # their modes
 _OTHERS = 0o077
 
 _SYNC_BYTES = 128 << 20
+_PIECE_BYTES = 1 << 20
 _SUFFIX = ".tmp"
 _counter = itertools.count()
 
@@ -90,6 +92,18 @@ def _remove_abandoned(path: Path) -> None:
 
                 if not is_process_alive(writer):
                     partial.unlink(missing_ok=True)
+
+
+def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
+    """Return the rest of `file`, or its first `max_bytes`: in pieces, for `read` makes room for all of them at once.
+
+    Raises OSError.
+    """
+    pieces: list[bytes] = []
+    while max_bytes > 0 and (piece := file.read(min(max_bytes, _PIECE_BYTES))):
+        pieces.append(piece)
+        max_bytes -= len(piece)
+    return b"".join(pieces)
 
 
 def private_folder(path: Path) -> Path:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from quantizer.errors import UsageError
+from quantizer.files import read_at_most
 
 __all__ = ["combined", "multiline", "piped_input", "piped_text"]
 
@@ -28,8 +29,10 @@ def piped_input() -> str | bytes:
     return _text(data) if kind_of(data, "The piped file").form is Form.TEXT else data
 
 
-def _piped(limit: int = -1) -> bytes:
-    return b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read(limit)
+def _piped(max_bytes: int | None = None) -> bytes:
+    if sys.stdin is None or sys.stdin.isatty():
+        return b""
+    return sys.stdin.buffer.read() if max_bytes is None else read_at_most(sys.stdin.buffer, max_bytes)
 
 
 def _text(data: bytes) -> str:

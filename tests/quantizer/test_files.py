@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from quantizer.files import (
     make_private,
     open_private,
     private_folder,
+    read_at_most,
     remove_lock,
     try_lock,
     write_atomically,
@@ -150,3 +152,10 @@ def test_rights_of_others_are_taken_but_not_through_a_link(tmp_path: Path) -> No
         False,
     ]
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_is_read_to_its_end_or_to_a_limit() -> None:
+    data = bytes(range(256)) * 10_000
+    assert read_at_most(io.BytesIO(data), 1 << 40) == data
+    assert read_at_most(io.BytesIO(data), 2_000_001) == data[:2_000_001]
+    assert read_at_most(io.BytesIO(data), 0) == b""

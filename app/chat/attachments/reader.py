@@ -19,6 +19,7 @@ from app.chat.attachments.parsed import ParsedFile
 from app.chat.attachments.parser_process import parse
 from app.chat.conversation import Attachment, MediaFile
 from quantizer.errors import StorageError, UsageError
+from quantizer.files import read_at_most
 
 __all__ = ["ReadAttachment", "read_data", "read_file"]
 
@@ -53,7 +54,7 @@ def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttac
             begin = file.read(512) or b""
             kind = kind_of(begin, name)
             _check_size(max(status.st_size, len(begin)), kind, name)
-            data = begin + (file.read(kind.max_bytes + 1 - len(begin)) or b"")
+            data = begin + read_at_most(file, kind.max_bytes + 1 - len(begin))
     except OSError as error:
         raise StorageError(
             f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
