@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection, Request
 
 from app.service.api.fields import WithWarnings
 from app.service.api.refused_content import RefusedContent
+from app.service.generation.documents import DocumentReader
 from app.service.generation.media import MediaFetcher
 from app.service.generation.template_caps import TemplateProbe
 from app.service.http.access_log import record_of
@@ -53,6 +54,7 @@ class AppState:
     instances: dict[str, str] = field(default_factory=dict)
     media_marker: str = field(default_factory=lambda: f"<__media_{token_urlsafe(24)}__>")
     media_fetcher: MediaFetcher | None = None
+    documents: DocumentReader = field(default_factory=DocumentReader)
 
 
 def app_state(request: HTTPConnection) -> AppState:

@@ -16,6 +16,7 @@ from pydantic import StrictStr
 from app.engine.media.file_kinds import MediaKind
 from app.service.api.fields import Body
 from app.service.api.thinking import joined_reasoning
+from app.service.generation.documents import Document
 from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
@@ -116,6 +117,7 @@ _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 _THOUGHT_TYPES = ("thinking", "reasoning", "reasoning_text")  # in an answer
 _PICTURE_TYPES = ("image_url", "input_image")
 _SOUND_TYPES = ("input_audio", "audio_url")
+_FILE_TYPES = ("file", "input_file")
 
 
 Message = dict[str, Any]
@@ -137,6 +139,7 @@ def refuse_unreadable_question(turns: Sequence[tuple[str, Sequence[RequestError]
 
 class _FileBody(Body):
     filename: StrictStr | None = None
+    file_data: StrictStr = ""
 
 
 class _AddressBody(Body):
@@ -150,12 +153,13 @@ class _SoundBody(Body):
 
 
 class ContentPart(Body):
-    """A part of a message's content; what is neither text, picture nor sound becomes a note."""
+    """A part of a message's content; what is neither text, picture, sound nor a document becomes a note."""
 
     type: str
     text: StrictStr | None = None
     refusal: StrictStr | None = None
     filename: StrictStr | None = None
+    file_data: StrictStr = ""
     file: _FileBody | None = None
     image_url: StrictStr | _AddressBody | None = None
     audio_url: StrictStr | _AddressBody | None = None  # vLLM's
@@ -180,10 +184,22 @@ class ContentPart(Body):
             return Medium(MediaKind.SOUND, sound.data or sound.url or _address(self.audio_url))
         return None
 
+    @property
+    def document(self) -> Document | None:
+        """The document, None for anything else and for one that is only named (`file_id`)."""
+        data = self.file_data or (self.file.file_data if self.file else "")
+        return Document(self._name or "document", data) if data and self.type in _FILE_TYPES else None
+
+    @property
+    def _name(self) -> str:
+        return self.filename or (self.file.filename if self.file else None) or ""
+
     def fault(self, media: PromptMedia) -> RequestError | None:
         """Return why the model cannot be given the part, None where it can."""
         if self.is_text or self.is_thought:
             return None
+        if self.document:
+            return media.document_fault(self.document)
         return media.fault(self.medium) if self.medium else UnreadableError(self.type, media.senses)
 
     def content_text(self, media: PromptMedia) -> ContentText:
@@ -192,8 +208,9 @@ class ContentPart(Body):
             return ContentText(self.text or self.refusal or "")
         if self.medium:
             return media.part_of(self.medium)
-        name = self.filename or (self.file.filename if self.file else None)
-        return ContentText(note_of_unreadable(self.type, name or "", media.senses))
+        if self.document and media.reads_documents:
+            return media.document_part(self.document)
+        return ContentText(note_of_unreadable(self.type, self._name, media.senses))
 
 
 def _address(value: str | _AddressBody | None) -> str:

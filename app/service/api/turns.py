@@ -27,15 +27,19 @@ _WORDS: Mapping[str, tuple[str, str]] = {"image": ("sees pictures", "see"), "aud
 
 
 async def turn_of(state: AppState, model: ServedModel, make: Callable[[PromptMedia], Made]) -> Made:
-    """Return what `make` makes with the pictures and sounds of a new turn of `model`.
+    """Return what `make` makes with the pictures, sounds and documents of a new turn of `model`.
 
     Raises RequestError as `make` does, with a remedy that names a model for what this one does not read.
     """
     try:
-        return make(PromptMedia(model.senses, state.media_fetcher))
+        media = PromptMedia(model.senses, state.media_fetcher, {})
+        made = make(media)
+        if media.unread:  # which are known now: read them, and begin again
+            made = make(PromptMedia(model.senses, state.media_fetcher, await state.documents.read(media.unread)))
     except UnreadableError as error:
         remedy = await _remedy(state.models, error.kind)
         raise UnreadableError(error.content_type, error.senses, remedy) from None
+    return made
 
 
 async def prompt_with_media(

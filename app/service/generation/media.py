@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from app.engine.media.file_kinds import MediaKind, kind_of
 from app.engine.request import MAX_MEDIA, MediaInput, Request
+from app.service.generation.documents import Document, ReadDocuments
 from app.service.generation.unreadable_content import UnreadableError, note_of_refused, note_of_unreadable
 from app.service.models.senses import TEXT_ONLY, Senses
 from quantizer.errors import RequestError
@@ -111,13 +112,21 @@ class MediaFetcher(Protocol):
 
 class PromptMedia:
     """The pictures and sounds of one turn, for a model with `senses`; those at addresses are read by `fetcher`, if any.
+    Of documents it has the texts, where these are read at all: who finds some `unread` reads them for another turn.
 
     What the model does not read, or nobody could, becomes a note in the text, but for what has just been asked about:
     `fault` says why, and who makes the turn refuses it.
     """
 
-    def __init__(self, senses: Senses = TEXT_ONLY, fetcher: MediaFetcher | None = None) -> None:
+    def __init__(
+        self,
+        senses: Senses = TEXT_ONLY,
+        fetcher: MediaFetcher | None = None,
+        documents: ReadDocuments | None = None,
+    ) -> None:
         self.senses = senses
+        self.unread: list[Document] = []
+        self._documents = documents
         self._fetcher = fetcher
         self._nonce = secrets.token_hex(_NONCE_BYTES)
         self._markers: dict[Medium, str] = {}
@@ -141,6 +150,22 @@ class PromptMedia:
         is_read = self._reads(medium.kind)
         note = note_of_refused(name) if is_read else note_of_unreadable(name, senses=self.senses)
         return ContentText(note)
+
+    @property
+    def reads_documents(self) -> bool:
+        return self._documents is not None
+
+    def document_fault(self, document: Document) -> RequestError | None:
+        """Return why `document` cannot be read, None where it can, or is not read yet."""
+        if self._documents is None:
+            return UnreadableError("document", self.senses, "Send its text.")
+        found = self._found(document)
+        return found if isinstance(found, RequestError) else None
+
+    def document_part(self, document: Document) -> ContentText:
+        """Return the text of `document`, or the note in its place."""
+        found = self._found(document)
+        return ContentText(found if isinstance(found, str) else note_of_refused("document", document.shown_name))
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -174,6 +199,13 @@ class PromptMedia:
         for marker in self._markers.values():
             prompt = prompt.replace(marker, public_marker)
         return prompt
+
+    def _found(self, document: Document) -> str | RequestError | None:
+        """Return what is known of a document; one of which nothing is known is `unread`."""
+        known = self._documents or {}
+        if document not in known and document not in self.unread:
+            self.unread.append(document)
+        return known.get(document)
 
     def _reads(self, kind: MediaKind) -> bool:
         return self.senses.sees if kind is MediaKind.PICTURE else self.senses.hears

@@ -23,6 +23,7 @@ from app.service.api.refused_content import RefusedContent
 from app.service.api.text_request import SamplingBody
 from app.service.api.thinking import TemplateVariablesBody, ThinkingOptions, asked_thinking, joined_reasoning
 from app.service.generation.chat import ChatTurn
+from app.service.generation.documents import Document
 from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.thinking import Thinking
@@ -34,6 +35,7 @@ __all__ = ["CALL_ID_PREFIX", "MessagesBody"]
 
 # Thoughts, calls and their results are added by themselves.
 _TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result")
+_ENDINGS = {"application/pdf": ".pdf", "text/plain": ".txt"}
 CALL_ID_PREFIX = "toolu_"  # before the ids that templates use
 
 # A line of Claude Code for Anthropic's accounts; it changes with each request, so that no cached prefix would match.
@@ -76,10 +78,21 @@ class ContentBlock(Body):
         source = self.source if isinstance(self.source, DocumentSource) else DocumentSource()
         return Medium(MediaKind.PICTURE, source.url if source.type == "url" else source.data)
 
+    @property
+    def document(self) -> Document | None:
+        """The document that is given as a file, None for anything else."""
+        source = self.source
+        if self.type != "document" or not isinstance(source, DocumentSource) or source.type != "base64":
+            return None
+        ending = _ENDINGS.get(source.media_type, "")
+        return Document(self.title or f"document{ending}", source.data) if source.data else None
+
     def fault(self, media: PromptMedia) -> RequestError | None:
         """Return why the model cannot be given the block, None for one that is text, or has it, or is handled apart."""
         if self.type in (*_TYPES_WITHOUT_TEXT, *_TEXTS) or self._document_text(media):
             return None
+        if self.document:
+            return media.document_fault(self.document)
         return media.fault(self.medium) if self.medium else UnreadableError(self.type, media.senses)
 
     def content_text(self, media: PromptMedia) -> ContentText:
@@ -93,6 +106,8 @@ class ContentBlock(Body):
             return ContentText(_TEXTS[self.type](self, media))
         if self.medium:
             return media.part_of(self.medium)
+        if self.document and media.reads_documents:
+            return media.document_part(self.document)
         document = self._document_text(media)
         title = f"{self.title}\n" if document and self.title else ""
         note = note_of_unreadable(self.type, self.title or "", media.senses)

@@ -86,7 +86,7 @@ CONVERSATIONS: dict[str, tuple[str, dict[str, Any]]] = {
                         {"tool_use_id": "toolu_1", "type": "tool_result", "content": "PDF file read: /a.pdf"},
                         {
                             "type": "document",
-                            "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+                            "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjc="},
                         },
                     ],
                 },

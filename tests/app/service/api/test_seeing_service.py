@@ -18,6 +18,7 @@ import ollama
 import openai
 import pytest
 
+from tests.app.chat.attachments.files import pdf_of
 from tests.app.running import RunningService
 from tests.app.service.api.picture_requests import FILE, REQUESTS, SOUND, URL
 from tests.quantizer.gguf_projectors import tiny_projector
@@ -274,3 +275,90 @@ def test_addresses_of_this_machine_are_refused_also_where_the_web_is_allowed(
         refused = service.http.post("/v1/chat/completions", json=_asking(part))
         assert refused.status_code == 400, address
         assert "not on the internet" in refused.text
+
+
+PDF = b64encode(pdf_of(["<say>It is about whales.</say>"])).decode()
+DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Anthropic's client": (
+        "/v1/messages",
+        {
+            "max_tokens": 64,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "document",
+                            "source": {"type": "base64", "media_type": "application/pdf", "data": PDF},
+                        },
+                        {"type": "text", "text": "What is it about?"},
+                    ],
+                }
+            ],
+        },
+    ),
+    "Claude Code reads a PDF": (
+        "/v1/messages",
+        {
+            "max_tokens": 64,
+            "messages": [
+                {"role": "user", "content": "Look at a.pdf"},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}]},
+                {
+                    "role": "user",
+                    "content": [
+                        {"tool_use_id": "toolu_1", "type": "tool_result", "content": "PDF file read: /a.pdf"},
+                        {
+                            "type": "document",
+                            "source": {"type": "base64", "media_type": "application/pdf", "data": PDF},
+                        },
+                    ],
+                },
+            ],
+        },
+    ),
+    "OpenAI's client": (
+        "/v1/chat/completions",
+        {
+            "max_tokens": 64,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "file",
+                            "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+                        },
+                        {"type": "text", "text": "What is it about?"},
+                    ],
+                }
+            ],
+        },
+    ),
+    "OpenAI's client, responses": (
+        "/v1/responses",
+        {
+            "max_output_tokens": 64,
+            "input": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "input_text", "text": "What is it about?"},
+                        {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+                    ],
+                }
+            ],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("client", DOCUMENTS)
+def test_a_document_is_read_as_its_text(seeing: RunningService, client: str) -> None:
+    path, body = DOCUMENTS[client]
+    response = seeing.http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    assert "It is about whales." in response.text
+    assert "x-localllm-warning" not in response.headers
+    damaged = seeing.http.post(path, json=json.loads(json.dumps(body).replace(PDF, b64encode(b"%PDF-1.7").decode())))
+    assert damaged.status_code == (200 if "Read" in json.dumps(body) else 400), "what a tool returns is a note"
