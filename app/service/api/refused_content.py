@@ -20,6 +20,10 @@ class RefusedContent:
     def __init__(self) -> None:
         self._digests: OrderedDict[bytes, None] = OrderedDict()
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._digests
+
     def is_known(self, content: str) -> bool:
         """Return whether `content` was refused before."""
         return _digest(content) in self._digests

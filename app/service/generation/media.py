@@ -141,6 +141,10 @@ class PromptMedia:
             self._faults[medium] = self._found_fault(medium)
         return self._faults[medium]
 
+    def leave_out(self, medium: Medium) -> None:
+        """Let `medium` be a note: the engine has refused it before."""
+        self._faults[medium] = RequestError(f"A {medium.kind} could not be read before.", "Send another file.")
+
     def part_of(self, medium: Medium) -> ContentText:
         """Return what stands for `medium` in the text of its message: its marker, or a note."""
         if self.fault(medium) is None:

@@ -152,6 +152,13 @@ class AnthropicMessage(Body):
     role: Literal["user", "assistant", "system"]
     content: StrictStr | list[ContentBlock]
 
+    def pictures(self) -> list[tuple[ContentBlock, Medium]]:
+        """Return the pictures, those in results of tools too."""
+        blocks = [] if isinstance(self.content, str) else self.content
+        inner = [block.content for block in blocks if isinstance(block.content, list)]
+        every = [*blocks, *(block for content in inner for block in content)]
+        return [(block, medium) for block in every if (medium := block.medium)]
+
     def faults(self, media: PromptMedia) -> list[tuple[ContentBlock, RequestError]]:
         """Return the blocks that the model cannot be given, and why."""
         blocks = [] if isinstance(self.content, str) else self.content
@@ -250,6 +257,18 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
             for block, _ in (found for item in self.messages for found in item.faults(media)):
                 refused.add(block.model_dump_json())
             raise
+
+    def leave_out_refused(self, media: PromptMedia, refused: RefusedContent) -> None:
+        """Leave out of `media` what is in `refused`, because the engine could not read it."""
+        blocks = [] if refused.is_empty else [block for item in self.messages for block in item.pictures()]
+        for block, medium in blocks:
+            if refused.is_known(block.model_dump_json()):
+                media.leave_out(medium)
+
+    def remember_refused(self, refused: RefusedContent) -> None:
+        """Put the pictures of the question, which the engine could not read, in `refused`."""
+        for block, _ in self.messages[-1].pictures():
+            refused.add(block.model_dump_json())
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         """Return the chat turn, with its pictures in `media`. Raises RequestError for unsupported fields."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -13,6 +14,7 @@ from typing_extensions import TypedDict
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
 from app.service.api.app_state import app_state, model_of, planner_warnings
+from app.service.api.refused_content import RefusedContent
 from app.service.api.text_request import with_recipe_defaults
 from app.service.api.turns import turn_of
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
@@ -22,6 +24,7 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
+from quantizer.errors import ContextOverflowError, RequestError
 
 __all__ = ["router"]
 
@@ -41,13 +44,15 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
     state, asked = app_state(request), with_recipe_defaults(body, model.file.recipe)
 
     def make(media: PromptMedia) -> ChatTurn:
+        asked.leave_out_refused(media, state.refused)
         asked.refuse_unreadable_question(media, state.refused)
         return asked.turn(media)
 
     turn = await turn_of(state, model, make)
+    refusal = partial(_remembering, asked, turn, state.refused)
     if body.stream:
-        return EventStream(_events(model, turn), anthropic_error, NAMED_EVENTS)
-    return await while_connected(request, _whole(model, turn))
+        return EventStream(_events(model, turn, refusal), anthropic_error, NAMED_EVENTS)
+    return await while_connected(request, _whole(model, turn, refusal))
 
 
 @router.post("/count_tokens", openapi_extra=errors(404))
@@ -62,7 +67,29 @@ async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[Tok
     return await while_connected(request, count())
 
 
-async def _events(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, None]:
+@contextmanager
+def _remembering(asked: MessagesBody, turn: ChatTurn, refused: RefusedContent) -> Iterator[None]:
+    """Remember pictures that the engine cannot read: Claude Code sends them again with each later question."""
+    try:
+        yield
+    except ContextOverflowError:
+        raise
+    except RequestError:
+        if turn.media.markers:
+            asked.remember_refused(refused)
+        raise
+
+
+async def _events(
+    model: ServedModel, turn: ChatTurn, refusal: Callable[[], AbstractContextManager[None]]
+) -> AsyncGenerator[Event, None]:
+    with refusal():
+        async with aclosing(_answered(model, turn)) as events:
+            async for event in events:
+                yield event
+
+
+async def _answered(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, None]:
     generation = await chat_generation(model, turn)
     (sent,) = generation.requests
     n_sent_tokens = await model.n_tokens(sent.prompt, add_special=sent.add_special, media=sent.media)
@@ -78,8 +105,11 @@ async def _events(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, N
                 yield event
 
 
-async def _whole(model: ServedModel, turn: ChatTurn) -> JsonResponse[MessageResponse]:
-    generation = await chat_generation(model, turn)
-    (answer,) = await generation.answers(model)
+async def _whole(
+    model: ServedModel, turn: ChatTurn, refusal: Callable[[], AbstractContextManager[None]]
+) -> JsonResponse[MessageResponse]:
+    with refusal():
+        generation = await chat_generation(model, turn)
+        (answer,) = await generation.answers(model)
     formatter = MessageFormatter(generation.requests[0].request_id, model.ref.id, planner_warnings(model))
     return JsonResponse(formatter.whole(answer))
