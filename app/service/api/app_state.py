@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import HTTPConnection, Request
 
 from app.service.api.fields import WithWarnings
+from app.service.api.lmstudio.uploads import UploadedFiles
 from app.service.api.refused_content import RefusedContent
 from app.service.generation.documents import DocumentReader
 from app.service.generation.media import MediaFetcher
@@ -54,6 +55,7 @@ class AppState:
     instances: dict[str, str] = field(default_factory=dict)
     media_marker: str = field(default_factory=lambda: f"<__media_{token_urlsafe(24)}__>")
     media_fetcher: MediaFetcher | None = None
+    uploads: UploadedFiles = field(default_factory=UploadedFiles)
     documents: DocumentReader = field(default_factory=DocumentReader)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import StrictInt, StrictStr
 
 from app.service.api.fields import Body
+from app.service.api.lmstudio.uploads import NO_FILES, Uploads
 
 __all__ = ["CLOSING_TAG", "OPENING_TAG", "ChatHistory", "ManualTemplate", "PromptTemplate"]
 
@@ -37,15 +38,16 @@ class _Part(Body):
     text: StrictStr = ""
     name: StrictStr = ""
     fileType: StrictStr = ""  # noqa: N815
+    identifier: StrictStr = ""
     sizeBytes: StrictInt = 0  # noqa: N815
     toolCallRequest: _ToolCall = _ToolCall()  # noqa: N815
     content: StrictStr = ""
     toolCallId: StrictStr = ""  # noqa: N815
 
-    def content_part(self) -> dict[str, Any]:
-        """Return the part in OpenAI's form, which says what is done with a picture."""
+    def content_part(self, files: Uploads) -> dict[str, Any]:
+        """Return the part in OpenAI's form, a picture as it is in `files`."""
         if self.type == "file" and self.fileType == "image":
-            return {"type": "image_url", "image_url": {"url": self.name}}
+            return {"type": "image_url", "image_url": {"url": files.get(self.identifier)}}
         return {"type": "text" if self.type == "text" else self.type, "text": self.text}
 
 
@@ -53,7 +55,7 @@ class _Message(Body):
     role: Literal["assistant", "user", "system", "tool"]
     content: list[_Part]
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self, files: Uploads) -> Iterator[Message]:
         """Yield the message in OpenAI's form; the results of several calls are a message each."""
         if self.role == "tool":
             for part in self.content:
@@ -65,7 +67,7 @@ class _Message(Body):
                 }
             return
         parts = [part for part in self.content if part.type != "toolCallRequest"]
-        message: Message = {"role": self.role, "content": _content(parts)}
+        message: Message = {"role": self.role, "content": _content(parts, files)}
         if self.role == "assistant":
             message |= _without_reasoning("".join(part.text for part in parts))
             if calls := [part.toolCallRequest.message() for part in self.content if part.type == "toolCallRequest"]:
@@ -78,10 +80,10 @@ class ChatHistory(Body):
 
     messages: list[_Message]
 
-    def openai_messages(self, system_prompt: str = "") -> list[Message]:
-        """Return the conversation in OpenAI's form, after a `system_prompt` of the configuration."""
+    def openai_messages(self, system_prompt: str = "", files: Uploads = NO_FILES) -> list[Message]:
+        """Return the conversation in OpenAI's form, after a `system_prompt` of the configuration, with its `files`."""
         first = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        return [*first, *(message for item in self.messages for message in item.messages())]
+        return [*first, *(message for item in self.messages for message in item.messages(files))]
 
 
 class _Jinja(Body):
@@ -121,10 +123,10 @@ class PromptTemplate(Body):
     stopStrings: tuple[StrictStr, ...] = ()  # noqa: N815
 
 
-def _content(parts: Sequence[_Part]) -> str | list[dict[str, Any]]:
+def _content(parts: Sequence[_Part], files: Uploads) -> str | list[dict[str, Any]]:
     if all(part.type == "text" for part in parts):
         return "".join(part.text for part in parts)
-    return [part.content_part() for part in parts]
+    return [part.content_part(files) for part in parts]
 
 
 def _without_reasoning(text: str) -> Message:

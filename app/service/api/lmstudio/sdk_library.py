@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from base64 import b64decode
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, NoReturn, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StrictInt, StrictStr
 
 from app import __version__
+from app.engine.media.file_kinds import MediaKind, kind_of
 from app.keys import KeyScope
 from app.library.local.resolve import ModelRef, UnknownModelError
 from app.protocol.job import Job
@@ -22,6 +24,7 @@ from app.service.api.fields import Body
 from app.service.api.lmstudio.model_info import domain_of, model_info
 from app.service.api.lmstudio.sdk_errors import no_model_with_path
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, NoParameter
+from app.service.generation.media import Medium
 from app.service.jobs.arguments import PullArguments
 from quantizer.errors import RequestError, ServiceError
 
@@ -199,10 +202,13 @@ def downloaded_model(reference: str, before: frozenset[ModelRef], after: tuple[M
     return next(iter((*new, *known)), reference)
 
 
-async def _refuse_file(_context: Context, body: _UploadBody) -> NoReturn:
-    """Refuse a file: no model here sees pictures, and text belongs into a message."""
-    cause = f"localllm does not take files ({body.name[:80]!r}): no model here sees pictures."
-    raise RequestError(cause, "Send the text of a file in a message.")
+async def _upload(context: Context, body: _UploadBody) -> dict[str, Any]:
+    """Hold a picture for the messages that name it. Raises RequestError for any other file."""
+    base64 = Medium(MediaKind.PICTURE, body.contentBase64).base64()
+    data = b64decode(base64)
+    if kind_of(data).media is not MediaKind.PICTURE:
+        raise RequestError(f"{body.name[:80]!r} is no picture.", "Send sounds to /v1/chat/completions.")
+    return {"identifier": context.state.uploads.add(base64), "fileType": "image", "sizeBytes": len(data)}
 
 
 SYSTEM_ENDPOINTS = {
@@ -219,4 +225,4 @@ REPOSITORY_ENDPOINTS = {
     "getModelDownloadOptions": Endpoint(_OptionsBody, _download_options, scope=KeyScope.MANAGE),
     "downloadModel": Endpoint(_DownloadBody, stream=_download, scope=KeyScope.MANAGE),
 }
-FILES_ENDPOINTS = {"uploadFileBase64": Endpoint(_UploadBody, _refuse_file)}
+FILES_ENDPOINTS = {"uploadFileBase64": Endpoint(_UploadBody, _upload)}

@@ -21,6 +21,7 @@ from app.service.api.lmstudio.prediction import PacketMaker, progress_packet, st
 from app.service.api.lmstudio.prompt_progress import prompt_progress, with_progress
 from app.service.api.lmstudio.sdk_models import SpecifierBody, described, model_for
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint
+from app.service.api.lmstudio.uploads import Uploads
 from app.service.api.openai.embeddings import as_floats
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.text_request import with_recipe_defaults
@@ -77,7 +78,8 @@ async def _predict(context: Context, body: _PredictBody, channel: Channel) -> No
     model = await model_for(context, body.wanted)
     template = _template(fields)
     if template is None:
-        asked = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe)
+        chat = _chat_body(body.history, fields, context.state.uploads)
+        asked = with_recipe_defaults(chat, model.file.recipe)
         turn = await turn_of(context.state, model, asked.turn)
         await _answer(context, model, fields, channel, chat_generation(model, turn))
         return
@@ -163,11 +165,11 @@ async def _next(parts: AsyncGenerator[Part, None], cancelled: asyncio.Future[Any
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def _chat_body(history: ChatHistory, fields: Mapping[str, Any]) -> ChatCompletionBody:
+def _chat_body(history: ChatHistory, fields: Mapping[str, Any], files: Uploads) -> ChatCompletionBody:
     options, _ = prediction_fields(fields)
     if "tools" not in options:  # JavaScript's act sends a choice without tools in its last round
         options.pop("tool_choice", None)
-    messages = history.openai_messages(str(fields.get(_SYSTEM_PROMPT) or ""))
+    messages = history.openai_messages(str(fields.get(_SYSTEM_PROMPT) or ""), files)
     return _body(ChatCompletionBody, {"messages": messages, **options})
 
 
@@ -211,7 +213,8 @@ async def _apply_template(context: Context, body: _ApplyBody) -> dict[str, str]:
         return {"formatted": await _rendered(model, template, body.history)}
     if body.opts.toolDefinitions:
         fields = {**fields, "llm.prediction.tools": {"type": "toolArray", "tools": body.opts.toolDefinitions}}
-    asked = with_recipe_defaults(_chat_body(body.history, fields), model.file.recipe)
+    chat = _chat_body(body.history, fields, context.state.uploads)
+    asked = with_recipe_defaults(chat, model.file.recipe)
     turn = await turn_of(context.state, model, asked.turn)
     prompt = await prompt_of(model, turn)
     text = turn.media.with_public_markers(prompt.text, context.state.media_marker)

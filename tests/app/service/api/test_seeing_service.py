@@ -20,6 +20,7 @@ import pytest
 
 from tests.app.chat.attachments.files import pdf_of
 from tests.app.running import RunningService
+from tests.app.service.api.lmstudio.sdk_client import connected, history, predict
 from tests.app.service.api.picture_requests import FILE, REQUESTS, SOUND, URL
 from tests.quantizer.gguf_projectors import tiny_projector
 
@@ -275,6 +276,33 @@ def test_addresses_of_this_machine_are_refused_also_where_the_web_is_allowed(
         refused = service.http.post("/v1/chat/completions", json=_asking(part))
         assert refused.status_code == 400, address
         assert "not on the internet" in refused.text
+
+
+def test_a_picture_of_lm_studios_sdk_is_uploaded_and_named(seeing: RunningService) -> None:
+    with connected(seeing.url, "files") as files:
+        held = files.result("uploadFileBase64", {"name": "cat.png", "contentBase64": FILE})
+    picture = {"type": "file", "name": "cat.png", **held}
+    text = {"type": "text", "text": "What is it?"}
+    with connected(seeing.url, "llm") as client:
+        config = {**predict(""), "history": history(("user", [text, picture]))}
+        *_, success = client.packets("predict", config)
+        assert success["stats"]["promptTokensCount"] == len("<user>What is it?\n<assistant>") + N_PICTURE
+        unknown = {**predict(""), "history": history(("user", [{**picture, "identifier": "unknown"}]))}
+        channel = client.open("predict", unknown)
+        while (frame := client.receive())["type"] not in ("channelError", "channelClose"):
+            assert frame.get("channelId") in (channel, None)
+        assert "no content" in str(frame)
+
+
+def test_a_picture_that_the_engine_cannot_read_is_refused_once_for_claude_code(seeing: RunningService) -> None:
+    damaged = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "ZGFtYWdlZCE="}}
+
+    def status(*more: dict[str, Any], stream: bool = False) -> int:
+        body = {"messages": [{"role": "user", "content": [damaged, *more]}], "max_tokens": 2, "stream": stream}
+        return seeing.http.post("/v1/messages", json=body).status_code
+
+    assert status(_text("What is it?"), stream=True) == 400
+    assert status(_text("What is it?"), _text("Then without it.")) == 200
 
 
 PDF = b64encode(pdf_of(["<say>It is about whales.</say>"])).decode()

@@ -10,8 +10,10 @@ import pytest
 from websockets.sync.client import connect
 
 from app.service.server import CLIENTS_PORTS
+from tests.app.engine.media.files import picture_file
 from tests.app.running import RunningService
 from tests.app.service.api.lmstudio.sdk_client import SdkClient, connected, history, of_model, predict, stack
+from tests.app.service.api.picture_requests import FILE
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": SCHEMA}}
@@ -346,10 +348,15 @@ def test_a_channel_is_acknowledged_and_a_second_of_its_number_refused(llm: SdkCl
     assert any("is open already" in warning for warning in llm.warnings)
 
 
-def test_a_file_is_refused_with_the_reason(service: RunningService) -> None:
+def test_a_file_that_is_no_picture_is_refused_with_the_reason(service: RunningService) -> None:
     with connected(service.url, "files") as client:
-        answer = client.call("uploadFileBase64", {"name": "cat.png", "contentBase64": "AAAA"})
-        assert "no model here sees pictures" in answer["error"]["title"]
+        for content, reason in (("AAAA", "neither a picture nor a sound"), ("?", "Base64"), ("SUQz", "is no picture")):
+            answer = client.call("uploadFileBase64", {"name": "cat.png", "contentBase64": content})
+            assert reason in answer["error"]["title"]
+        held = client.result("uploadFileBase64", {"name": "cat.png", "contentBase64": FILE})
+        assert (held["fileType"], held["sizeBytes"]) == ("image", len(picture_file()))
+        again = client.result("uploadFileBase64", {"name": "cat.png", "contentBase64": FILE})
+        assert again["identifier"] != held["identifier"]
 
 
 def test_the_service_ends_with_clients_connected(start_service: Callable[..., RunningService]) -> None:
