@@ -6,13 +6,14 @@ Owns field names, defaults, and which fields are refused because ignoring them w
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictStr
 
 from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
+from app.engine.media.file_kinds import MediaKind
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.service.api.cut_calls import take_back_cut_calls
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 MAX_INPUTS = 2048
+_PICTURE_LINE = re.compile(r"^data:image/[a-z.+-]{1,40};base64,[A-Za-z0-9+/]{32,}+={0,2}$", re.MULTILINE)
 # An action on a field, a variable or one of Go's words: in Jinja none of them is an expression.
 _GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|else|range(?!\s*\()|with|end|define|template|block)\b)")
 
@@ -286,7 +288,17 @@ def _with_images(images: Sequence[str] | None, text: str, media: PromptMedia) ->
     """Return `text` with pictures before it (source: server/prompt.go of Ollama, `chatPrompt`), notes after it."""
     parts = [media.part_of(medium) for medium in _media(images)]
     notes = [part for part in parts if not part.is_marker]
-    return joined_content([*(part for part in parts if part.is_marker), ContentText(text), *notes], "\n")
+    return joined_content([*(part for part in parts if part.is_marker), *_texts(text, media), *notes], "\n")
+
+
+def _texts(text: str, media: PromptMedia) -> Iterator[ContentText]:
+    """Yield `text`, and pictures in it for a model that sees: Cline (3) writes those of its user as lines of text."""
+    end = 0
+    for match in _PICTURE_LINE.finditer(text) if media.senses.sees else ():
+        yield ContentText(text[end : match.start()])
+        yield media.part_of(Medium(MediaKind.PICTURE, match.group()))
+        end = match.end()
+    yield ContentText(text[end:])
 
 
 class EmbedBody(KeepAliveBody):

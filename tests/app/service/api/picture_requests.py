@@ -207,6 +207,18 @@ REQUESTS: dict[str, PictureRequest] = {
         },
         "{}(see following user message for image)",
     ),
+    "Cline with Ollama's API": PictureRequest(
+        "/api/chat",
+        {
+            "stream": True,
+            "options": {"num_ctx": 32768},
+            "messages": [
+                {"role": "system", "content": "You are Cline."},
+                {"role": "user", "content": f"<task>\nDescribe it.\n</task>\n{URL}\n<environment_details>"},
+            ],
+        },
+        "<task>\nDescribe it.\n</task>\n{}\n<environment_details>",
+    ),
     "LM Studio's REST API": PictureRequest(
         "/api/v1/chat",
         {"input": [{"type": "message", "content": "What is it?"}, {"type": "image", "data_url": URL}]},

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from app.engine.chat_template.render import render
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
 from app.service.api.anthropic.requests import MessagesBody
@@ -22,6 +23,7 @@ from app.service.api.refused_content import RefusedContent
 from app.service.api.responses.context import Context, _is_present
 from app.service.api.responses.items import parse_item
 from app.service.api.responses.requests import ResponsesBody
+from app.service.generation.branches import branches_of
 from app.service.generation.chat import ChatTurn, prompt_of
 from app.service.generation.media import PromptMedia
 from app.service.models.model_file import ModelFile
@@ -203,6 +205,32 @@ async def test_a_question_with_what_cannot_be_read_is_refused(path: str, source:
         return
     with pytest.raises(RequestError, match=cause):
         TURNS[path](body, media)
+
+
+def test_a_line_of_text_is_a_picture_for_models_that_see_alone() -> None:
+    """Cline (3) with Ollama's API; a data URL within a line is a text."""
+    content = f"{URL}\nsee {URL}"
+    body = OllamaChatBody.model_validate({"messages": [{"role": "user", "content": content}]})
+    media = all_senses()
+    assert body.turn(media).messages[0]["content"] == f"{media.markers[0]}\nsee {URL}"
+    assert body.turn().messages[0]["content"] == content
+
+
+async def test_other_prompts_leave_a_prompt_beside_its_markers_never_within_one() -> None:
+    media = all_senses()
+    messages = [
+        {"role": "user", "content": [_picture(b"one"), _text("first"), _picture(b"two")]},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": [_picture(b"three"), _text("last")]},
+    ]
+    turn = TURNS["/v1/chat/completions"]({"messages": messages}, media)
+    prompt = render(PLAIN, {"messages": turn.messages})
+
+    async def rendered(some: Any) -> str:
+        return render(PLAIN, {"messages": some})
+
+    ends = await branches_of(prompt, turn.messages, rendered)
+    assert [prompt[:end].endswith("<user>") for end in ends] == [True, True]
 
 
 async def test_a_damaged_picture_of_an_earlier_turn_is_a_note() -> None:
