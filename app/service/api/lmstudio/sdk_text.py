@@ -189,6 +189,8 @@ def _template(fields: Mapping[str, Any]) -> PromptTemplate | None:
 async def _rendered(model: ServedModel, template: PromptTemplate, history: ChatHistory) -> str:
     """Return the prompt of `history` by `template`. Raises RequestError as that does."""
     messages = history.openai_messages()
+    if any(isinstance(message["content"], list) for message in messages):
+        raise RequestError("Files need the chat template of the model.", "Leave promptTemplate out.")
     if template.type == "manual":
         if template.manualPromptTemplate is None:
             raise RequestError("promptTemplate has no manualPromptTemplate.", "Send it.")

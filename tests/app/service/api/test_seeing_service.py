@@ -20,7 +20,7 @@ import pytest
 
 from tests.app.chat.attachments.files import pdf_of
 from tests.app.running import RunningService
-from tests.app.service.api.lmstudio.sdk_client import connected, history, predict
+from tests.app.service.api.lmstudio.sdk_client import connected, history, predict, stack
 from tests.app.service.api.picture_requests import FILE, REQUESTS, SOUND, URL
 from tests.quantizer.gguf_projectors import tiny_projector
 
@@ -288,10 +288,10 @@ def test_a_picture_of_lm_studios_sdk_is_uploaded_and_named(seeing: RunningServic
         *_, success = client.packets("predict", config)
         assert success["stats"]["promptTokensCount"] == len("<user>What is it?\n<assistant>") + N_PICTURE
         unknown = {**predict(""), "history": history(("user", [{**picture, "identifier": "unknown"}]))}
-        channel = client.open("predict", unknown)
-        while (frame := client.receive())["type"] not in ("channelError", "channelClose"):
-            assert frame.get("channelId") in (channel, None)
-        assert "no content" in str(frame)
+        assert "no content" in client.error("predict", unknown)["title"]
+        template = {"type": "manual", "manualPromptTemplate": {}}
+        own = {**config, "predictionConfigStack": stack(llm__prediction__promptTemplate=template)}
+        assert "template of the model" in client.error("predict", own)["title"]
 
 
 def test_a_picture_that_the_engine_cannot_read_is_refused_once_for_claude_code(seeing: RunningService) -> None:
