@@ -140,7 +140,7 @@ class ResponseStore:
 
         def run() -> bool:
             with self._database.writing() as connection:
-                row_id = _put(connection, kind, value, self._now_s(), process)
+                row_id = _put(connection, kind, value, self._used_s(), process)
                 _add_items(connection, row_id, [_shared(value)], _SHARED)
                 _add_items(connection, row_id, items, _INPUT)
                 _add_items(connection, row_id, outputs, _OUTPUT)
@@ -159,7 +159,7 @@ class ResponseStore:
                 row_id = _row_id(connection, Kind.CONVERSATION, name)
                 if row_id is not None:
                     _add_items(connection, row_id, items, _INPUT)
-                    _use(connection, row_id, self._now_s())
+                    _use(connection, row_id, self._used_s())
                 self._shrink(connection)
             self._give_back()
             return row_id is not None
@@ -174,7 +174,7 @@ class ResponseStore:
                 row_id = _row_id(connection, kind, value["id"])
                 if row_id is not None:
                     connection.execute("UPDATE records SET object = ? WHERE id = ?", (_json(value), row_id))
-                    _use(connection, row_id, self._now_s())
+                    _use(connection, row_id, self._used_s())
                 return row_id is not None
 
         return await self._run(run)
@@ -187,7 +187,7 @@ class ResponseStore:
                 row_id = _row_id(connection, kind, name)
                 if row_id is None:
                     return None
-                _use(connection, row_id, self._now_s())
+                _use(connection, row_id, self._used_s())
                 row = connection.execute("SELECT object, process FROM records WHERE id = ?", (row_id,)).fetchone()
                 (shared,) = _items(connection, row_id, _SHARED, _SHARED)
                 outputs = _items(connection, row_id, _OUTPUT, _OUTPUT)
@@ -206,7 +206,7 @@ class ResponseStore:
                 row_id = _row_id(connection, kind, name)
                 if row_id is None:
                     return None
-                _use(connection, row_id, self._now_s())
+                _use(connection, row_id, self._used_s())
                 return _items(connection, row_id, _INPUT, _OUTPUT if with_outputs else _INPUT)
 
         return await self._run(run) if self._exists else None
@@ -272,6 +272,10 @@ class ResponseStore:
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _used_s(self) -> float:
+        """Return when a record is used now: once a clock that was put back is right again, that is not long ago."""
+        return max(self._now_s(), self._begun_s + self._elapsed_s())
 
     def _shrink(self, connection: sqlite3.Connection) -> None:
         """Remove what is too old, then the least recently used down to the limit of size."""

@@ -154,6 +154,16 @@ async def test_what_was_not_used_for_so_many_days_leaves(tmp_path: Path) -> None
         assert await kept(store, "resp_1", "resp_2", "resp_3") == ["resp_2", "resp_3"]
 
 
+async def test_what_was_stored_while_the_clock_was_put_back_is_not_old_when_it_is_right_again(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, LARGE, clock, elapsed_s=lambda: 5.0) as store:
+        clock.now_s -= 400 * DAY_S
+        await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "a")])
+        clock.now_s += 400 * DAY_S
+        await store.prune()
+        assert await kept(store, "resp_1") == ["resp_1"]
+
+
 async def test_a_clock_that_is_put_forward_makes_nothing_old(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, LARGE, clock, elapsed_s=lambda: 5.0) as store:
