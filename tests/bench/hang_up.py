@@ -141,6 +141,9 @@ def examine(served: Served, n_clients: int, seed: int) -> list[tuple[str, str, b
     n_answered_in_all_cells(served, N_PARALLEL)  # touches all memory that the KV cache and its graphs ever need
     asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=2 * seed + 2))
     asyncio.run(hang_up_in_waves(served, _N_WARM_UP, seed=2 * seed + 3, is_early=True))
+    # a rehearsal: what it computes of their prompts stays saved in memory, up to 1 GiB, and is saved but once
+    asyncio.run(hang_up_in_waves(served, n_clients, seed=2 * seed))
+    asyncio.run(hang_up_in_waves(served, _N_EARLY, seed=2 * seed + 1, is_early=True))
     time.sleep(_SETTLE_S)
     processes = {"service": served.process, "worker": served.worker}
     before, n_saved_before = {name: footprint(process) for name, process in processes.items()}, served.saved_bytes()
