@@ -1,4 +1,7 @@
-"""How a terminal shows pictures: by kitty's protocol, by sixels, by half blocks, or not at all.
+"""How a terminal shows pictures: by kitty's protocol, by half blocks, or not at all.
+
+Not by sixels: textual-image draws them over what was there before, and in xterm 379 a picture of a reopened chat was
+left in pieces. Half blocks and kitty's placeholders are text, and scroll with it.
 
 Owns the question to the terminal, asked once when the first picture is to be shown, and its replies among the keys that
 it sends. Imports nothing heavy.
@@ -36,7 +39,6 @@ _BEGUN_REPLY = re.compile(r"\x1b(?:\[(?:\?[\d;]*|6(?:;[\d;]*)?)?|_(?:G[^\x1b]*\x
 # Placeholders in text, which scroll with it, came to kitty with version 0.28; ghostty always had them.
 _HAS_PLACEHOLDERS = re.compile(r"kitty\((?:0\.(?:2[89]|[3-9]\d)|[1-9])|ghostty")
 _MAX_HELD = 256  # characters; a reply has fewer
-_SIXEL = "4"  # an attribute of the terminal
 _SILENT_TERMINALS = ("Apple_Terminal",)  # prints a part of a question that it does not understand
 
 
@@ -44,7 +46,7 @@ _SILENT_TERMINALS = ("Apple_Terminal",)  # prints a part of a question that it d
 class TerminalGraphics:
     """How pictures are shown, and the size of a cell in pixels; where the terminal does not say it, a usual one."""
 
-    protocol: Literal["kitty", "sixel", "blocks", "none"]
+    protocol: Literal["kitty", "blocks", "none"]
     cell_width: int = 10
     cell_height: int = 20
 
@@ -110,16 +112,12 @@ class GraphicsQuery:
         else:
             self._is_awaited = False
             assert self._answer is not None
-            graphics = self._graphics(reply["attributes"].split(";"))
-            self._answer.get_loop().call_soon_threadsafe(self._settle, graphics)
+            self._answer.get_loop().call_soon_threadsafe(self._settle, self._graphics())
         return ""
 
-    def _graphics(self, attributes: list[str]) -> TerminalGraphics:
-        """Sixels first: some terminals know kitty's protocol, but not its placeholders in text, and have sixels. These
-        are drawn in pixels: without the size of a cell they would cover what is below."""
+    def _graphics(self) -> TerminalGraphics:
+        """Some terminals know kitty's protocol, but not its placeholders in text."""
         cell = self._cell or (BLOCKS.cell_width, BLOCKS.cell_height)
-        if _SIXEL in attributes[1:] and self._cell is not None:
-            return TerminalGraphics("sixel", *cell)
         return TerminalGraphics("kitty" if self._is_kitty and self._has_placeholders else "blocks", *cell)
 
     def _settle(self, graphics: TerminalGraphics) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cells_of", "load_widgets", "picture_widget", "release"]
 
-_NAMES = {"kitty": "TGPImage", "sixel": "SixelImage", "blocks": "HalfcellImage"}
+_NAMES = {"kitty": "TGPImage", "blocks": "HalfcellImage"}
 
 
 def load_widgets() -> None:

@@ -118,7 +118,7 @@ def test_a_picture_takes_a_third_of_the_screen_and_nothing_of_a_small_one(screen
         (BLOCKS, (8, 8), (8, 4)),
         (BLOCKS, (600, 60), (40, 2)),
         (BLOCKS, (4, 4000), (1, 8)),
-        (TerminalGraphics("sixel", 6, 13), (640, 480), (23, 8)),
+        (TerminalGraphics("kitty", 6, 13), (640, 480), (23, 8)),
         (TerminalGraphics("kitty", 10, 20), (100, 100), (10, 5)),
         (TerminalGraphics("kitty", 10, 20), (1, 1), (1, 1)),
     ],

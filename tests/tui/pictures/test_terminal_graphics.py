@@ -38,12 +38,11 @@ async def answer_to(*pieces: str, cell: tuple[int, int] | None = None) -> tuple[
 @pytest.mark.parametrize(
     ("replies", "graphics"),
     [
-        (SIXELS, BLOCKS),  # they would need the size of a cell
-        (CELL + SIXELS, TerminalGraphics("sixel", 9, 18)),
+        (CELL + SIXELS, TerminalGraphics("blocks", 9, 18)),
         (NAME.format("kitty(0.35.2)") + KITTY + CELL + PLAIN, TerminalGraphics("kitty", 9, 18)),
         (NAME.format("ghostty 1.2.0") + KITTY + PLAIN, TerminalGraphics("kitty", 10, 20)),
         (NAME.format("kitty(0.26.5)") + KITTY + CELL + PLAIN, TerminalGraphics("blocks", 9, 18)),
-        (NAME.format("Konsole 22.12.3") + KITTY + CELL + SIXELS, TerminalGraphics("sixel", 9, 18)),
+        (NAME.format("Konsole 22.12.3") + KITTY + CELL + SIXELS, TerminalGraphics("blocks", 9, 18)),
         (NAME.format("tmux 3.3a") + PLAIN, BLOCKS),
         ("\x1b[?6c", BLOCKS),
         ("\x1b[6;0;0t" + SIXELS, BLOCKS),
@@ -54,12 +53,12 @@ async def test_the_replies_decide_how_pictures_are_shown(replies: str, graphics:
 
 
 async def test_a_cell_size_of_the_system_precedes_that_of_the_terminal() -> None:
-    assert (await answer_to(CELL + SIXELS, cell=(6, 13)))[0] == TerminalGraphics("sixel", 6, 13)
+    assert (await answer_to(CELL + SIXELS, cell=(6, 13)))[0] == TerminalGraphics("blocks", 6, 13)
 
 
 async def test_keys_between_the_replies_stay_keys() -> None:
     assert await answer_to("a", NAME.format("xterm(379)") + "b", "c" + CELL, SIXELS + "d") == (
-        TerminalGraphics("sixel", 9, 18),
+        TerminalGraphics("blocks", 9, 18),
         "abcd",
     )
 
@@ -71,7 +70,7 @@ def test_replies_in_any_pieces_are_no_keys(cuts: list[int], last: str) -> None:
     pieces = [text[begin:end] for begin, end in pairwise(bounds)]
     graphics, keys = asyncio.run(answer_to(*pieces))
     assert keys == ""
-    assert graphics.protocol == ("sixel" if last == SIXELS else "kitty")
+    assert graphics.protocol == "kitty"
 
 
 async def test_escape_is_a_key_after_a_moment_and_at_once_when_nothing_is_asked(monkeypatch) -> None:
@@ -95,5 +94,5 @@ async def test_a_silent_terminal_gets_half_blocks_and_a_late_reply_counts_for_th
     assert query.filtered(CELL + SIXELS) == ""
     await asyncio.sleep(0.01)
     monkeypatch.undo()
-    assert await query.ask(asked.append, None) == TerminalGraphics("sixel", 9, 18)
+    assert await query.ask(asked.append, None) == TerminalGraphics("blocks", 9, 18)
     assert len(asked) == 1
