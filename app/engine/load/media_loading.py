@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.projector_check import check_projector
-from app.engine.load.projector_file import NON_CAUSAL, validate_projector
+from app.engine.load.projector_file import validate_projector
 from app.engine.media.decoder_process import DecoderProcess
 from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
+from offload.footprint.projector import min_ubatch, picture_tokens
 from quantizer.errors import EngineError, ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.projector_header import ProjectorHeader
@@ -33,8 +34,6 @@ __all__ = ["LoadedProjector", "NewMediaQueue", "load_projector", "media_queue_of
 NewMediaQueue: TypeAlias = Callable[[Callable[[], None]], MediaQueue]  # from what wakes the engine
 
 _CHOOSES_SIZE = frozenset({"gemma4v", "gemma4uv"})  # scales a picture to as many tokens as it may have
-_MOST_CHOSEN = 1120
-_CAUSAL_WIDTHS = (1536, 2560)  # of Gemma 4 E2B and E4B, whose pictures are causal
 _REMOTE = "RPC"
 
 
@@ -81,15 +80,15 @@ def load_projector(
     from app.engine import llama
 
     vision = projector.vision
-    kind = vision.kind if vision else ""
-    n_whole = min(backend.facts.n_batch, setting.n_ubatch)
-    is_causal = kind not in NON_CAUSAL or (kind == "gemma4v" and vision is not None and vision.width in _CAUSAL_WIDTHS)
+    n_whole = backend.facts.n_ubatch
+    is_causal = vision is None or not min_ubatch(projector, vision.width)
+    n_most = picture_tokens(vision).most if vision is not None and vision.kind in _CHOOSES_SIZE else 0
     options = llama.ProjectorOptions(
         key=fingerprint(projector.path),
         n_threads=setting.n_threads,
         max_tokens=backend.facts.n_ctx,
         max_whole_tokens=n_whole,
-        limits_tokens=kind in _CHOOSES_SIZE and not is_causal and n_whole < _MOST_CHOSEN,
+        limits_tokens=not is_causal and n_whole < n_most,
         device=next((name for name in devices if not name.startswith(_REMOTE)), ""),
     )
     encoder = model.projector(projector.path, options, DecoderProcess())

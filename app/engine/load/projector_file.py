@@ -16,9 +16,8 @@ from quantizer.gguf.header import ArrayRef, Header
 from quantizer.gguf.projector_header import Encoder, ProjectorHeader, mismatch, read_projector
 from quantizer.gguf.validation import validate_header
 
-__all__ = ["NON_CAUSAL", "check_projector_header", "validate_projector"]
+__all__ = ["check_projector_header", "validate_projector"]
 
-NON_CAUSAL = frozenset({"gemma3", "gemma4v", "gemma4uv"})  # a picture attends to all of itself
 _SEES = frozenset(
     (
         *("mlp", "ldp", "ldpv2", "resampler", "adapter", "qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger"),
