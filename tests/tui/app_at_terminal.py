@@ -30,6 +30,8 @@ _KEYS = {
     "ctrl+r": "\x12",
     **{f"f{number}": f"\x1b[{code}~" for number, code in zip(range(5, 11), (15, 17, 18, 19, 20, 21), strict=True)},
 }
+_PATIENCE_S = 60.0  # for a busy machine
+_ESC_SEEN_S = 3.0
 _AFTER_ESC_S = 0.15  # else it and the next key are one: Alt and that key
 _LOOKS_EVERY_S = 0.02
 _STATUS = re.compile(r"^ {2}\S+ · ([a-z ]+)")
@@ -142,13 +144,13 @@ class AppAtTerminal:
     def goes_home(self) -> None:
         """Go back to the chat from wherever it is."""
 
-        def home() -> bool | None:
-            if self.look().status:
-                return True
+        deadline_s = time.perf_counter() + _PATIENCE_S
+        while not (glance := self.look()).status:
+            if time.perf_counter() > deadline_s:
+                raise SystemExit(f"the chat never came:\n{glance.screen}")
             self.presses("esc")
-            return None
-
-        eventually(home, "the chat")
+            before = glance.screen  # a busy app answers late: keys that wait would be too many
+            self.comes_to(lambda later, before=before: bool(later.status) or later.screen != before, _ESC_SEEN_S)
 
     # What it sees
 
