@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from app.library.hub.catalogue import Role, read_catalogue
 from app.service.api.app_state import AppState
 from app.service.api.prompt_forms import PromptField
 from app.service.generation.media import PromptMedia
@@ -64,6 +63,8 @@ async def _remedy(models: ModelManager, kind: str) -> str:
 @in_thread
 def _to_get(does: str, do: str) -> str:
     """Return which model of the catalogue to get: the smallest that sees."""
+    from app.library.hub.catalogue import Role, read_catalogue  # it plans models: numpy would come with the service
+
     seeing = (model for model in read_catalogue().models if Role.VISION in model.roles)
     smallest = min(seeing, key=lambda model: model.parameters, default=None)
     if smallest is None:

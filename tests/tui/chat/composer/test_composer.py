@@ -296,10 +296,10 @@ async def test_commands_are_offered_while_a_slash_word_is_typed(open_app):
 async def test_arrows_choose_among_offers_and_escape_hides_them(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("/")
-        await user.sees("/stop", "/retry")
+        await user.sees("/stop", "/answer")
         await user.presses("down", "enter")
         await user.no_longer_sees("/stop")
-        assert user.app.screen.query_one("PromptInput").text == "/retry "
+        assert user.app.screen.query_one("PromptInput").text == "/answer "
         await user.presses("ctrl+u")
         await user.types("/n")
         await user.sees("/new")
