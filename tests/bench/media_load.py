@@ -1,6 +1,6 @@
 """Pictures beside other work: answers stay right, running ones keep their pace, a chat comes back after a restart.
 
-    uv run python tests/bench/media_load.py [--model MODEL.gguf] [--tokens 256] [--clients 8] [--requests 6]
+    uv run python tests/bench/media_load.py [--only load|restart] [--model MODEL.gguf] [--tokens 256] [--clients 8]
 
 `load`: clients with text alone, then as many more with pictures beside them. Each answer is compared with the one that
 the same request got alone; they may part where the two likeliest tokens were within 0.05. Prints the gaps between the
@@ -166,13 +166,14 @@ def restart(model: Path, projector: Path, options: argparse.Namespace, side: int
         return [*_mixed(turns[: n_turns - 1], answers[: n_turns - 1]), turns[n_turns - 1]]
 
     with _served(model, projector, options, kept) as served:
+        served.http.timeout = _TIMEOUT_S
         with_pictures = [ask(served.http, chat(seen, number), 8) for number in range(1, _N_PICTURES + 1)]
-        n_each = math.ceil(with_pictures[0].n_prompt)
-        words = [f"{text.words(options.tokens // 2)} {question}" for question in questions[:_N_PICTURES]]
-        told = [{"role": "user", "content": content} for content in (*words, questions[-1])]
+        words = [_text_of(served.http, text, options.tokens) for _ in range(_N_PICTURES)]
+        contents = [f"{word} {question}" for word, question in zip(words, questions, strict=False)]
+        told = [{"role": "user", "content": content} for content in (*contents, questions[-1])]
         seen[-1] = told[-1]
         with_text = [ask(served.http, chat(told, number), 8) for number in range(1, _N_PICTURES + 1)]
-        print(f"before: a first turn of {n_each} tokens with a picture, {with_text[0].n_prompt} with text")
+        print(f"a first turn has {with_pictures[0].n_prompt} tokens with a picture, {with_text[0].n_prompt} with text")
         time.sleep(5)  # states are saved while nothing is asked
     chats = (("pictures", seen), ("text", told))
     for label, turns in chats * options.restarts:
@@ -183,6 +184,13 @@ def restart(model: Path, projector: Path, options: argparse.Namespace, side: int
         print(f"after a restart, {label:9} {answer.first_s:6.3f} s, {answer.n_cached} of {answer.n_prompt} cached")
 
 
+def _text_of(http: httpx.Client, text: RandomText, n_tokens: int) -> str:
+    """Return words of about `n_tokens` tokens."""
+    words = text.words(n_tokens).split()
+    n_each = len(http.post("/tokenize", json={"content": " ".join(words)}).json()["tokens"]) / len(words)
+    return " ".join((words * math.ceil(n_each))[: round(n_tokens / n_each)])
+
+
 def _served(model: Path, projector: Path, options: argparse.Namespace, settings: dict[str, str]) -> Any:
     return serve(model, free_port(), ctx=str(options.ctx), projector=str(projector), idle_tune="false", **settings)
 
@@ -190,6 +198,7 @@ def _served(model: Path, projector: Path, options: argparse.Namespace, settings:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=GUIDE)
+    parser.add_argument("--only", choices=("load", "restart"), default="", help="one of the two parts")
     parser.add_argument("--tokens", type=int, default=256, help="of a picture: a square number")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--requests", type=int, default=6, help="of each client")
@@ -203,10 +212,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         projector = tiny_projector(folder / "mmproj.gguf", n_embd, n_pixels=side)
-        with _served(options.model, projector, options, {}) as served:
-            served.http.timeout = _TIMEOUT_S
-            n_wrong = load(served, options, side)
-        restart(options.model, projector, options, side, folder)
+        n_wrong = 0
+        if options.only != "restart":
+            with _served(options.model, projector, options, {}) as served:
+                served.http.timeout = _TIMEOUT_S
+                n_wrong = load(served, options, side)
+        if options.only != "load":
+            restart(options.model, projector, options, side, folder)
     return 1 if n_wrong else 0
 
 
