@@ -273,8 +273,8 @@ def _tokenized(
         return backend.tokenize(text, message.add_special and is_first, message.parse_special)
 
     tokens = tuple(prompt_tokens(message.text, layouts, tokenize).tokens)
-    pieces = tuple(b"" if is_placeholder(token) else backend.label(token) for token in tokens)
-    return messages.Tokenized(message.call_id, tokens, pieces if message.with_pieces else ())
+    pieces = (b"" if is_placeholder(token) else backend.label(token) for token in tokens)
+    return messages.Tokenized(message.call_id, tokens, tuple(pieces) if message.with_pieces else ())
 
 
 def _text(backend: Backend, tokens: Sequence[int]) -> str:
