@@ -28,7 +28,7 @@ from app.engine.llama.state_buffers import StateBuffers
 from app.engine.llama.states import StateMemory
 from app.engine.llama.weight_layouts import StepWeights
 from app.engine.loop.sampling import check_biases, n_candidates
-from app.engine.media.chunks import MediaRows, is_placeholder
+from app.engine.media.chunks import MediaRows
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
@@ -107,7 +107,7 @@ class LlamaBackend:
         check_biases(params, self.facts.n_vocab)
         grammar = Grammar(self._vocab, params.grammar, lambda: self._first_characters) if params.grammar else None
         banned = self._end_tokens if ignore_eos and not grammar else ()  # a grammar decides when an answer may end
-        chain = self._chains.build(params, banned, [token for token in history if not is_placeholder(token)])
+        chain = self._chains.build(params, banned, history)
         if grammar is None:
             n = n_candidates(params, banned)
             if n is None or self.facts.n_vocab < _LARGE_VOCABULARY:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.grammar.limits import check_grammar
 from app.engine.llama.native import NativeSampler, lib, native_log, tokenize
 from app.engine.loop.sampling import Stage, n_history_tokens, stages
+from app.engine.media.chunks import is_placeholder
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import SamplingParams
 from quantizer.errors import RequestError
@@ -183,14 +185,15 @@ class ChainBuilder:
         }
 
     def build(self, params: SamplingParams, banned: Sequence[int], history: Sequence[int]) -> NativeSampler:
-        """Return a new chain that has accepted `history`; the caller frees it."""
+        """Return a new chain that has accepted the text of `history`; the caller frees it."""
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for stage in stages(params, banned):
             build = self._builders.get(stage.name)
             sampler = build(stage) if build else getattr(lib, f"llama_sampler_init_{stage.name}")(*stage.arguments)
             lib.llama_sampler_chain_add(chain, sampler)
         n_back = n_history_tokens(params, self._facts.n_ctx)
-        for token in history[max(0, len(history) - n_back) :]:
+        text = (token for token in reversed(history) if not is_placeholder(token))
+        for token in reversed([*islice(text, n_back)]):  # no more of a long prompt is read than counts
             lib.llama_sampler_accept(chain, token)
         return chain
 
