@@ -1,0 +1,92 @@
+"""Whether a call may run: what the chat's rules say, what the person is asked, and what their answer means. Pure.
+
+Nothing else allows a call: no text of a model, a tool or a file reaches these functions but as the call's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from app.tools.tool import Preview, Tool
+from app.tools.tool_settings import ApprovalRule
+
+__all__ = ["ApprovalQuestion", "Approver", "Decision", "Verdict", "rule_of", "verdict"]
+
+
+class Verdict(Enum):
+    """What the rules of a chat say about a call."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    ASK = "ask"
+
+
+class Decision(Enum):
+    """What the person answered."""
+
+    ONCE = "once"
+    TOOL = "tool"  # this tool in this chat; of a command, all that begin with these arguments
+    SERVER = "server"  # all tools of this server in this chat
+    DENY = "deny"  # this call only
+    NEVER = "never"  # this tool in this chat
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalQuestion:
+    """A call that waits for the person. `arguments` is the whole JSON text; it and `preview` are untrusted."""
+
+    tool: Tool
+    arguments: str
+    preview: Preview
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The answers that it takes: a command is never allowed by its server."""
+        if self.preview.argv:
+            return (Decision.ONCE, Decision.TOOL, Decision.DENY, Decision.NEVER)
+        return tuple(Decision)
+
+
+class Approver(Protocol):
+    """Who asks the person."""
+
+    async def ask(self, question: ApprovalQuestion) -> Decision:
+        """Return the person's decision; waits as long as nobody answers. Cancelling it withdraws the question."""
+
+
+def verdict(rules: Sequence[ApprovalRule], tool: Tool, argv: Sequence[str] = ()) -> Verdict:
+    """Return what `rules` say about a call of `tool`, which runs `argv` if it is a command: a refusal counts first.
+
+    A command is allowed by the exact beginning of its arguments only.
+    """
+    matching = [rule for rule in rules if _matches(rule, tool, argv)]
+    if any(rule.is_denied for rule in matching):
+        return Verdict.DENY
+    allowing = [rule for rule in matching if not argv or rule.scope == "command"]
+    return Verdict.ALLOW if allowing else Verdict.ASK
+
+
+def _matches(rule: ApprovalRule, tool: Tool, argv: Sequence[str]) -> bool:
+    if rule.server != tool.server:
+        return False
+    if rule.scope == "server":
+        return True
+    if rule.tool != tool.name:
+        return False
+    return rule.scope == "tool" or (bool(rule.argv_prefix) and tuple(argv[: len(rule.argv_prefix)]) == rule.argv_prefix)
+
+
+def rule_of(decision: Decision, question: ApprovalQuestion) -> ApprovalRule | None:
+    """Return the rule that a decision adds to the chat, None for one about this call only."""
+    tool = question.tool
+    if decision is Decision.NEVER:
+        return ApprovalRule("tool", tool.server, tool.name, is_denied=True)
+    if decision is Decision.SERVER:
+        return ApprovalRule("server", tool.server)
+    if decision is Decision.TOOL:
+        argv = question.preview.argv
+        return ApprovalRule("command" if argv else "tool", tool.server, tool.name, argv)
+    return None

@@ -1,0 +1,75 @@
+"""What a chat needs of tools: those it may offer, running a call, and taking back what calls changed.
+
+`app.tools.runner` is the real one, `app.tools.fake` its scripted twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.protocol.tools import ToolCall
+from app.tools.approval import Approver
+from app.tools.result import FileChange, ToolResult
+from app.tools.tool import Tool, ToolProgress
+from app.tools.tool_settings import ApprovalRule, ToolSettings
+
+__all__ = ["FinishedCall", "ServerStatus", "ToolBackend"]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCall:
+    """The end of a call: the text for the model, bounded and printable, the result, and a rule that the chat gains."""
+
+    text: str
+    result: ToolResult
+    rule: ApprovalRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server as /tools lists it: its tools as far as known, and why they are not ("" where all is well).
+
+    `origin` says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running"
+    or "failed"; `prompts` and `resources` are the names that a server of others lists.
+    """
+
+    name: str
+    origin: str
+    state: str
+    tools: tuple[Tool, ...] = ()
+    problem: str = ""
+    prompts: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
+class ToolBackend(Protocol):
+    """All tools of one window. Methods raise UserError where said, never for what a tool does."""
+
+    async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
+        """Return all servers; with `start` those that are switched off too are asked for their tools."""
+
+    async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
+        """Return the tools that are switched on. A server that does not start offers none; `servers` says why."""
+
+    async def run(
+        self,
+        call: ToolCall,
+        settings: ToolSettings,
+        approver: Approver,
+        on_progress: Callable[[ToolProgress], None],
+        on_update: Callable[[ToolResult], Awaitable[None]],
+    ) -> FinishedCall:
+        """Run a call: check its arguments, ask where the rules do not decide, run it, bound its output.
+
+        `on_update` is awaited with the result so far before anything changes: with its title before the question, and
+        with each file change before it is made. Cancelling it stops the call; the caller then stores it as cancelled.
+        """
+
+    async def undo(self, changes: Sequence[FileChange]) -> None:
+        """Restore files as they were before `changes`, the last one first. Raises StorageError, having changed nothing,
+        for a file that was changed since."""
+
+    async def close(self) -> None:
+        """Stop all servers and what they started."""

@@ -1,0 +1,119 @@
+"""What a tool is, and what a server of tools must offer: the built-in ones and those of the Model Context Protocol.
+
+Owns the values between a server, the runner that calls it and the person who approves. Knows no kind of server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from app.protocol.tools import ToolDefinition
+from app.tools.result import FileChange
+
+__all__ = ["CallContext", "Effect", "Preview", "Tool", "ToolOutput", "ToolProgress", "ToolServer"]
+
+
+class Effect(Enum):
+    """The most that a tool may do. What a server of others declares is its claim: it asks for no fewer approvals."""
+
+    READ = "read"  # in the folders of the chat
+    WRITE = "write"  # files in the folders of the chat; can be undone
+    RUN = "run"  # a command with the rights of the person
+    FETCH = "fetch"  # from the network
+    UNKNOWN = "unknown"  # a tool of a server of others
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool of a server. `definition.name` is its name for models, unique among all tools; `name` that on the server.
+
+    `timeout_s` ends a call, 0 for no limit of its own.
+    """
+
+    server: str
+    name: str
+    definition: ToolDefinition
+    effect: Effect = Effect.UNKNOWN
+    title: str = ""
+    timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a call would do, for the person who approves it; not yet safe for a terminal.
+
+    `title` is one line ("write notes.md", "run pytest -q"). `text` is a unified diff, the command with its folder and
+    environment, or the arguments as indented JSON. `argv` is that of a command.
+    """
+
+    kind: Literal["diff", "command", "arguments"]
+    title: str
+    text: str
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """How far a running call is: a message, and where the server knows it `done` of `total`; or a piece of output."""
+
+    message: str = ""
+    done: float | None = None
+    total: float | None = None
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a call returned: text of any length and content, still untrusted and unbounded, and how it went in a line.
+
+    `n_bytes` is the size of the whole, if `text` is only a part of it.
+    """
+
+    text: str
+    is_error: bool = False
+    detail: str = ""
+    n_bytes: int | None = None
+
+
+def _ignore_progress(_: ToolProgress) -> None: ...
+
+
+async def _record_nothing(_: FileChange) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a call may use: the folders of the chat, the first of which is where relative paths and commands begin.
+
+    `record_change` is awaited before a file is changed, so that a kill between both loses nothing. `on_progress` never
+    waits.
+    """
+
+    folders: tuple[Path, ...] = ()
+    on_progress: Callable[[ToolProgress], None] = _ignore_progress
+    record_change: Callable[[FileChange], Awaitable[None]] = _record_nothing
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class ToolServer(Protocol):
+    """A set of tools under one name. Cancelling a call stops what it does. Each method raises UserError: for a server
+    that cannot be started or died, and for arguments that are not valid."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def tools(self) -> tuple[Tool, ...]:
+        """Return its tools; starts the server where needed."""
+
+    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+        """Return what a call would do. Changes nothing."""
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+        """Run a call, which was approved as its preview showed it. Raises UserError where that no longer holds."""
+
+    async def close(self) -> None:
+        """Stop it and everything it started."""

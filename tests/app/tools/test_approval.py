@@ -1,0 +1,63 @@
+"""What the rules of a chat and the decisions of a person mean for a call."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.protocol.tools import ToolDefinition
+from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.tool import Effect, Preview, Tool
+from app.tools.tool_settings import ApprovalRule
+
+WRITE = Tool("files", "write_file", ToolDefinition("write_file", "Write a file."), Effect.WRITE)
+RUN = Tool("commands", "run_command", ToolDefinition("run_command", "Run a command."), Effect.RUN)
+
+
+def question(tool: Tool, *argv: str) -> ApprovalQuestion:
+    return ApprovalQuestion(tool, "{}", Preview("command" if argv else "arguments", "a call", "", argv))
+
+
+def test_without_rules_the_person_is_asked() -> None:
+    assert verdict((), WRITE) is Verdict.ASK
+
+
+@pytest.mark.parametrize("decision", [Decision.TOOL, Decision.SERVER])
+def test_a_tool_that_was_allowed_is_not_asked_about_again(decision: Decision) -> None:
+    rule = rule_of(decision, question(WRITE))
+    assert rule is not None
+    assert verdict((rule,), WRITE) is Verdict.ALLOW
+    assert verdict((rule,), RUN, ("ls",)) is Verdict.ASK
+
+
+@pytest.mark.parametrize("decision", [Decision.ONCE, Decision.DENY])
+def test_a_decision_about_one_call_leaves_no_rule(decision: Decision) -> None:
+    assert rule_of(decision, question(WRITE)) is None
+
+
+def test_a_refusal_counts_before_what_was_allowed() -> None:
+    rules = (ApprovalRule("server", "files"), ApprovalRule("tool", "files", "write_file", is_denied=True))
+    assert verdict(rules, WRITE) is Verdict.DENY
+
+
+def test_a_command_is_allowed_by_the_beginning_of_its_arguments_only() -> None:
+    rule = rule_of(Decision.TOOL, question(RUN, "pytest", "-q"))
+    assert rule == ApprovalRule("command", "commands", "run_command", ("pytest", "-q"))
+    assert verdict((rule,), RUN, ("pytest", "-q", "tests")) is Verdict.ALLOW
+    assert verdict((rule,), RUN, ("pytest", "-qq")) is Verdict.ASK
+    assert verdict((rule,), RUN, ("pytest",)) is Verdict.ASK
+
+
+def test_no_rule_of_a_server_or_tool_allows_a_command() -> None:
+    rules = (ApprovalRule("server", "commands"), ApprovalRule("tool", "commands", "run_command"))
+    assert verdict(rules, RUN, ("rm", "-r", ".")) is Verdict.ASK
+    assert Decision.SERVER not in question(RUN, "rm").decisions
+
+
+def test_an_empty_beginning_allows_no_command() -> None:
+    assert verdict((ApprovalRule("command", "commands", "run_command"),), RUN, ("rm",)) is Verdict.ASK
+
+
+def test_a_tool_that_is_never_to_run_is_refused() -> None:
+    rule = rule_of(Decision.NEVER, question(RUN, "ls"))
+    assert rule is not None
+    assert verdict((rule,), RUN, ("ls",)) is Verdict.DENY
