@@ -24,7 +24,8 @@ from typing import Any
 import httpx
 
 from app.chat.attachments.reader import read_data
-from app.engine.media.file_kinds import MediaKind, kind_of
+from app.engine.media.file_kinds import format_of
+from app.media_formats import MediaKind
 from quantizer.errors import RequestError, UserError
 from quantizer.gguf.sidecars import projector_name
 from quantizer.write.job import JobRequest, run_job
@@ -98,7 +99,7 @@ def ask(served: Served, path: str, data: bytes) -> str:
 
 def _is_sound(data: bytes) -> bool:
     try:
-        return kind_of(data).media is MediaKind.SOUND
+        return format_of(data).kind is MediaKind.SOUND
     except RequestError:
         return False
 

@@ -13,13 +13,13 @@ from enum import Enum
 from pathlib import PurePath
 from types import MappingProxyType
 
+from app.media_formats import N_BEGIN, MediaFormat, MediaKind, media_format, unsupported_media
 from quantizer.errors import UsageError
 
 __all__ = ["MAX_FILE_BYTES", "MAX_TEXT_BYTES", "FileKind", "Form", "kind_of"]
 
 _MIB = 1 << 20
 MAX_TEXT_BYTES = 4 * _MIB  # a million tokens: more than any context
-_N_BEGIN = 512
 _CONTROLS = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -43,14 +43,6 @@ class FileKind:
     max_bytes: int = MAX_TEXT_BYTES
 
 
-def _picture(words: str, subtype: str) -> FileKind:
-    return FileKind(words, f"image/{subtype}", Form.PICTURE, "picture", 64 * _MIB)
-
-
-def _sound(words: str, subtype: str) -> FileKind:
-    return FileKind(words, f"audio/{subtype}", Form.SOUND, "sound", 128 * _MIB)
-
-
 _TEXT = FileKind("a text", "text/plain", Form.TEXT)
 _PDF = FileKind("a PDF", "application/pdf", Form.DOCUMENT, "pdf", 128 * _MIB)
 _DOCX = FileKind(
@@ -65,6 +57,7 @@ _NOTEBOOK = FileKind("a notebook", "application/x-ipynb+json", Form.DOCUMENT, "n
 _CSV = FileKind("a table", "text/csv", Form.DOCUMENT, "table")
 _TSV = FileKind("a table", "text/tab-separated-values", Form.DOCUMENT, "table")
 MAX_FILE_BYTES = 128 * _MIB  # of any kind
+_MEDIA_BYTES = {Form.PICTURE: 64 * _MIB, Form.SOUND: MAX_FILE_BYTES}
 
 _ENDINGS = MappingProxyType({
     ".htm": _HTML,
@@ -76,33 +69,11 @@ _ENDINGS = MappingProxyType({
 })  # fmt: skip
 
 
-def _patterns(*pairs: tuple[bytes, FileKind]) -> tuple[tuple[re.Pattern[bytes], FileKind], ...]:
-    return tuple((re.compile(pattern, re.DOTALL), kind) for pattern, kind in pairs)
-
-
-_BEGINS = _patterns(
-    (rb"\x89PNG\r\n\x1a\n", _picture("a PNG picture", "png")),
-    (rb"\xff\xd8\xff", _picture("a JPEG picture", "jpeg")),
-    (rb"GIF8[79]a", _picture("a GIF picture", "gif")),
-    (rb"RIFF.{4}WEBP", _picture("a WebP picture", "webp")),
-    (rb"BM.{4}\0{4}", _picture("a BMP picture", "bmp")),
-    (rb"II\*\0|MM\0\*", _picture("a TIFF picture", "tiff")),
-    (rb"(RIFF|RF64).{4}WAVE", _sound("a WAV sound", "wav")),
-    (rb"fLaC", _sound("a FLAC sound", "flac")),
-    (rb"OggS.{24,64}\x01vorbis", _sound("an Ogg Vorbis sound", "ogg")),
-    (rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]", _sound("an MP3 sound", "mpeg")),
-)
 _IS_PDF = re.compile(rb"\s{0,64}%PDF-[0-9]")
 _IS_RTF = re.compile(rb"\{\\rtf[0-9]")
 _REFUSED = tuple(
     (re.compile(pattern, re.DOTALL), words)
     for pattern, words in (
-        (rb".{4}ftyp(hei|hev|mif|msf)", "a HEIC picture"),
-        (rb".{4}ftypavi", "an AVIF picture"),
-        (rb".{4}ftypM4A", "an M4A sound"),
-        (rb".{4}ftyp|\x1aE\xdf\xa3|RIFF.{4}AVI ", "a video"),
-        (rb"OggS", "an Ogg file other than Vorbis"),
-        (rb"FORM.{4}AIF", "an AIFF sound"),
         (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a document of an old Office format"),
         (rb"\x1f\x8b|BZh|\xfd7zXZ|7z\xbc\xaf|Rar!", "a compressed file"),
         (rb"GGUF", "a model file"),
@@ -121,21 +92,29 @@ def kind_of(begin: bytes, name: str) -> FileKind:
 
     Raises UsageError for one that cannot be attached.
     """
-    begin = begin[:_N_BEGIN]
+    begin = begin[:N_BEGIN]
     if _IS_PDF.match(begin):
         return _PDF
     if _IS_RTF.match(begin):
         raise UsageError(f"{name} is an RTF document, which cannot be attached.", _REMEDY)
     if not _is_text(begin):
-        for pattern, kind in _BEGINS:
-            if pattern.match(begin):
-                return kind
+        if media := media_format(begin):
+            return _media_kind(media)
         if begin.startswith(b"PK\x03\x04"):
             return _archive(name)
-        for pattern, words in _REFUSED:
-            if pattern.match(begin):
-                raise UsageError(f"{name} is {words}, which cannot be attached.", _REMEDY)
+        if words := unsupported_media(begin) or _refused(begin):
+            raise UsageError(f"{name} is {words}, which cannot be attached.", _REMEDY)
     return _ENDINGS.get(PurePath(name).suffix.lower(), _TEXT)
+
+
+def _media_kind(media: MediaFormat) -> FileKind:
+    form = Form.SOUND if media.kind is MediaKind.SOUND else Form.PICTURE
+    article = "an" if media in (MediaFormat.MP3, MediaFormat.VORBIS) else "a"
+    return FileKind(f"{article} {media} {form.value}", media.mime_type, form, form.value, _MEDIA_BYTES[form])
+
+
+def _refused(begin: bytes) -> str:
+    return next((words for pattern, words in _REFUSED if pattern.match(begin)), "")
 
 
 def _is_text(begin: bytes) -> bool:

@@ -26,8 +26,9 @@ from app.engine.llama.encoding_guard import EncodingGuard
 from app.engine.llama.native import lib, load_error, mtmd, native_log
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.media.decoded import MediaDecoder, Picture
-from app.engine.media.file_kinds import FileKind, MediaKind, kind_of
+from app.engine.media.file_kinds import format_of
 from app.engine.request import MediaInput
+from app.media_formats import MediaFormat, MediaKind
 from quantizer.errors import EngineError, ModelFileError, RequestError
 
 __all__ = ["LlamaProjector", "ProjectorOptions"]
@@ -98,14 +99,14 @@ class LlamaProjector:
 
     def layout(self, media: MediaInput) -> MediaLayout:
         data = media.data
-        kind = kind_of(data)
-        self._check_takes(kind)
+        form = format_of(data)
+        self._check_takes(form)
         sha256 = hashlib.sha256(data).digest()
         if known := self._layouts.get(sha256):
             self._layouts.move_to_end(sha256)
             return known.layout
-        with self._bitmap(data, kind) as bitmap:
-            chunks = self._tokenize(bitmap, kind)
+        with self._bitmap(data, form) as bitmap:
+            chunks = self._tokenize(bitmap, form)
         try:
             layout = self._layout(chunks, sha256)
         except BaseException:
@@ -153,20 +154,20 @@ class LlamaProjector:
         self._guard.check()
         return is_failed
 
-    def _check_takes(self, kind: FileKind) -> None:
+    def _check_takes(self, form: MediaFormat) -> None:
         """Raise RequestError if the model does not take such a file."""
-        if self.hears if kind.media is MediaKind.SOUND else self.sees:
+        if self.hears if form.kind is MediaKind.SOUND else self.sees:
             return
         takes = MediaKind.PICTURE if self.sees else MediaKind.SOUND
         raise RequestError(
-            f"The model takes no {kind.media}s; a file of the prompt is a {kind.media} ({kind}).",
-            f"Send {takes}s, or choose a model that takes {kind.media}s.",
+            f"The model takes no {form.kind}s; a file of the prompt is a {form.kind} ({form}).",
+            f"Send {takes}s, or choose a model that takes {form.kind}s.",
         )
 
     @contextmanager
-    def _bitmap(self, data: bytes, kind: FileKind) -> Iterator[int]:
+    def _bitmap(self, data: bytes, form: MediaFormat) -> Iterator[int]:
         """Decode a file for libmtmd."""
-        if kind.media is MediaKind.PICTURE:
+        if form.kind is MediaKind.PICTURE:
             picture = self._decoder.picture(data)
             bitmap = mtmd().mtmd_bitmap_init(picture.width, picture.height, _bytes_pointer(picture))
         else:
@@ -179,7 +180,7 @@ class LlamaProjector:
         finally:
             mtmd().mtmd_bitmap_free(bitmap)
 
-    def _tokenize(self, bitmap: int, kind: FileKind) -> int:
+    def _tokenize(self, bitmap: int, form: MediaFormat) -> int:
         """Return the chunks of a bitmap alone, which the caller frees."""
         marker = mtmd().mtmd_default_marker()
         text = mtmd().mtmd_input_text(marker, len(marker), False, True)
@@ -187,8 +188,8 @@ class LlamaProjector:
         bitmaps = (ctypes.c_void_p * 1)(bitmap)
         if mtmd().mtmd_tokenize(self._projector, chunks, ctypes.byref(text), bitmaps, 1):
             mtmd().mtmd_input_chunks_free(chunks)
-            cause = f"The projector cannot take this {kind.media}: {native_log().last_lines(1)}"
-            raise RequestError(cause, f"Send another {kind.media}.")
+            cause = f"The projector cannot take this {form.kind}: {native_log().last_lines(1)}"
+            raise RequestError(cause, f"Send another {form.kind}.")
         return int(chunks)
 
     def _layout(self, chunks: int, sha256: bytes) -> MediaLayout:

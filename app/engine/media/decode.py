@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
-from app.engine.media.file_kinds import FileKind, MediaKind, kind_of
+from app.engine.media.file_kinds import format_of
+from app.media_formats import MediaFormat, MediaKind
 from quantizer.errors import ErrorInfo, RequestError, UserError
 from quantizer.memory_limit import limit_growth
 
@@ -40,23 +41,23 @@ def decode_picture(data: bytes) -> Picture:
     """
     from PIL import Image, UnidentifiedImageError
 
-    kind = kind_of(data)
+    form = format_of(data)
     Image.MAX_IMAGE_PIXELS = None  # the limit below comes before any pixel, with a sentence of its own
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata, which does not count
-            with Image.open(io.BytesIO(data), formats=[kind.name]) as image:
+            with Image.open(io.BytesIO(data), formats=[form.name]) as image:
                 _check_size(image.size)
-                return _upright_rgb(image, kind)
+                return _upright_rgb(image, form)
     except UserError:
         raise
     except MemoryError:
         raise RequestError("A picture needs too much memory to decode.", "Send a smaller one.") from None
     except UnidentifiedImageError:
-        raise RequestError(f"A picture ({kind}) is damaged: it has no valid header.", "Send a whole file.") from None
+        raise RequestError(f"A picture ({form}) is damaged: it has no valid header.", "Send a whole file.") from None
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error and more
         words = "".join(filter(str.isprintable, str(error)))[:120] or type(error).__name__
-        raise RequestError(f"A picture ({kind}) is damaged: {words}.", "Send a whole file.") from None
+        raise RequestError(f"A picture ({form}) is damaged: {words}.", "Send a whole file.") from None
 
 
 def _check_size(size: tuple[int, int]) -> None:
@@ -69,11 +70,11 @@ def _check_size(size: tuple[int, int]) -> None:
         raise RequestError(cause, f"Send one whose sides differ by at most {MAX_RATIO} to 1.")
 
 
-def _upright_rgb(image: Any, kind: FileKind) -> Picture:
+def _upright_rgb(image: Any, form: MediaFormat) -> Picture:
     """Decode the pixels of an opened picture."""
     from PIL import Image, ImageOps
 
-    if kind is FileKind.JPEG:  # decodes fewer pixels where the result needs fewer
+    if form is MediaFormat.JPEG:  # decodes fewer pixels where the result needs fewer
         image.draft("RGB", (MAX_SIDE, MAX_SIDE))
     image.load()
     image = _without_palette(image)
@@ -116,8 +117,8 @@ def decode_sound(data: bytes, sample_rate: int) -> Sound:
     """
     import miniaudio
 
-    kind = kind_of(data)
-    _check_length(_declared_s(data, kind))
+    form = format_of(data)
+    _check_length(_declared_s(data, form))
     max_samples = MAX_SOUND_S * sample_rate
     blocks, n_samples = [], 0
     try:
@@ -126,31 +127,31 @@ def decode_sound(data: bytes, sample_rate: int) -> Sound:
             _check_length(MAX_SOUND_S + 1 if n_samples > max_samples else 0)
             blocks.append(block)
     except miniaudio.MiniaudioError as error:
-        raise RequestError(f"A sound ({kind}) is damaged: {error}.", "Send a whole file.") from None
+        raise RequestError(f"A sound ({form}) is damaged: {error}.", "Send a whole file.") from None
     if not n_samples:
-        raise RequestError(f"A sound ({kind}) has no samples.", "Send a whole file.")
+        raise RequestError(f"A sound ({form}) has no samples.", "Send a whole file.")
     samples = np.concatenate(blocks)
     if n_samples < MIN_SOUND_S * sample_rate:
         cause = f"A sound has {1000 * n_samples / sample_rate:.0f} ms."
         raise RequestError(cause, f"Send one of at least {1000 * MIN_SOUND_S:.0f} ms.")
     if not np.isfinite(samples).all():
-        raise RequestError(f"A sound ({kind}) has samples that are no numbers.", "Send another file.")
+        raise RequestError(f"A sound ({form}) has samples that are no numbers.", "Send another file.")
     return Sound(samples)
 
 
-def _declared_s(data: bytes, kind: FileKind) -> float:
+def _declared_s(data: bytes, form: MediaFormat) -> float:
     """Return how long a sound says it is, 0 where it does not: the decoder stops at the limit in any case."""
     import miniaudio
 
     readers = {
-        FileKind.WAV: miniaudio.wav_get_info,
-        FileKind.FLAC: miniaudio.flac_get_info,
-        FileKind.VORBIS: miniaudio.vorbis_get_info,
+        MediaFormat.WAV: miniaudio.wav_get_info,
+        MediaFormat.FLAC: miniaudio.flac_get_info,
+        MediaFormat.VORBIS: miniaudio.vorbis_get_info,
     }
-    if kind is FileKind.MP3:
+    if form is MediaFormat.MP3:
         return _mp3_s(data)
     try:
-        return float(readers[kind](data).duration)
+        return float(readers[form](data).duration)
     except miniaudio.MiniaudioError:
         return 0.0
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.media.decoded import Picture, Sound
-from app.engine.media.file_kinds import MediaKind
+from app.media_formats import MediaKind
 from quantizer.child_watch import ChildWatch
 from quantizer.errors import EngineError, RequestError
 from quantizer.memory_limit import ProcessBytes, check_memory_limit

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import StrictStr
 
-from app.engine.media.file_kinds import MediaKind
+from app.media_formats import MediaKind
 from app.service.api.fields import Body
 from app.service.api.thinking import joined_reasoning
 from app.service.generation.documents import Document

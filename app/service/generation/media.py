@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import unquote
 
-from app.engine.media.file_kinds import MediaKind, kind_of
+from app.engine.media.file_kinds import format_of
 from app.engine.request import MAX_MEDIA, MediaInput, Request
+from app.media_formats import MediaKind
 from app.service.generation.documents import Document, ReadDocuments
 from app.service.generation.unreadable_content import UnreadableError, note_of_refused, note_of_unreadable
 from app.service.models.senses import TEXT_ONLY, Senses
@@ -53,7 +54,7 @@ class Medium:
     def of(cls, base64: str) -> Medium:
         """Return the medium of a file of which a client does not say what it is: its first bytes do."""
         try:
-            return cls(kind_of(b64decode(base64[:_N_BEGIN])).media, base64)
+            return cls(format_of(b64decode(base64[:_N_BEGIN])).kind, base64)
         except (ValueError, RequestError):  # whoever reads it says what is wrong
             return cls(MediaKind.PICTURE, base64)
 

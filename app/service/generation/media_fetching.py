@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 
 import httpx
 
-from app.engine.media.file_kinds import kind_of
+from app.engine.media.file_kinds import format_of
 from quantizer.errors import RequestError
 
 __all__ = ["MAX_FETCHED_BYTES", "WebFetcher", "is_public"]
@@ -78,7 +78,7 @@ class WebFetcher:
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             cause = f"{_shown(address)} cannot be fetched: {type(error).__name__}."
             raise RequestError(cause, _REMEDY) from None
-        kind_of(data)
+        format_of(data)
         return data
 
     async def _followed(self, address: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_format import JsonFormat
-from app.engine.media.file_kinds import MediaKind
+from app.media_formats import MediaKind
 from app.service.api.fields import Body
 from app.service.api.messages import (
     PARAGRAPH_BREAK,

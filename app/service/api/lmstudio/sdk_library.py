@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, StrictInt, StrictStr
 
 from app import __version__
-from app.engine.media.file_kinds import MediaKind, kind_of
+from app.engine.media.file_kinds import format_of
 from app.keys import KeyScope
 from app.library.local.resolve import ModelRef, UnknownModelError
+from app.media_formats import MediaKind
 from app.protocol.job import Job
 from app.protocol.library import HubRepository, Quant, VerdictName
 from app.service.api.fields import Body
@@ -206,7 +207,7 @@ async def _upload(context: Context, body: _UploadBody) -> dict[str, Any]:
     """Hold a picture for the messages that name it. Raises RequestError for any other file."""
     base64 = Medium(MediaKind.PICTURE, body.contentBase64).base64()
     data = b64decode(base64)
-    if kind_of(data).media is not MediaKind.PICTURE:
+    if format_of(data).kind is not MediaKind.PICTURE:
         raise RequestError(f"{body.name[:80]!r} is no picture.", "Send sounds to /v1/chat/completions.")
     return {"identifier": context.state.uploads.add(base64), "fileType": "image", "sizeBytes": len(data)}
 

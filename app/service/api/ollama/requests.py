@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictStr
 
 from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
-from app.engine.media.file_kinds import MediaKind
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
+from app.media_formats import MediaKind
 from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body
 from app.service.api.messages import (

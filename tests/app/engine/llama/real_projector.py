@@ -22,8 +22,9 @@ from app.engine.llama import LlamaModel, LlamaProjector, ProjectorOptions
 from app.engine.llama.native import mtmd
 from app.engine.media.chunks import MediaChunk
 from app.engine.media.decoder_process import DecoderProcess
-from app.engine.media.file_kinds import MediaKind, kind_of
+from app.engine.media.file_kinds import format_of
 from app.engine.request import MediaInput
+from app.media_formats import MediaKind
 from offload.placement.load_parameters import ON_HOST
 from quantizer.errors import EngineError, UserError
 
@@ -58,7 +59,7 @@ def difference(projector: LlamaProjector, base64: str) -> float:
     buffer, options = (ctypes.c_uint8 * len(data)).from_buffer_copy(data), native.mtmd_helper_init_opt_default()
     bitmap = native.mtmd_helper_bitmap_init_from_buf(projector._projector, buffer, len(data), False, options)
     expected = bytes(native.mtmd_bitmap_get_data(bitmap)[: native.mtmd_bitmap_get_n_bytes(bitmap)])
-    if kind_of(data).media is MediaKind.SOUND:
+    if format_of(data).kind is MediaKind.SOUND:
         rate = native.mtmd_get_audio_sample_rate(projector._projector)
         found, samples = projector._decoder.sound(data, rate).samples, np.frombuffer(expected, np.float32)
         assert abs(len(found) - len(samples)) <= 1, "a decoder may round the last sample"

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from app.engine.media.decoder_process import DecoderProcess
-from app.engine.media.file_kinds import MediaKind, kind_of
+from app.engine.media.file_kinds import format_of
+from app.media_formats import MediaKind
 from quantizer.errors import RequestError
 from tests.app.engine.media.files import flac_file, mp3_file, picture_file, sound_file
 
@@ -59,7 +60,7 @@ def damaged(seed: int) -> bytes:
 def answer(decoder: DecoderProcess, data: bytes) -> str:
     """What becomes of a file; anything but a result or a RequestError is raised."""
     try:
-        if kind_of(data).media is MediaKind.SOUND:
+        if format_of(data).kind is MediaKind.SOUND:
             return f"a sound of {min(1, len(decoder.sound(data, 16_000).samples))}"
         return f"a picture of {min(1, decoder.picture(data).width)}"
     except RequestError as error:

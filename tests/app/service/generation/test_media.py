@@ -7,8 +7,8 @@ from base64 import b64encode
 
 import pytest
 
-from app.engine.media.file_kinds import MediaKind
 from app.engine.request import MAX_MEDIA, Request
+from app.media_formats import MediaKind
 from app.service.generation.media import (
     MAX_MEDIA_BYTES,
     NO_MEDIA,
