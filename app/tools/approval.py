@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from app.tools.tool import Preview, Tool
 from app.tools.tool_settings import ApprovalRule
@@ -60,12 +60,13 @@ class Approver(Protocol):
 def verdict(rules: Sequence[ApprovalRule], tool: Tool, argv: Sequence[str] = ()) -> Verdict:
     """Return what `rules` say about a call of `tool`, which runs `argv` if it is a command: a refusal counts first.
 
-    A command is allowed by the exact beginning of its arguments only.
+    A command is allowed by the exact beginning of its arguments only; a tool or server that changed since it was allowed
+    is asked about again.
     """
     matching = [rule for rule in rules if _matches(rule, tool, argv)]
     if any(rule.is_denied for rule in matching):
         return Verdict.DENY
-    allowing = [rule for rule in matching if not argv or rule.scope == "command"]
+    allowing = [rule for rule in matching if (not argv or rule.scope == "command") and _is_same(rule, tool)]
     return Verdict.ALLOW if allowing else Verdict.ASK
 
 
@@ -79,14 +80,20 @@ def _matches(rule: ApprovalRule, tool: Tool, argv: Sequence[str]) -> bool:
     return rule.scope == "tool" or (bool(rule.argv_prefix) and tuple(argv[: len(rule.argv_prefix)]) == rule.argv_prefix)
 
 
+def _is_same(rule: ApprovalRule, tool: Tool) -> bool:
+    """Return whether the tool, or for a rule of its server all tools there, are those that the rule was made for."""
+    return rule.fingerprint == (tool.server_fingerprint if rule.scope == "server" else tool.fingerprint)
+
+
 def rule_of(decision: Decision, question: ApprovalQuestion) -> ApprovalRule | None:
     """Return the rule that a decision adds to the chat, None for one about this call only."""
     tool = question.tool
     if decision is Decision.NEVER:
         return ApprovalRule("tool", tool.server, tool.name, is_denied=True)
     if decision is Decision.SERVER:
-        return ApprovalRule("server", tool.server)
+        return ApprovalRule("server", tool.server, fingerprint=tool.server_fingerprint)
     if decision is Decision.TOOL:
         argv = question.preview.argv
-        return ApprovalRule("command" if argv else "tool", tool.server, tool.name, argv)
+        scope: Literal["command", "tool"] = "command" if argv else "tool"
+        return ApprovalRule(scope, tool.server, tool.name, argv, fingerprint=tool.fingerprint)
     return None

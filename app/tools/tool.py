@@ -31,7 +31,8 @@ class Effect(Enum):
 class Tool:
     """A tool of a server. `definition.name` is its name for models, unique among all tools; `name` that on the server.
 
-    `timeout_s` ends a call, 0 for no limit of its own.
+    `timeout_s` ends a call, 0 for no limit of its own. A server of others may change what a tool is: `fingerprint`
+    changes with it, and `server_fingerprint` with any tool of its server. Built-in tools have none.
     """
 
     server: str
@@ -40,6 +41,8 @@ class Tool:
     effect: Effect = Effect.UNKNOWN
     title: str = ""
     timeout_s: float = 60.0
+    fingerprint: str = ""
+    server_fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.protocol.tools import ToolDefinition
@@ -61,3 +63,25 @@ def test_a_tool_that_is_never_to_run_is_refused() -> None:
     rule = rule_of(Decision.NEVER, question(RUN, "ls"))
     assert rule is not None
     assert verdict((rule,), RUN, ("ls",)) is Verdict.DENY
+
+
+@pytest.mark.parametrize("decision", [Decision.TOOL, Decision.SERVER])
+def test_a_tool_that_changed_since_it_was_allowed_is_asked_about_again(decision: Decision) -> None:
+    tool = replace(WRITE, fingerprint="a", server_fingerprint="b")
+    rule = rule_of(decision, question(tool))
+    assert rule is not None
+    assert verdict((rule,), tool) is Verdict.ALLOW
+    changed = replace(tool, fingerprint="c", server_fingerprint="d")
+    assert verdict((rule,), changed) is Verdict.ASK
+
+
+def test_a_new_tool_of_a_server_that_was_allowed_is_asked_about() -> None:
+    rule = rule_of(Decision.SERVER, question(replace(WRITE, fingerprint="a", server_fingerprint="b")))
+    assert rule is not None
+    assert verdict((rule,), replace(WRITE, fingerprint="a", server_fingerprint="with another tool")) is Verdict.ASK
+
+
+def test_a_refusal_holds_for_a_tool_that_changed() -> None:
+    rule = rule_of(Decision.NEVER, question(replace(WRITE, fingerprint="a")))
+    assert rule is not None
+    assert verdict((rule,), replace(WRITE, fingerprint="b")) is Verdict.DENY
