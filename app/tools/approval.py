@@ -60,8 +60,8 @@ class Approver(Protocol):
 def verdict(rules: Sequence[ApprovalRule], tool: Tool, argv: Sequence[str] = ()) -> Verdict:
     """Return what `rules` say about a call of `tool`, which runs `argv` if it is a command: a refusal counts first.
 
-    A command is allowed by the exact beginning of its arguments only; a tool or server that changed since it was allowed
-    is asked about again.
+    A command is allowed by the exact beginning of its arguments only. A tool or server that changed since it was
+    allowed is asked about again.
     """
     matching = [rule for rule in rules if _matches(rule, tool, argv)]
     if any(rule.is_denied for rule in matching):

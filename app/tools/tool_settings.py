@@ -18,8 +18,8 @@ class ApprovalRule:
     """What the person decided for all further calls of this chat.
 
     `scope` is "tool" (of `server`), "server" (all its tools) or "command" (of that tool, whose argument list begins
-    with exactly `argv_prefix`). The rule allows such a call, or with `is_denied` refuses it. `fingerprint` is that of the
-    tool or server as the person saw it: what has become another since is not allowed by the rule.
+    with exactly `argv_prefix`). The rule allows such a call, or with `is_denied` refuses it. `fingerprint` is that of
+    the tool or server as the person saw it: what has become another since is not allowed by the rule.
     """
 
     scope: Literal["tool", "server", "command"]
