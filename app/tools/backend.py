@@ -11,8 +11,9 @@ from typing import Protocol
 
 from app.protocol.tools import ToolCall
 from app.tools.approval import Approver
+from app.tools.output import MAX_CHARACTERS
 from app.tools.result import FileChange, ToolResult
-from app.tools.tool import Tool, ToolProgress
+from app.tools.tool import ServerStatus, Tool, ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 
 __all__ = ["FinishedCall", "ServerStatus", "ToolBackend"]
@@ -25,23 +26,6 @@ class FinishedCall:
     text: str
     result: ToolResult
     rule: ApprovalRule | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
-    """A server as /tools lists it: its tools as far as known, and why they are not ("" where all is well).
-
-    `origin` says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running"
-    or "failed"; `prompts` and `resources` are the names that a server of others lists.
-    """
-
-    name: str
-    origin: str
-    state: str
-    tools: tuple[Tool, ...] = ()
-    problem: str = ""
-    prompts: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ()
 
 
 class ToolBackend(Protocol):
@@ -60,16 +44,20 @@ class ToolBackend(Protocol):
         approver: Approver,
         on_progress: Callable[[ToolProgress], None],
         on_update: Callable[[ToolResult], Awaitable[None]],
+        max_characters: int = MAX_CHARACTERS,
     ) -> FinishedCall:
         """Run a call: check its arguments, ask where the rules do not decide, run it, bound its output.
+
+        The text has at most `max_characters` (`app.tools.output.characters_for` knows how many a context has room for).
 
         `on_update` is awaited with the result so far before anything changes: with its title before the question, and
         with each file change before it is made. Cancelling it stops the call; the caller then stores it as cancelled.
         """
 
-    async def undo(self, changes: Sequence[FileChange]) -> None:
-        """Restore files as they were before `changes`, the last one first. Raises StorageError, having changed nothing,
-        for a file that was changed since."""
+    async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
+        """Restore files as they were before `changes`, the last one first, and return what that changed, which can be
+        undone too. Changes that never came to pass, or are undone already, are left out. Raises StorageError, having
+        changed nothing, for a file that was changed since or whose content is not kept."""
 
     async def close(self) -> None:
         """Stop all servers and what they started."""

@@ -27,13 +27,16 @@ class FileChange:
     """A change of one file: its absolute path, and the SHA-256 of its content before and after in the file history.
 
     An empty `before` is a file that did not exist, an empty `after` one that was removed. `mode` are the permission
-    bits from before, -1 where there was no file.
+    bits from before, -1 where there was no file. The last `n_new_folders` folders of the path were made for the file.
+    A file too large for the history is not kept: the change cannot be undone.
     """
 
     path: str
     before: str
     after: str
     mode: int = -1
+    n_new_folders: int = 0
+    is_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

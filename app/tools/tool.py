@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from app.protocol.tools import ToolDefinition
 from app.tools.result import FileChange
 
-__all__ = ["CallContext", "Effect", "Preview", "Tool", "ToolOutput", "ToolProgress", "ToolServer"]
+__all__ = ["CallContext", "Effect", "Preview", "ServerStatus", "Tool", "ToolOutput", "ToolProgress", "ToolServer"]
 
 
 class Effect(Enum):
@@ -43,6 +43,23 @@ class Tool:
     timeout_s: float = 60.0
     fingerprint: str = ""
     server_fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server as /tools lists it: its tools as far as known, and why they are not ("" where all is well).
+
+    `origin` says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running"
+    or "failed"; `prompts` and `resources` are the names that a server of others lists.
+    """
+
+    name: str
+    origin: str
+    state: Literal["stopped", "ready", "running", "failed"]
+    tools: tuple[Tool, ...] = ()
+    problem: str = ""
+    prompts: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,9 @@ class ToolServer(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    def status(self) -> ServerStatus:
+        """Return what is known of it; starts nothing."""
 
     async def tools(self) -> tuple[Tool, ...]:
         """Return its tools; starts the server where needed."""

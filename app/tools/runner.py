@@ -1,0 +1,240 @@
+"""All tools of one window: which a chat is offered, and running a call from its arguments to its bounded result.
+
+Owns the order: arguments are checked, the person sees what the call would do, the rules of the chat or the person
+decide, and only then it runs, with a time limit. Whatever a server does becomes a result; nothing that a server or a
+model writes decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.protocol.tools import ToolCall
+from app.tools.approval import ApprovalQuestion, Approver, Decision, Verdict, rule_of, verdict
+from app.tools.argument_check import read_arguments
+from app.tools.backend import FinishedCall
+from app.tools.output import MAX_CHARACTERS, bounded, cleaned
+from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress, ToolServer
+from app.tools.tool_settings import ApprovalRule, ToolSettings
+from quantizer.errors import UserError
+
+__all__ = ["ToolRunner"]
+
+_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
+_MAX_SCHEMA_CHARACTERS = 64 << 10
+_MAX_LINE = 300  # characters of a title or detail
+_DENIED = "The user did not allow this call. Do not try it again in another way; ask what they want instead."
+_NEVER = "The user does not allow this tool in this chat."
+
+
+class ToolRunner:
+    """A `ToolBackend` of `servers`: of two with one name the first counts. Only tools of servers that are `trusted` may
+    read without a question. `undo` takes back changes, in a thread; `environment` is that of commands."""
+
+    def __init__(
+        self,
+        servers: Iterable[ToolServer],
+        undo: Callable[[Sequence[FileChange]], tuple[FileChange, ...]],
+        *,
+        trusted: Collection[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._servers: dict[str, ToolServer] = {}
+        self._hidden: list[ServerStatus] = []
+        self._undo = undo
+        self._trusted = frozenset(trusted)
+        self._environment = environment or {}
+        for server in servers:
+            self._add(server)
+
+    def _add(self, server: ToolServer) -> None:
+        if server.name in self._servers:
+            problem = f"Another server is called {server.name}; rename this one."
+            self._hidden.append(replace(server.status(), state="failed", tools=(), problem=problem))
+        else:
+            self._servers[server.name] = server
+
+    async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
+        """Return all servers; with `start` those that are switched off too are asked for their tools."""
+        if start:
+            await asyncio.gather(*(self._tools(server) for server in self._servers.values()))
+        return (*(server.status() for server in self._servers.values()), *self._hidden)
+
+    async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
+        """Return the tools that are switched on. A server that does not start offers none; `servers` says why.
+
+        A tool whose name is taken, or is none that models take, or whose schema is too large, is left out.
+        """
+        wanted = [server for server in self._servers.values() if _is_wanted(server.name, settings)]
+        found = await asyncio.gather(*(self._tools(server) for server in wanted))
+        offered: dict[str, Tool] = {}
+        for tool in (tool for tools in found for tool in tools):
+            if settings.has(tool.server, tool.name) and _is_usable(tool):
+                offered.setdefault(tool.definition.name, tool)
+        return tuple(offered.values())
+
+    async def _tools(self, server: ToolServer) -> tuple[Tool, ...]:
+        try:
+            return await server.tools()
+        except UserError:  # its status says why
+            return ()
+
+    async def run(
+        self,
+        call: ToolCall,
+        settings: ToolSettings,
+        approver: Approver,
+        on_progress: Callable[[ToolProgress], None],
+        on_update: Callable[[ToolResult], Awaitable[None]],
+        max_characters: int = MAX_CHARACTERS,
+    ) -> FinishedCall:
+        """Run a call as `ToolBackend` describes."""
+        offered = await self.offered(settings)
+        tool = next((tool for tool in offered if tool.definition.name == call.name), None)
+        if tool is None:
+            return _unknown(call, offered)
+        running = _RunningCall(call, tool, on_update, max_characters)
+        try:
+            arguments = read_arguments(call.arguments, tool.definition.parameters)
+            context = CallContext(
+                folders=tuple(map(Path, settings.folders)),
+                on_progress=on_progress,
+                record_change=running.record,
+                environment=self._environment,
+            )
+            server = self._servers[tool.server]
+            preview = await server.preview(tool, arguments, context)
+            await running.update(title=_line(preview.title))
+            decision = await self._decide(call, tool, preview, settings.rules, approver)
+            if not decision.is_allowed:
+                return running.finished(ToolOutcome.DENIED, decision.text, rule=decision.rule)
+            return await running.call(server, arguments, context, decision.rule)
+        except UserError as error:
+            return running.finished(ToolOutcome.FAILED, str(error), detail=error.cause)
+
+    async def _decide(
+        self, call: ToolCall, tool: Tool, preview: Preview, rules: Sequence[ApprovalRule], approver: Approver
+    ) -> _Decided:
+        """Return whether a call may run: a refusal of the rules counts first, then what needs no question."""
+        by_rules = verdict(rules, tool, preview.argv)
+        if by_rules is Verdict.DENY:
+            return _Decided(False, _NEVER)
+        reads_only = tool.effect is Effect.READ and tool.server in self._trusted
+        if by_rules is Verdict.ALLOW or reads_only:
+            return _Decided(True)
+        question = ApprovalQuestion(tool, call.arguments, preview)
+        answer = await approver.ask(question)
+        if answer in (Decision.DENY, Decision.NEVER):
+            return _Decided(False, _DENIED if answer is Decision.DENY else _NEVER, rule_of(answer, question))
+        return _Decided(True, "", rule_of(answer, question))
+
+    async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
+        """Restore files as `ToolBackend` describes."""
+        return await asyncio.to_thread(self._undo, changes)
+
+    async def close(self) -> None:
+        """Stop all servers and what they started."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """Whether a call may run; the text for the model if not, and the rule that the chat gains."""
+
+    is_allowed: bool
+    text: str = ""
+    rule: ApprovalRule | None = None
+
+
+class _RunningCall:
+    """A call of `tool` on its way: its result so far, which every step passes on."""
+
+    def __init__(
+        self, call: ToolCall, tool: Tool, on_update: Callable[[ToolResult], Awaitable[None]], max_characters: int
+    ) -> None:
+        self._tool = tool
+        self._on_update = on_update
+        self._max_characters = max_characters
+        self._begun_s = time.monotonic()
+        self._result = ToolResult(
+            call_id=call.call_id, tool=tool.name, server=tool.server, title=_line(tool.title or tool.name)
+        )
+
+    async def update(self, **values: Any) -> None:
+        self._result = replace(self._result, **values)
+        await self._on_update(self._result)
+
+    async def record(self, change: FileChange) -> None:
+        """Add a change to the result, before it is made."""
+        await self.update(changes=(*self._result.changes, change))
+
+    async def call(
+        self, server: ToolServer, arguments: Mapping[str, Any], context: CallContext, rule: ApprovalRule | None
+    ) -> FinishedCall:
+        """Run the call, which was allowed, within its time."""
+        self._begun_s = time.monotonic()
+        limit_s = self._tool.timeout_s or None
+        try:
+            async with asyncio.timeout(limit_s) as timeout:
+                output = await server.call(self._tool, arguments, context)
+        except TimeoutError:
+            if not timeout.expired():  # it is the server's own
+                return self.finished(ToolOutcome.FAILED, "The tool failed: it timed out.", rule=rule)
+            text = f"The call was stopped after {limit_s:g} s. What it did until then is not undone."
+            return self.finished(ToolOutcome.TIMED_OUT, text, detail=f"stopped after {limit_s:g} s", rule=rule)
+        except UserError as error:
+            return self.finished(ToolOutcome.FAILED, str(error), detail=error.cause, rule=rule)
+        return self._finished_with(output, rule)
+
+    def _finished_with(self, output: ToolOutput, rule: ApprovalRule | None) -> FinishedCall:
+        outcome = ToolOutcome.FAILED if output.is_error else ToolOutcome.DONE
+        n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes
+        return self.finished(outcome, output.text, output.detail, n_bytes, rule)
+
+    def finished(
+        self, outcome: ToolOutcome, text: str, detail: str = "", n_bytes: int = 0, rule: ApprovalRule | None = None
+    ) -> FinishedCall:
+        """Return the end of the call. An empty text is said to be empty: a model takes nothing for an error."""
+        result = replace(
+            self._result,
+            outcome=outcome,
+            detail=_line(detail),
+            n_bytes=n_bytes,
+            duration_s=time.monotonic() - self._begun_s,
+        )
+        return FinishedCall(bounded(text, self._max_characters) or "(no output)", result, rule)
+
+
+def _unknown(call: ToolCall, offered: Sequence[Tool]) -> FinishedCall:
+    names = ", ".join(tool.definition.name for tool in offered) or "none"
+    text = f"There is no tool called {_line(call.name)}. The tools are: {names}."
+    result = ToolResult(
+        call_id=call.call_id, tool=_line(call.name), title=_line(call.name), outcome=ToolOutcome.FAILED,
+        detail="no such tool",
+    )  # fmt: skip
+    return FinishedCall(bounded(text), result)
+
+
+def _is_wanted(server: str, settings: ToolSettings) -> bool:
+    return any(enabled.partition("/")[0] == server for enabled in settings.enabled)
+
+
+def _is_usable(tool: Tool) -> bool:
+    if not _NAME.fullmatch(tool.definition.name):
+        return False
+    try:
+        return len(json.dumps(tool.definition.parameters)) <= _MAX_SCHEMA_CHARACTERS
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _line(text: str) -> str:
+    return " ".join(cleaned(text[: 4 * _MAX_LINE]).split())[:_MAX_LINE]
