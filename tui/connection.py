@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta
     from app.protocol.plan import Plan
     from app.protocol.status import ModelStatus, ServiceStatus
+    from app.protocol.tools import ToolDefinition
 
 
 class ChatBackend(Protocol):
@@ -45,6 +46,8 @@ class ChatBackend(Protocol):
     async def count_tokens(self, text: str, model: str = "") -> int: ...
 
     async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int: ...
+
+    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int: ...
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None

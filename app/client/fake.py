@@ -26,6 +26,7 @@ from app.protocol.library import (
 )
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from app.protocol.status import ModelStatus, ServiceStatus
+from app.protocol.tools import ToolDefinition
 from quantizer.errors import ModelFileError, RequestError, UserError
 
 __all__ = [
@@ -349,6 +350,10 @@ class ScriptedClient(ScriptedJobs):
     async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int:  # noqa: ARG002
         """Return 64 for each."""
         return 64 * len(media)
+
+    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int:  # noqa: ARG002
+        """Return 100 for each."""
+        return 100 * len(tools)
 
     def chat(
         self,

@@ -18,6 +18,7 @@ from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.client.connection import MAX_QUOTED, HttpConnection, chat_body, completion_body, error_message
 from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta, completed_of
 from app.protocol.status import ModelStatus, ServiceStatus
+from app.protocol.tools import ToolDefinition
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
 __all__ = ["RemoteEngine", "parse_address"]
@@ -74,6 +75,10 @@ class RemoteEngine(HttpConnection):
         raise RequestError(f"The engine at {self.base_url} does not count tokens.", "It reports them with an answer.")
 
     async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int:  # noqa: ARG002
+        """Raise RequestError, as `count_tokens`."""
+        return await self.count_tokens("")
+
+    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int:  # noqa: ARG002
         """Raise RequestError, as `count_tokens`."""
         return await self.count_tokens("")
 

@@ -13,7 +13,7 @@ import httpx
 
 from app.client.connection import Connection, chat_body, completion_body
 from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta, completed_of
-from app.protocol.codec import decode
+from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobKind
 from app.protocol.library import (
     HubRepository,
@@ -25,6 +25,7 @@ from app.protocol.library import (
 )
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ServiceStatus
+from app.protocol.tools import ToolDefinition
 
 __all__ = ["LibraryClient", "ServiceClient"]
 
@@ -129,9 +130,19 @@ class ServiceClient(Connection):
         """Return how many tokens of a prompt pictures and sounds take. Raises RequestError where `model` does not read
         them."""
         questions = (Message("user", "?"), Message("user", "?", tuple(media)))
-        bodies = [{"model": model, "input": chat_body([question], model, None)["messages"]} for question in questions]
-        alone, together = [await self.call("POST", "/v1/responses/input_tokens", body) for body in bodies]
-        return int(together["input_tokens"]) - int(alone["input_tokens"])
+        alone, together = [chat_body([question], model, None)["messages"] for question in questions]
+        return await self._n_more_tokens(model, {"input": alone}, {"input": together})
+
+    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int:
+        """Return how many tokens of each prompt the definitions of `tools` take."""
+        functions = [{"type": "function", **encode(tool)} for tool in tools]
+        return await self._n_more_tokens(model, {"input": "?"}, {"input": "?", "tools": functions})
+
+    async def _n_more_tokens(self, model: str, *bodies: dict[str, Any]) -> int:
+        """Return how many more tokens the prompt of the second body has than that of the first."""
+        path = "/v1/responses/input_tokens"
+        fewer, more = [await self.call("POST", path, {"model": model, **body}) for body in bodies]
+        return int(more["input_tokens"]) - int(fewer["input_tokens"])
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
