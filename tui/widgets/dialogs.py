@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.events import Key
 from textual.screen import ModalScreen
+from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -128,7 +129,8 @@ class ChoiceDialog(ModalScreen[str | None]):
 
 
 class InputDialog(ModalScreen[None]):
-    """Asks until `take` accepts the line without a UserError, or the user cancels. `title` is trusted text."""
+    """Asks until `take` accepts the line without a UserError, or the user cancels. `title` is trusted text.
+    `suggester` completes the line."""
 
     CSS_PATH = "dialogs.tcss"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - Textual declares no class variable
@@ -137,20 +139,27 @@ class InputDialog(ModalScreen[None]):
     ]
 
     def __init__(
-        self, title: str, take: Callable[[str], Awaitable[None]], *, value: str = "", explanation: str = ""
+        self,
+        title: str,
+        take: Callable[[str], Awaitable[None]],
+        *,
+        value: str = "",
+        explanation: str = "",
+        suggester: Suggester | None = None,
     ) -> None:
         super().__init__()
         self._title = title
         self._take = take
         self._value = printable_line(value)
         self._explanation = printable(explanation)
+        self._suggester = suggester
 
     def compose(self) -> ComposeResult:
         with Vertical(id="ask") as panel:
             panel.border_title = self._title
             panel.border_subtitle = "Enter confirms · Esc cancels"
             yield Static(self._explanation, markup=False, id="explanation")
-            yield Input(self._value, compact=True, select_on_focus=False)
+            yield Input(self._value, compact=True, select_on_focus=False, suggester=self._suggester)
             yield Static("", markup=False, id="fault")
 
     def on_mount(self) -> None:

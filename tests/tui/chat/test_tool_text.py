@@ -1,0 +1,141 @@
+"""Questions about calls, and calls, as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.fake import fake_tool
+from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import Effect, Preview, ToolProgress
+from tui.chat.tool_text import (
+    KEYS,
+    call_lines,
+    decision_text,
+    progress_text,
+    question_lines,
+    question_title,
+    result_text,
+    with_output,
+)
+
+RUN = fake_tool("run_command", Effect.RUN, "commands")
+WRITE = fake_tool("write_file", Effect.WRITE, "files")
+COMMAND = Preview("command", "run pytest -q", "pytest -q\nin /home/me/x", argv=("pytest", "-q"))
+DONE = ToolResult(call_id="1", tool="read_file", server="files", title="read notes.md", outcome=ToolOutcome.DONE)
+
+
+def texts(lines):
+    return [line.text for line in lines]
+
+
+def test_every_decision_has_one_key():
+    assert sorted(KEYS.values(), key=lambda each: each.value) == sorted(Decision, key=lambda each: each.value)
+
+
+def test_a_question_shows_who_asks_what_would_happen_and_every_argument():
+    asked = ApprovalQuestion(RUN, '{"argv": ["pytest", "-q"], "env": {"CI": "1"}}', COMMAND)
+    assert question_title(asked) == "Allow run pytest -q?"
+    shown = texts(question_lines(asked))
+    assert shown[:4] == ["commands: run_command", "pytest -q", "in /home/me/x", "arguments:"]
+    assert '    "CI": "1"' in shown
+
+
+def test_arguments_alone_are_shown_once():
+    asked = ApprovalQuestion(fake_tool("send"), '{"to": "all"}', Preview("arguments", "send", '{\n  "to": "all"\n}'))
+    assert texts(question_lines(asked)) == ["fake: send", "{", '  "to": "all"', "}"]
+
+
+def test_arguments_that_are_no_json_are_shown_as_they_are():
+    asked = ApprovalQuestion(fake_tool("send"), '{"to": \x1b[2J', Preview("arguments", "send", ""))
+    assert texts(question_lines(asked))[1:] == ['{"to": [2J']
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        (Decision.ONCE, "allow once"),
+        (Decision.TOOL, "write_file in this chat"),
+        (Decision.SERVER, "all of files in this chat"),
+        (Decision.DENY, "deny"),
+        (Decision.NEVER, "never write_file in this chat"),
+    ],
+)
+def test_a_decision_says_what_it_is_about(decision, text):
+    assert decision_text(decision, ApprovalQuestion(WRITE, "{}", Preview("diff", "write x", ""))) == text
+
+
+def test_a_command_is_allowed_by_its_beginning_which_is_shown_where_it_is_short():
+    asked = ApprovalQuestion(RUN, "{}", COMMAND)
+    assert decision_text(Decision.TOOL, asked) == "all that begin with pytest -q"
+    spaced = replace(COMMAND, argv=("echo", "a b"))
+    assert decision_text(Decision.TOOL, replace(asked, preview=spaced)) == "all that begin with echo 'a b'"
+    long = replace(COMMAND, argv=("sh", "-c", "x" * 100))
+    assert decision_text(Decision.TOOL, replace(asked, preview=long)) == "all that begin with exactly this"
+
+
+@pytest.mark.parametrize(
+    ("result", "is_running", "text"),
+    [
+        (replace(DONE, detail="12 lines", duration_s=0.31), False, "✓ read notes.md · 12 lines · 0.3 s"),
+        (
+            replace(DONE, outcome=ToolOutcome.FAILED, detail="no such file"),
+            False,
+            "✗ read notes.md · failed · no such file",
+        ),
+        (replace(DONE, outcome=ToolOutcome.DENIED), False, "⊘ read notes.md · denied"),
+        (replace(DONE, outcome=ToolOutcome.CANCELLED), False, "■ read notes.md · cancelled"),
+        (replace(DONE, outcome=ToolOutcome.TIMED_OUT, duration_s=60.0), False, "✗ read notes.md · timed out · 60.0 s"),
+        (replace(DONE, outcome=ToolOutcome.RUNNING), True, "… read notes.md"),
+        (replace(DONE, outcome=ToolOutcome.RUNNING), False, "? read notes.md · cut off: what it did is not known"),
+        (replace(DONE, is_undone=True), False, "✓ read notes.md · undone"),
+        (replace(DONE, title=""), False, "✓ files: read_file"),
+        (replace(DONE, title="a\x1b[2J\nb"), False, "✓ a[2J b"),
+    ],
+)
+def test_a_call_is_one_line(result, is_running, text):
+    assert result_text(result, is_running=is_running) == text
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (None, "running"),
+        (ToolProgress(), "running"),
+        (ToolProgress("half\x07 way"), "half way"),
+        (ToolProgress("files", 1, 4), "25% · files"),
+        (ToolProgress("", 9, 3), "100%"),
+        (ToolProgress("files", 7), "7 · files"),
+        (ToolProgress("files", 7, 0), "7 · files"),
+    ],
+)
+def test_progress_is_a_line(progress, text):
+    assert progress_text(progress) == text
+
+
+def test_the_end_of_an_output_is_kept():
+    tail = ""
+    for _ in range(10):
+        tail = with_output(tail, ToolProgress(output="x" * 1000 + "\n"))
+    assert with_output(tail, ToolProgress(output="end")).endswith("x\nend")
+    assert len(tail) == 4000
+
+
+def test_below_a_call_are_its_arguments_its_changes_and_what_the_model_reads():
+    change = FileChange("/home/me/notes.md", "a", "b")
+    lines = call_lines('{"path": "notes.md"}', "@@ -1 +1 @@\n-a\n+b\n", replace(DONE, changes=(change,)))
+    assert texts(lines) == [
+        "arguments:",
+        "{",
+        '  "path": "notes.md"',
+        "}",
+        "changed /home/me/notes.md",
+        "result:",
+        "@@ -1 +1 @@",
+        "-a",
+        "+b",
+    ]
+    assert [line.kind for line in lines][-2:] == ["removed", "added"]
+    assert call_lines("", "", DONE) == ()

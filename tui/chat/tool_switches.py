@@ -1,0 +1,166 @@
+"""The tools of a chat as the person switches them: changes of `ToolSettings`, and the settings as text. Pure.
+
+Names are those of servers ("files"), of tools ("read_file") or both ("files/read_file"). What a server says of itself
+and of its tools is untrusted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from app.terminal import printable_line
+from app.tools.backend import ServerStatus
+from app.tools.tool import Tool
+from app.tools.tool_settings import ApprovalRule, ToolSettings
+from quantizer.errors import UsageError
+
+__all__ = [
+    "ALL",
+    "enabled_tools",
+    "is_on",
+    "names_of",
+    "rule_text",
+    "summary",
+    "switched",
+    "tools_text",
+    "with_folder",
+    "with_rounds",
+    "without_folder",
+    "without_rule",
+]
+
+ALL = "all"
+_N_MOST_ROUNDS = 1000
+_N_NAMED = 20
+_DESCRIPTION_CHARACTERS = 60
+
+
+def switched(
+    settings: ToolSettings, servers: Sequence[ServerStatus], name: str, *, is_switched_on: bool
+) -> ToolSettings:
+    """Return `settings` with a server, or one of its tools, switched on or off; "all" only off. Raises UsageError for
+    an unknown name."""
+    if name == ALL and not is_switched_on:
+        return replace(settings, enabled=())
+    server, tool = _found(settings, servers, name)
+    if tool is None:
+        others = [each for each in settings.enabled if each.partition("/")[0] != server]
+        return replace(settings, enabled=(*others, server) if is_switched_on else tuple(others))
+    if settings.has(server, tool) == is_switched_on:
+        return settings
+    if is_switched_on:
+        return replace(settings, enabled=(*settings.enabled, f"{server}/{tool}"))
+    kept = [each for each in settings.enabled if each not in (server, f"{server}/{tool}")]
+    if server in settings.enabled:  # all of its tools: those that are known stay on
+        status = next((each for each in servers if each.name == server), None)
+        siblings = status.tools if status is not None else ()
+        kept += [f"{server}/{each.name}" for each in siblings if each.name != tool]
+    return replace(settings, enabled=tuple(dict.fromkeys(kept)))
+
+
+def _found(settings: ToolSettings, servers: Sequence[ServerStatus], name: str) -> tuple[str, str | None]:
+    """Return the server with this name, or a tool and its server; also one that is on though its server is gone."""
+    server_name, slash, tool_name = name.partition("/")
+    for server in servers:
+        if server.name == name:
+            return name, None
+        for tool in server.tools:
+            if (server.name == server_name and tool.name == tool_name) if slash else name == tool.definition.name:
+                return server.name, tool.name
+    if name in settings.enabled:
+        return (server_name, tool_name) if slash else (name, None)
+    known = ", ".join(printable_line(server.name) for server in servers[:_N_NAMED]) or "none"
+    raise UsageError(f"There are no tools called {name}.", f"Servers of tools: {known}. /tools lists all.")
+
+
+def names_of(servers: Sequence[ServerStatus]) -> list[str]:
+    """Return the names that can be switched: of each server, then of its tools."""
+    return [
+        name for server in servers for name in (server.name, *(f"{server.name}/{tool.name}" for tool in server.tools))
+    ]
+
+
+def with_folder(settings: ToolSettings, path: str) -> ToolSettings:
+    """Return `settings` with a folder, an absolute path, added."""
+    return replace(settings, folders=tuple(dict.fromkeys((*settings.folders, path))))
+
+
+def without_folder(settings: ToolSettings, path: str) -> ToolSettings:
+    """Return `settings` without a folder. Raises UsageError for one that they do not have."""
+    if path not in settings.folders:
+        raise UsageError(f"{path} is no folder of this chat's tools.", "/tools lists them.")
+    return replace(settings, folders=tuple(each for each in settings.folders if each != path))
+
+
+def without_rule(settings: ToolSettings, index: int) -> ToolSettings:
+    """Return `settings` without the rule at `index`, counted from 0. Raises UsageError for one that does not exist."""
+    if not 0 <= index < len(settings.rules):
+        raise UsageError(f"There is no rule {index + 1}.", "/tools lists what this chat allows and refuses.")
+    return replace(settings, rules=(*settings.rules[:index], *settings.rules[index + 1 :]))
+
+
+def with_rounds(settings: ToolSettings, text: str) -> ToolSettings:
+    """Return `settings` with the most rounds of an answer. Raises UsageError for a text that is no such number."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _N_MOST_ROUNDS):
+        raise UsageError(f"{text} is no number of rounds.", f"Give one from 1 to {_N_MOST_ROUNDS}: /tools rounds 25.")
+    return replace(settings, max_rounds=int(text))
+
+
+def is_on(settings: ToolSettings, server: ServerStatus) -> bool:
+    """Return whether a server, or any of its tools, is switched on."""
+    return any(each.partition("/")[0] == server.name for each in settings.enabled)
+
+
+def enabled_tools(settings: ToolSettings, servers: Sequence[ServerStatus]) -> list[Tool]:
+    """Return the known tools that are switched on."""
+    return [tool for server in servers for tool in server.tools if settings.has(server.name, tool.name)]
+
+
+def rule_text(rule: ApprovalRule) -> str:
+    """Return what a rule allows or refuses."""
+    verb = "refused" if rule.is_denied else "allowed"
+    server, tool = printable_line(rule.server), printable_line(rule.tool)
+    if rule.scope == "server":
+        return f"{verb}: all of {server}"
+    if rule.scope == "command":
+        return f"{verb}: commands that begin with {printable_line(shlex.join(rule.argv_prefix))}"
+    return f"{verb}: {tool} of {server}"
+
+
+def tools_text(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: int | None) -> str:
+    """Return the tools of a chat, one per line, its folders and its rules; `n_tokens` is what the definitions cost."""
+    return "\n".join(_lines(settings, servers, n_tokens))
+
+
+def _lines(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: int | None) -> Iterator[str]:
+    yield summary(settings, servers, n_tokens)
+    for server in servers:
+        yield f"{_box(is_on(settings, server))} {printable_line(server.name)} ({printable_line(server.origin)})"
+        if server.problem:
+            yield f"    ! {printable_line(server.problem)}"
+        for tool in server.tools:
+            yield f"    {_box(settings.has(server.name, tool.name))} {printable_line(tool.name)}: {_beginning(tool)}"
+    yield from (f"folder: {printable_line(folder)}" for folder in settings.folders)
+    yield from (f"{number}. {rule_text(rule)}" for number, rule in enumerate(settings.rules, start=1))
+    yield "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER; forget NUMBER removes what was decided."
+
+
+def summary(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: int | None) -> str:
+    """Return how many tools are on, and what they cost."""
+    n_on = len(enabled_tools(settings, servers))
+    if not n_on and not settings.enabled:
+        return "No tools are on in this chat."
+    cost = "" if n_tokens is None else f", {n_tokens} tokens of every prompt"
+    return f"{n_on} tool{'' if n_on == 1 else 's'} on{cost}, at most {settings.max_rounds} rounds of calls an answer."
+
+
+def _box(is_checked: bool) -> str:
+    return "[x]" if is_checked else "[ ]"
+
+
+def _beginning(tool: Tool) -> str:
+    """Return the first words of what a tool says it does."""
+    text = printable_line(tool.definition.description)
+    return text if len(text) <= _DESCRIPTION_CHARACTERS else f"{text[: _DESCRIPTION_CHARACTERS - 1]}…"

@@ -1,0 +1,154 @@
+"""Calls of tools as text: the question before one, the line of one in the transcript, and what is below that. Pure.
+
+Everything from a model, a tool or a file leaves here without control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from app.terminal import printable, printable_line
+from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.result import ToolOutcome, ToolResult
+from app.tools.tool import ToolProgress
+from tui.widgets.styled_lines import StyledLine, diff_lines, plain_lines
+
+__all__ = [
+    "ARGUMENTS",
+    "KEYS",
+    "call_lines",
+    "call_title",
+    "decision_text",
+    "progress_text",
+    "question_lines",
+    "question_title",
+    "result_text",
+    "with_output",
+]
+
+# One for each decision; "y" and "n" as everywhere.
+KEYS: dict[str, Decision] = {
+    "y": Decision.ONCE,
+    "t": Decision.TOOL,
+    "s": Decision.SERVER,
+    "n": Decision.DENY,
+    "x": Decision.NEVER,
+}
+ARGUMENTS, _OUTPUT = "arguments", "result"
+_SIGNS = {
+    ToolOutcome.RUNNING: "…",
+    ToolOutcome.DONE: "✓",
+    ToolOutcome.FAILED: "✗",
+    ToolOutcome.DENIED: "⊘",
+    ToolOutcome.CANCELLED: "■",
+    ToolOutcome.TIMED_OUT: "✗",
+}
+_WORDS = {
+    ToolOutcome.RUNNING: "",
+    ToolOutcome.DONE: "",
+    ToolOutcome.FAILED: "failed",
+    ToolOutcome.DENIED: "denied",
+    ToolOutcome.CANCELLED: "cancelled",
+    ToolOutcome.TIMED_OUT: "timed out",
+}
+_CUT_OFF = ("?", "cut off: what it did is not known")
+_SEPARATOR = " · "
+_LEAST_S = 0.1  # a duration that is worth its place
+_PREFIX_CHARACTERS = 44
+_TAIL_CHARACTERS = 4000  # of the output of a running call
+
+
+# The question
+
+
+def question_title(question: ApprovalQuestion) -> str:
+    """Return what is asked, in a line."""
+    return f"Allow {printable_line(question.preview.title) or _name(question)}?"
+
+
+def question_lines(question: ApprovalQuestion) -> tuple[StyledLine, ...]:
+    """Return who asks, what would happen, and all arguments."""
+    tool, preview = question.tool, question.preview
+    who = StyledLine(f"{printable_line(tool.server)}: {printable_line(tool.name)}", "heading")
+    arguments = plain_lines(_indented(question.arguments))
+    if preview.kind == "arguments":
+        return who, *arguments
+    shown = diff_lines(preview.text) if preview.kind == "diff" else plain_lines(preview.text)
+    return who, *shown, StyledLine(f"{ARGUMENTS}:", "heading"), *arguments
+
+
+def decision_text(decision: Decision, question: ApprovalQuestion) -> str:
+    """Return what a decision means for this call."""
+    tool = printable_line(question.tool.name)
+    if decision is Decision.TOOL:
+        argv = question.preview.argv
+        return f"all that begin with {_prefix(argv)}" if argv else f"{tool} in this chat"
+    return {
+        Decision.ONCE: "allow once",
+        Decision.SERVER: f"all of {printable_line(question.tool.server)} in this chat",
+        Decision.DENY: "deny",
+        Decision.NEVER: f"never {tool} in this chat",
+    }[decision]
+
+
+def _prefix(argv: Sequence[str]) -> str:
+    """Return the beginning that would be allowed; the command itself has been shown where that is long."""
+    shown = printable_line(shlex.join(argv))
+    return shown if len(shown) <= _PREFIX_CHARACTERS else "exactly this"
+
+
+def _name(question: ApprovalQuestion) -> str:
+    return printable_line(question.tool.title or question.tool.name)
+
+
+# A call in the transcript
+
+
+def call_title(result: ToolResult) -> str:
+    """Return what a call did or does, in a line."""
+    return printable_line(result.title) or f"{printable_line(result.server)}: {printable_line(result.tool)}".strip(": ")
+
+
+def result_text(result: ToolResult, *, is_running: bool) -> str:
+    """Return a call in a line: its outcome, what it did and how that went."""
+    is_cut_off = result.outcome is ToolOutcome.RUNNING and not is_running
+    sign, words = _CUT_OFF if is_cut_off else (_SIGNS[result.outcome], _WORDS[result.outcome])
+    duration = f"{result.duration_s:.1f} s" if result.duration_s >= _LEAST_S else ""
+    parts = (call_title(result), words, printable_line(result.detail), duration, "undone" if result.is_undone else "")
+    return f"{sign} {_SEPARATOR.join(filter(None, parts))}"
+
+
+def progress_text(progress: ToolProgress | None) -> str:
+    """Return how far a running call is, in a line."""
+    if progress is None:
+        return "running"
+    message, done, total = printable_line(progress.message), progress.done, progress.total
+    if done is None:
+        return message or "running"
+    share = f"{min(max(done / total, 0.0), 1.0):.0%}" if total else f"{done:g}"
+    return _SEPARATOR.join(filter(None, (share, message)))
+
+
+def with_output(tail: str, progress: ToolProgress) -> str:
+    """Return the end of a running call's output with what `progress` adds to it."""
+    return (tail + progress.output)[-_TAIL_CHARACTERS:]
+
+
+def call_lines(arguments: str, content: str, result: ToolResult) -> tuple[StyledLine, ...]:
+    """Return the arguments of a call, the files that it changed, and the text that the model reads."""
+    changed = [StyledLine(f"changed {printable_line(change.path)}") for change in result.changes]
+    given = (StyledLine(f"{ARGUMENTS}:", "heading"), *plain_lines(_indented(arguments))) if arguments.strip() else ()
+    text = content.rstrip("\n")
+    returned = (StyledLine(f"{_OUTPUT}:", "heading"), *diff_lines(text)) if text else ()
+    return *given, *changed, *returned
+
+
+def _indented(arguments: str) -> str:
+    """Return JSON with a line for each value, any other text as it is. Line breaks in a value stay visible as text."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return printable(arguments)
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,129 @@
+"""Lines of text of a few kinds, folded to the width and drawn only where they are seen: a diff, arguments, an output.
+
+Owns folding and colours. What a line means is its owner's; each kind also shows without colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rich.cells import chop_cells
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from app.terminal import printable
+
+__all__ = ["LineKind", "StyledLine", "StyledLines", "diff_lines", "plain_lines"]
+
+LineKind = Literal["plain", "added", "removed", "place", "heading"]
+
+_TAB_CELLS = 4
+_FILES, _PLACE = ("--- ", "+++ "), "@@ "
+_SIGNS: dict[str, LineKind] = {"+": "added", "-": "removed"}
+
+
+@dataclass(frozen=True, slots=True)
+class StyledLine:
+    """A line without control characters. `kind` "place" says where in a file a part of a diff is."""
+
+    text: str
+    kind: LineKind = "plain"
+
+
+def plain_lines(text: str, kind: LineKind = "plain") -> tuple[StyledLine, ...]:
+    """Return the lines of an untrusted text."""
+    return tuple(StyledLine(line.expandtabs(_TAB_CELLS), kind) for line in printable(text).split("\n"))
+
+
+def diff_lines(text: str) -> tuple[StyledLine, ...]:
+    """Return the lines of an untrusted text, of which those of a unified diff have their kinds."""
+    return tuple(_diff_lines(text.split("\n")))
+
+
+def _diff_lines(lines: Sequence[str]) -> Iterator[StyledLine]:
+    is_in_diff = False
+    for number, line in enumerate(lines):
+        is_header = line.startswith(_FILES[0]) and number + 1 < len(lines) and lines[number + 1].startswith(_FILES[1])
+        ends_header = line.startswith(_FILES[1]) and number > 0 and lines[number - 1].startswith(_FILES[0])
+        is_in_diff = is_in_diff or line.startswith(_PLACE)
+        if is_header or ends_header:
+            kind: LineKind = "heading"
+        elif line.startswith(_PLACE):
+            kind = "place"
+        else:
+            kind = _SIGNS.get(line[:1], "plain") if is_in_diff else "plain"
+        yield from plain_lines(line, kind)
+
+
+class StyledLines(Widget):
+    """Draws lines as they are seen; a line that is wider than the widget goes on in the next row."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"styled-lines--{kind}" for kind in ("added", "removed", "place", "heading")
+    }
+    DEFAULT_CSS = """
+    StyledLines { height: auto; width: 1fr; }
+    StyledLines > .styled-lines--added { color: $text-success; }
+    StyledLines > .styled-lines--removed { color: $text-error; }
+    StyledLines > .styled-lines--place { color: $text-accent; }
+    StyledLines > .styled-lines--heading { text-style: bold; }
+    """
+
+    def __init__(self, lines: Sequence[StyledLine] = (), *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
+        self._lines = tuple(lines)
+        self._rows: tuple[StyledLine, ...] = ()
+        self._folded_at = -1
+
+    def show(self, lines: Sequence[StyledLine]) -> None:
+        """Replace the lines."""
+        if (shown := tuple(lines)) != self._lines:
+            self._lines, self._folded_at = shown, -1
+            self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        return len(self._folded(width))
+
+    def render_line(self, y: int) -> Strip:
+        """Return one row."""
+        rows, width = self._folded(self.content_size.width), self.content_size.width
+        row = rows[y] if y < len(rows) else StyledLine("")
+        style = self.rich_style
+        if row.kind != "plain":
+            style += self.get_component_rich_style(f"styled-lines--{row.kind}", partial=True)
+        span = self.text_selection.get_span(y) if self.text_selection else None
+        segments = [Segment(row.text, style)] if span is None else self._marked(row.text, style, *span)
+        return Strip(segments).extend_cell_length(width, self.rich_style).apply_offsets(0, y)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """Return the selected text."""
+        rows = self._folded(self.content_size.width)
+        return selection.extract("\n".join(row.text for row in rows)), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
+        self.refresh()
+
+    def _marked(self, text: str, style: Style, start: int, end: int) -> list[Segment]:
+        """Return the segments of a row of which the characters from `start` to `end` (-1: the last) are selected."""
+        stop = len(text) if end == -1 else end
+        selected = style + self.screen.get_component_rich_style("screen--selection", partial=True)
+        return [Segment(text[:start], style), Segment(text[start:stop], selected), Segment(text[stop:], style)]
+
+    def _folded(self, width: int) -> tuple[StyledLine, ...]:
+        if width != self._folded_at:
+            self._rows = tuple(row for line in self._lines for row in _rows_of(line, max(width, 2)))
+            self._folded_at = width
+        return self._rows
+
+
+def _rows_of(line: StyledLine, width: int) -> Iterator[StyledLine]:
+    if len(line.text) * 2 <= width:  # no character is wider than two cells
+        yield line
+    else:
+        yield from (StyledLine(part, line.kind) for part in chop_cells(line.text, width) or ("",))
