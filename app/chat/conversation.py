@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, get_args
 
+from app.protocol.tools import ToolCall
+from app.tools.result import ToolResult
+from app.tools.tool_settings import NO_TOOL_SETTINGS, ToolSettings
+
 __all__ = [
     "ROLES",
     "Attachment",
@@ -27,7 +31,7 @@ __all__ = [
     "provisional_title",
 ]
 
-Role = Literal["system", "user", "assistant", "tool"]
+Role = Literal["system", "user", "assistant", "tool", "summary"]
 ROLES: frozenset[str] = frozenset(get_args(Role))
 Scalar = str | int | float | bool
 _TITLE_CHARACTERS = 60
@@ -88,7 +92,9 @@ class Draft:
 class MessageContent:
     """A message without its place in a chat. `created_ms` is since 1970, UTC; 0 is unknown.
 
-    `stats` are the statistics of an answer under the client's names.
+    `stats` are the statistics of an answer under the client's names, `calls` the tools that it calls. A message of role
+    "tool" answers one of them: `content` is what the model reads, `result` how the call ended. A summary stands for
+    what was before it on its branch, but for the last `n_kept` messages there.
     """
 
     role: Role
@@ -99,6 +105,9 @@ class MessageContent:
     stats: Mapping[str, Scalar] = field(default_factory=dict)
     state: MessageState = MessageState.FINISHED
     created_ms: int = 0
+    calls: tuple[ToolCall, ...] = ()
+    result: ToolResult | None = None
+    n_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +161,11 @@ class MessageTree:
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """The settings of a chat: its system prompt, and options of the sampler and the context by name."""
+    """The settings of a chat: its system prompt, options of the sampler and the context by name, and its tools."""
 
     system: str = ""
     options: Mapping[str, Scalar] = field(default_factory=dict)
+    tools: ToolSettings = NO_TOOL_SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,11 +117,27 @@ _MEDIA_FILES = (
     END""",
 )
 
+# Calls of tools, how they ended, and how many messages a summary leaves as they are. The words of calls, to search for:
+# a row for each call of an answer that has ended.
+_TOOL_CALLS = (
+    "ALTER TABLE messages ADD COLUMN calls TEXT NOT NULL DEFAULT '[]'",
+    "ALTER TABLE messages ADD COLUMN result TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE messages ADD COLUMN n_kept INTEGER NOT NULL DEFAULT 0",
+    """CREATE TABLE call_texts (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        message_id INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+        text TEXT NOT NULL
+    ) STRICT""",
+    "CREATE INDEX calls_of_message ON call_texts (message_id)",
+    *_word_index("call_texts", "text"),
+)
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),
     _DRAFTS,
     _DRAFT_ATTACHMENTS,
     _MEDIA_FILES,
+    _TOOL_CALLS,
 )
 
 

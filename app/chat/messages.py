@@ -6,14 +6,17 @@ Owns the table and each chat's leaf. The meaning of the tree is `app.chat.conver
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.chat.attachment_files import release, use_in_message
 from app.chat.chats import now_ms, touch
-from app.chat.conversation import Message, MessageContent, MessageState, Scalar
+from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.database import Database, storable
-from app.chat.rows import insert, message_columns, message_of
+from app.chat.rows import calls_json, insert, message_columns, message_of, result_json
+from app.chat.tool_calls import call_text
+from app.protocol.tools import ToolCall
+from app.tools.result import ToolResult
 
 __all__ = ["Messages", "insert_message"]
 
@@ -59,34 +62,35 @@ class Messages:
             touch(connection, chat_id)
             return message_of(connection.execute("SELECT * FROM messages WHERE id = ?", (message_id,)).fetchone())
 
-    def write(self, message_id: int, content: str, reasoning: str = "") -> None:
-        """Store the text of a message so far; it stays partial."""
-        values = (storable(content), storable(reasoning), message_id)
+    def write(self, message_id: int, content: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> None:
+        """Store the text and the calls of a message so far; it stays partial, and its calls are not searched."""
+        values = (storable(content), storable(reasoning), calls_json(calls), message_id)
         with self._database.writing() as connection:
-            connection.execute("UPDATE messages SET content = ?, reasoning = ? WHERE id = ?", values)
+            connection.execute("UPDATE messages SET content = ?, reasoning = ?, calls = ? WHERE id = ?", values)
 
-    def finish(
-        self,
-        message_id: int,
-        content: str,
-        reasoning: str,
-        state: MessageState,
-        stats: Mapping[str, Scalar],
-        model: str = "",
-    ) -> None:
-        """Store the final text of a message, and the model that wrote it if given: it may have had another name before
-        it was loaded. When this returns it is on the disk."""
-        message = MessageContent(
-            role="assistant", content=content, reasoning=reasoning, state=state, stats=stats, model=model
-        )
-        columns = message_columns(message)
-        names = ("content", "reasoning", "state", "stats", *(["model"] if model else []))
+    def finish(self, message_id: int, answer: MessageContent) -> None:
+        """Store the text, calls, state and figures of an answer that has ended, and the model that wrote it if given:
+        it may have had another name before it was loaded. When this returns it is on the disk."""
+        names = ("content", "reasoning", "state", "stats", "calls", *(["model"] if answer.model else []))
         statement = f"UPDATE messages SET {', '.join(f'{name} = :{name}' for name in names)} WHERE id = :id"  # noqa: S608
-        place = "SELECT chat_id FROM messages WHERE id = ?"
         with self._database.writing() as connection:
-            connection.execute(statement, {**columns, "id": message_id})
-            for row in connection.execute(place, (message_id,)).fetchall():  # none of a chat that was purged meanwhile
-                touch(connection, row["chat_id"])
+            n_changed = connection.execute(statement, {**message_columns(answer), "id": message_id}).rowcount
+            if n_changed:  # none of a chat that was purged meanwhile
+                _index_calls(connection, message_id, answer.calls)
+            _touch_chat_of(connection, message_id)
+
+    def write_result(self, message_id: int, result: ToolResult) -> None:
+        """Store how the call of a tool message is going, or that it was undone; its text and state stay. When this
+        returns it is on the disk."""
+        with self._database.writing() as connection:
+            connection.execute("UPDATE messages SET result = ? WHERE id = ?", (result_json(result), message_id))
+
+    def finish_call(self, message_id: int, content: str, result: ToolResult) -> None:
+        """Store the text and the result of a call that has ended. When this returns they are on the disk."""
+        values = (storable(content), result_json(result), MessageState.FINISHED.value, message_id)
+        with self._database.writing() as connection:
+            connection.execute("UPDATE messages SET content = ?, result = ?, state = ? WHERE id = ?", values)
+            _touch_chat_of(connection, message_id)
 
     def show(self, chat_id: int, leaf_id: int | None) -> None:
         """Show the branch of a chat that ends with `leaf_id`."""
@@ -125,7 +129,21 @@ def insert_message(
     place = {**former, "chat_id": chat_id, "parent_id": parent_id}
     message_id = insert(connection, "messages", {**place, **message_columns(message)})
     use_in_message(connection, message_id, message.attachments)
+    if message.calls:
+        _index_calls(connection, message_id, message.calls)
     return message_id
+
+
+def _index_calls(connection: sqlite3.Connection, message_id: int, calls: Iterable[ToolCall]) -> None:
+    """Let a search find the words of a message's calls."""
+    connection.execute("DELETE FROM call_texts WHERE message_id = ?", (message_id,))
+    texts = [(message_id, storable(call_text(call))) for call in calls]
+    connection.executemany("INSERT INTO call_texts (message_id, text) VALUES (?, ?)", texts)
+
+
+def _touch_chat_of(connection: sqlite3.Connection, message_id: int) -> None:
+    for row in connection.execute("SELECT chat_id FROM messages WHERE id = ?", (message_id,)).fetchall():
+        touch(connection, row["chat_id"])
 
 
 def _show(connection: sqlite3.Connection, chat_id: int, leaf_id: int | None) -> None:

@@ -13,16 +13,22 @@ from typing import Any
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, MediaFile, Message, MessageContent, MessageState
 from app.chat.database import storable
+from app.protocol.codec import decode, encode
+from app.protocol.tools import ToolCall
+from app.tools.result import ToolResult
+from app.tools.tool_settings import NO_TOOL_SETTINGS
 
 __all__ = [
     "CHAT_COLUMNS",
     "attachments_json",
     "attachments_of",
+    "calls_json",
     "chat_columns",
     "chat_of",
     "insert",
     "message_columns",
     "message_of",
+    "result_json",
     "settings_json",
 ]
 
@@ -50,7 +56,7 @@ def chat_of(row: sqlite3.Row) -> Chat:
         is_pinned=bool(row["is_pinned"]),
         is_archived=bool(row["is_archived"]),
         model=row["model"],
-        settings=ChatSettings(**json.loads(row["settings"])),
+        settings=decode(ChatSettings, json.loads(row["settings"])),
         leaf_id=row["leaf_id"],
     )
 
@@ -68,6 +74,9 @@ def message_of(row: sqlite3.Row) -> Message:
         stats=json.loads(row["stats"]),
         state=MessageState(row["state"]),
         created_ms=row["created_ms"],
+        calls=tuple(decode(ToolCall, call) for call in json.loads(row["calls"])),
+        result=decode(ToolResult, json.loads(row["result"])) if row["result"] else None,
+        n_kept=row["n_kept"],
     )
 
 
@@ -85,6 +94,16 @@ def attachments_json(attachments: Iterable[Attachment]) -> str:
     return _json([asdict(attachment) for attachment in attachments])
 
 
+def calls_json(calls: Iterable[ToolCall]) -> str:
+    """Return calls as a column stores them."""
+    return _json(encode(list(calls)))
+
+
+def result_json(result: ToolResult | None) -> str:
+    """Return the result of a call as a column stores it, empty for none."""
+    return "" if result is None else _json(encode(result))
+
+
 def chat_columns(chat: Chat, now_ms: int) -> Mapping[str, str | int]:
     """Return the columns of a chat but its leaf, which needs its messages. Unknown times are `now_ms`."""
     return {
@@ -100,7 +119,8 @@ def chat_columns(chat: Chat, now_ms: int) -> Mapping[str, str | int]:
 
 def settings_json(settings: ChatSettings) -> str:
     """Return settings as a column stores them."""
-    return _json({"system": settings.system, "options": dict(settings.options)})
+    tools = {} if settings.tools == NO_TOOL_SETTINGS else {"tools": encode(settings.tools)}
+    return _json({"system": settings.system, "options": dict(settings.options), **tools})
 
 
 def message_columns(message: MessageContent) -> Mapping[str, str | int]:
@@ -114,6 +134,9 @@ def message_columns(message: MessageContent) -> Mapping[str, str | int]:
         "stats": _json(dict(message.stats)),
         "state": message.state.value,
         "created_ms": message.created_ms,
+        "calls": calls_json(message.calls),
+        "result": result_json(message.result),
+        "n_kept": message.n_kept,
     }
 
 

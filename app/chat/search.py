@@ -1,4 +1,4 @@
-"""Full-text search over all titles, messages and names of attachments.
+"""Full-text search over all titles, messages, names of attachments, and calls of tools.
 
 Owns the FTS5 expression of what the user types (every word quoted, so that nothing is an operator), the filter by model
 and time, the queries, and the snippets.
@@ -82,7 +82,7 @@ class Snippet:
 @dataclass(frozen=True, slots=True)
 class ChatMatch:
     """A chat that matches: in its title (`message_id` None), else in the newest message that does, or has such an
-    attachment."""
+    attachment or call."""
 
     chat: Chat
     message_id: int | None
@@ -103,8 +103,8 @@ class Search:
         limit: int = 50,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[ChatMatch]:
-        """Return up to `limit` chats with all words of `typed`: in titles, then messages, then names of attachments; of
-        each the newest first.
+        """Return up to `limit` chats with all words of `typed`: in titles, then messages, then names of attachments,
+        then calls of tools; of each the newest first.
 
         Once `is_wanted` returns False, it returns what was found by then.
         """
@@ -147,14 +147,24 @@ def _contents(conditions: str) -> str:
 
 
 def _names(conditions: str) -> str:
+    return _beside_messages("attachment_names", conditions)
+
+
+def _calls(conditions: str) -> str:
+    return _beside_messages("call_texts", conditions)
+
+
+def _beside_messages(table: str, conditions: str) -> str:
+    """Return the statement for a table whose rows belong to messages."""
+    words = f"{table}_words"
     return f"""SELECT {CHAT_COLUMNS}, messages.id AS message_id,
-            snippet(attachment_names_words, 0, :begin, :end, '…', :tokens) AS snippet
-        FROM attachment_names_words
-            JOIN attachment_names ON attachment_names.id = attachment_names_words.rowid
-            JOIN messages ON messages.id = attachment_names.message_id
+            snippet({words}, 0, :begin, :end, '…', :tokens) AS snippet
+        FROM {words}
+            JOIN {table} ON {table}.id = {words}.rowid
+            JOIN messages ON messages.id = {table}.message_id
             JOIN chats ON chats.id = messages.chat_id
-        WHERE attachment_names_words MATCH :expression AND {conditions}
-        ORDER BY attachment_names_words.rowid DESC"""  # noqa: S608  (all of it is ours)
+        WHERE {words} MATCH :expression AND {conditions}
+        ORDER BY {words}.rowid DESC"""  # noqa: S608  (all of it is ours)
 
 
 # Statements, and the column of the time that a filter compares.
@@ -162,6 +172,7 @@ _SOURCES = (
     (_titles, "chats.updated_ms"),
     (_contents, "messages.created_ms"),
     (_names, "messages.created_ms"),
+    (_calls, "messages.created_ms"),
 )
 
 

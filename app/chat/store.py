@@ -217,10 +217,8 @@ class AnswerRecorder:
         return store.messages.add(*self._place)
 
     def _save(self, store: ChatStore) -> None:
-        store.messages.write(self.message.id, self.message.content, self.message.reasoning)
+        message = self.message
+        store.messages.write(message.id, message.content, message.reasoning, message.calls)
 
     def _end(self, store: ChatStore) -> None:
-        message = self.message
-        store.messages.finish(
-            message.id, message.content, message.reasoning, message.state, message.stats, message.model
-        )
+        store.messages.finish(self.message.id, self.message)

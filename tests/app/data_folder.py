@@ -18,9 +18,12 @@ from app.chat.store import ChatStore
 from app.keys import KeyFile, KeyScope
 from app.protocol.codec import encode
 from app.protocol.job import Job
+from app.protocol.tools import ToolCall
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.service.jobs.store import JobStore
 from app.settings.settings import load_settings
+from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool_settings import ApprovalRule, ToolSettings
 
 __all__ = ["read", "write"]
 
@@ -65,9 +68,31 @@ def _write_chats(store: ChatStore) -> None:
         store.messages.add(chat.id, question.id, answer)
     store.chats.pin(chat.id, is_pinned=True)
     store.drafts.save(chat.id, Draft("And the next?", (Attachment("map.txt", "x"),)))
+    _write_tools(store)
     archived = store.chats.create(title="Old")
     store.chats.archive(archived.id, is_archived=True)
     store.chats.delete(store.chats.create(title="Deleted, but not for long").id)
+
+
+def _write_tools(store: ChatStore) -> None:
+    tools = ToolSettings(("files",), ("/notes",), (ApprovalRule("tool", "files", "write_file"),), max_rounds=5)
+    chat = store.chats.create(title="Tools", settings=ChatSettings(tools=tools))
+    calls = (ToolCall("c1", "write_file", '{"path": "rivers.txt", "content": "Danube"}'),)
+    asked = store.messages.add(chat.id, None, MessageContent(role="user", content="Note it.", created_ms=1))
+    called = MessageContent(role="assistant", content="", calls=calls, created_ms=2)
+    answer = store.messages.add(chat.id, asked.id, called)
+    result = ToolResult(
+        call_id="c1",
+        tool="write_file",
+        server="files",
+        title="write rivers.txt",
+        outcome=ToolOutcome.DONE,
+        changes=(FileChange("/notes/rivers.txt", "", "0" * 64),),
+    )
+    wrote = MessageContent(role="tool", content="Written.", result=result, created_ms=3)
+    store.messages.add(chat.id, answer.id, wrote)
+    summary = MessageContent(role="summary", content="Rivers were noted.", n_kept=2, created_ms=4)
+    store.messages.add(chat.id, answer.id, summary)
 
 
 async def _write_responses(folder: Path) -> None:

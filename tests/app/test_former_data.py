@@ -15,7 +15,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     write(tmp_path / "data")
     found = read(tmp_path / "data")
     assert [message["content"] for message in found["chats"][0]["messages"]][1:] == ["The Rhi", "The Danube."]
-    assert found["found"] == ["Rivers"]
+    assert found["found"] == ["Rivers", "Tools"]
+    called, answered = found["chats"][1]["messages"][1:3]
+    assert (called["calls"][0]["name"], answered["result"]["outcome"]) == ("write_file", "done")
     assert found["jobs"][0]["log"] == "fetched\n"
     assert len(found["responses"]["items"]) == 2
 

@@ -193,7 +193,8 @@ class Conversation:
 
     def _turns(self, leaf_id: int | None) -> Iterator[list[Message]]:
         """Yield the messages up to a message that make one turn: the answers, or the last of the questions."""
-        messages = [m for m in self._tree.path(leaf_id) if m.role != "system" and (m.content or m.role == "user")]
+        path = self._tree.path(leaf_id)
+        messages = [m for m in path if m.role not in ("system", "summary") and (m.content or m.role == "user")]
         for is_user, group in groupby(messages, key=lambda message: message.role == "user"):
             whole = list(group)
             yield whole[-1:] if is_user else whole

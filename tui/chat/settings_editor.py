@@ -110,7 +110,7 @@ class SettingsEditor:
         if not name:
             return presets_text(await asyncio.to_thread(self._presets.all))
         preset = await asyncio.to_thread(self._presets.get, name)
-        self.settings = replace(preset, system=preset.system or self.settings.system)
+        self.settings = replace(preset, system=preset.system or self.settings.system, tools=self.settings.tools)
         return f"{name}: {settings_line(self.settings)}"
 
     def use_template(self, name: str) -> str:

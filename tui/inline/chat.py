@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -165,7 +166,8 @@ class InlineChat:
         if settings is not None:
             self._settings_editor.begin(await self._defaults(settings))
         conversation = self._session.conversation
-        conversation.settings = ChatSettings(
+        conversation.settings = replace(
+            conversation.settings,
             system=answered.system or conversation.settings.system,
             options={**conversation.settings.options, **answered.options},
         )

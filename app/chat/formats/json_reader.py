@@ -17,6 +17,7 @@ __all__ = ["FormatError", "ImportedChat", "JsonField", "SkippedItem", "TreeNode"
 _LAST_MS = 253_402_300_800_000  # the year 10000
 _LEAST_MS = 10**11  # as seconds that would be the year 5138
 _SHOWN_CHARACTERS = 40
+_LAST_NUMBER = 1 << 53
 
 
 class FormatError(Exception):
@@ -57,6 +58,14 @@ class JsonField:
         if isinstance(self.value, bool | None):
             return bool(self.value)
         raise FormatError(self.place, "is not a boolean")
+
+    def number(self) -> int | float:
+        """Return a number of at least 0, 0 if not given. Raises FormatError for another type or one out of range."""
+        if self.value is None:
+            return 0
+        if isinstance(self.value, int | float) and not isinstance(self.value, bool) and 0 <= self.value < _LAST_NUMBER:
+            return self.value
+        raise FormatError(self.place, "is not a number from 0 on")
 
     def moment_ms(self) -> int:
         """Return a time in milliseconds since 1970, 0 if not given; the size tells seconds from milliseconds.

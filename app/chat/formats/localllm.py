@@ -1,6 +1,7 @@
 """localllm's own format, which imports without loss: a JSON object with format and version.
 
 Owns its keys. Every branch, statistic and setting is kept, pictures and sounds in Base64; newer versions are rejected.
+What a file may not say about tools is `app.chat.formats.tools`'s.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from app.chat.conversation import (
 )
 from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 from app.chat.formats.media import ContentOf, ImportedMedia
+from app.chat.formats.tools import read_calls, read_result, read_tool_settings
+from app.protocol.codec import encode
+from app.tools.tool_settings import NO_TOOL_SETTINGS
 
 __all__ = ["is_localllm", "localllm_json", "read_localllm"]
 
 _FORMAT = "localllm-chat"
 _VERSION = 1
 _VERSION_WITH_MEDIA = 2  # one that knows no media must not lose them silently
+_VERSION_WITH_TOOLS = 3  # the same of calls, results, summaries and settings of tools
 
 
 def localllm_json(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[str]:
@@ -47,9 +52,10 @@ def is_localllm(chat: JsonField) -> bool:
 
 def read_localllm(chat: JsonField) -> ImportedChat:
     """Return the chat. Raises FormatError for a newer version or an invalid value."""
-    if chat.at("version").value not in (_VERSION, _VERSION_WITH_MEDIA):
+    if chat.at("version").value not in (_VERSION, _VERSION_WITH_MEDIA, _VERSION_WITH_TOOLS):
         raise FormatError(chat.at("version").place, "is not supported: update localllm")
     media = ImportedMedia()
+    settings = chat.at("settings")
     nodes = {_key(message.at("id")): _node(message, media) for message in chat.at("messages").items()}
     header = Chat(
         id=1,
@@ -59,7 +65,11 @@ def read_localllm(chat: JsonField) -> ImportedChat:
         updated_ms=chat.at("updated_ms").moment_ms(),
         is_pinned=chat.at("is_pinned").flag(),
         is_archived=chat.at("is_archived").flag(),
-        settings=ChatSettings(chat.at("settings").at("system").text(), _scalars(chat.at("settings").at("options"))),
+        settings=ChatSettings(
+            settings.at("system").text(),
+            _scalars(settings.at("options")),
+            read_tool_settings(settings.at("tools"), media.skipped),
+        ),
     )
     transcript, unreached = import_tree(header, nodes, _key(chat.at("leaf_id")), chat.place)
     unread = [SkippedItem(f"{chat.place}, message {key}", "belongs to no branch") for key in unreached]
@@ -68,15 +78,27 @@ def read_localllm(chat: JsonField) -> ImportedChat:
 
 def _exported(transcript: Transcript, content_of: ContentOf) -> dict[str, object]:
     chat = asdict(transcript.chat)
+    if transcript.chat.settings.tools == NO_TOOL_SETTINGS:
+        del chat["settings"]["tools"]
     messages = [_exported_message(message, content_of) for message in transcript.messages]
-    has_media = any(attachment.media for message in transcript.messages for attachment in message.attachments)
-    version = _VERSION_WITH_MEDIA if has_media else _VERSION
-    return {"format": _FORMAT, "version": version, **chat, "messages": messages}
+    return {"format": _FORMAT, "version": _version(transcript), **chat, "messages": messages}
+
+
+def _version(transcript: Transcript) -> int:
+    """Return the version that a reader must know so as to lose nothing."""
+    messages = transcript.messages
+    has_tools = transcript.chat.settings.tools != NO_TOOL_SETTINGS
+    if has_tools or any(each.calls or each.result or each.role == "summary" for each in messages):
+        return _VERSION_WITH_TOOLS
+    has_media = any(attachment.media for message in messages for attachment in message.attachments)
+    return _VERSION_WITH_MEDIA if has_media else _VERSION
 
 
 def _exported_message(message: Message, content_of: ContentOf) -> dict[str, object]:
     attachments = [_exported_attachment(attachment, content_of) for attachment in message.attachments]
-    return {**asdict(message), "state": message.state.value, "attachments": attachments}
+    exported = {**encode(message), "attachments": attachments}
+    unused = [name for name in ("calls", "result", "n_kept") if not exported[name]]
+    return {name: value for name, value in exported.items() if name not in unused}
 
 
 def _exported_attachment(attachment: Attachment, content_of: ContentOf) -> dict[str, object]:
@@ -106,6 +128,9 @@ def _node(message: JsonField, media: ImportedMedia) -> TreeNode:
         stats=_scalars(message.at("stats")),
         state=MessageState.PARTIAL if state == MessageState.PARTIAL.value else MessageState.FINISHED,
         created_ms=message.at("created_ms").moment_ms(),
+        calls=read_calls(message.at("calls")),
+        result=read_result(message.at("result"), media.skipped),
+        n_kept=int(message.at("n_kept").number()),
     )
     return TreeNode(_key(message.at("parent_id")) or None, content)
 

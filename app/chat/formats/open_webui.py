@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import html
 
-from app.chat.conversation import ROLES, Attachment, Chat, ChatSettings, MessageContent
+from app.chat.conversation import Attachment, Chat, ChatSettings, MessageContent, Role
 from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 from app.chat.formats.media import ImportedMedia
 
 __all__ = ["is_open_webui", "read_open_webui"]
 
+_ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _REASONING_BEGINS = '<details type="reasoning"'
 
 
@@ -48,13 +49,13 @@ def _inner(chat: JsonField) -> JsonField:
 
 def _node(node: JsonField, media: ImportedMedia) -> TreeNode:
     parent = node.at("parentId").text() or None
-    role = node.at("role").text()
-    if role not in ROLES:
-        media.skipped.append(SkippedItem(node.place, f"has an unknown role: {role}"))
+    role = _ROLES.get(node.at("role").text())
+    if role is None:
+        media.skipped.append(SkippedItem(node.place, f"has an unknown role: {node.at('role').text()}"))
         return TreeNode(parent, None)
     reasoning, content = _split_reasoning(node.at("content").text())
     message = MessageContent(
-        role=role,  # type: ignore[arg-type]  # one of ROLES
+        role=role,
         content=content,
         reasoning=reasoning,
         attachments=tuple(each for file in node.at("files").items() for each in _attachments(file, media)),

@@ -5,11 +5,13 @@ Pictures and sounds in it are imported: Ollama's `images`, OpenAI's `image_url` 
 
 from __future__ import annotations
 
-from app.chat.conversation import ROLES, Attachment, Chat, ChatSettings, MessageContent
+from app.chat.conversation import Attachment, Chat, ChatSettings, MessageContent, Role
 from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 from app.chat.formats.media import ImportedMedia
 
 __all__ = ["is_plain_messages", "read_plain_messages"]
+
+_ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 def is_plain_messages(chat: JsonField) -> bool:
@@ -29,13 +31,13 @@ def read_plain_messages(chat: JsonField) -> ImportedChat:
 
 
 def _message(message: JsonField, media: ImportedMedia) -> MessageContent:
-    role = message.at("role").text()
-    if role not in ROLES:
-        raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(ROLES))}")
+    role = _ROLES.get(message.at("role").text())
+    if role is None:
+        raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(_ROLES))}")
     content, attached = _content(message.at("content"), media)
     pictures = [each for picture in message.at("images").items() for each in media.attachment(picture)]
     return MessageContent(
-        role=role,  # type: ignore[arg-type]  # one of ROLES
+        role=role,
         content=content,
         attachments=(*pictures, *attached),
         reasoning=message.at("thinking").text() or message.at("reasoning_content").text(),

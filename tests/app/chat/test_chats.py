@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.chat.chats import PAGE_SIZE, UnknownChatError
-from app.chat.conversation import Chat, ChatSettings, MessageContent, MessageState
+from app.chat.conversation import Chat, ChatSettings, MessageContent
 from app.chat.search import ChatFilter
 from app.chat.store import ChatStore
 
@@ -149,5 +149,5 @@ def test_the_chat_that_was_used_last_is_the_first_though_the_clock_was_put_back(
     now_ns -= 3600 * 10**9
     copy = store.transcripts.duplicate(second.id)
     assert [chat.id for chat in store.chats.page()] == [copy.id, first.id, third.id, second.id]
-    store.messages.finish(question.id, "now!", "", MessageState.FINISHED, {})
+    store.messages.finish(question.id, MessageContent(role="user", content="now!"))
     assert [chat.id for chat in store.chats.page()] == [first.id, copy.id, third.id, second.id]

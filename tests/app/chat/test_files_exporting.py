@@ -26,6 +26,8 @@ from app.chat.files import EXPORTS, export_of, export_to, import_file, read_chat
 from app.chat.formats.json_reader import ImportedChat
 from app.chat.formats.markdown import closed, markdown
 from app.chat.store import ChatStore
+from app.protocol.tools import ToolCall
+from app.tools.result import FileChange, ToolOutcome, ToolResult
 from quantizer.errors import StorageError, UsageError
 from tests.app.chat.attachments.files import picture_of, wav_of
 
@@ -70,6 +72,29 @@ def _transcript(text: str) -> Transcript:
     )
     other = Message(id=3, parent_id=1, role="assistant", content="another branch")
     return Transcript(chat, (question, answer, other))
+
+
+def _with_tools(text: str) -> Transcript:
+    """Return a chat with a call, its result and a summary, full of `text`."""
+    result = ToolResult(
+        call_id=text,
+        tool=text,
+        server=text,
+        title=text,
+        outcome=ToolOutcome.FAILED,
+        detail=text,
+        n_bytes=12,
+        duration_s=0.5,
+        changes=(FileChange(text, "", "0" * 64),),
+        is_undone=True,
+    )
+    messages = (
+        Message(id=1, parent_id=None, role="user", content=text),
+        Message(id=2, parent_id=1, role="assistant", content=text, calls=(ToolCall(text, text, text),)),
+        Message(id=3, parent_id=2, role="tool", content=text, result=result),
+        Message(id=4, parent_id=3, role="summary", content=text, n_kept=2),
+    )
+    return Transcript(Chat(id=1, title=text, created_ms=1, updated_ms=2, leaf_id=4), messages)
 
 
 def _export(name: str, *transcripts: Transcript) -> str:
@@ -222,9 +247,28 @@ def test_pictures_and_sounds_survive_an_export_and_an_import(tmp_path: Path, sto
             assert other.files.read(file) == CONTENTS[file.sha256]
 
 
-def test_only_chats_with_media_have_a_version_that_others_do_not_read() -> None:
-    versions = [json.loads(_export("json", chat))[0]["version"] for chat in (_transcript("t"), _with_media("n"))]
-    assert versions == [1, 2]
+def test_only_chats_with_media_or_tools_have_a_version_that_others_do_not_read() -> None:
+    chats = (_transcript("t"), _with_media("n"), _with_tools("t"))
+    versions = [json.loads(_export("json", chat))[0]["version"] for chat in chats]
+    assert versions == [1, 2, 3]
+
+
+def test_a_chat_without_tools_is_exported_as_before_there_were_any() -> None:
+    exported = json.loads(_export("json", _transcript("t")))[0]
+    assert list(exported["settings"]) == ["system", "options"]
+    assert list(exported["messages"][0]) == [
+        *("role", "content", "reasoning", "attachments", "model", "stats", "state", "created_ms", "id", "parent_id")
+    ]
+
+
+@pytest.mark.parametrize("text", ["leeks", "\x1b[31m", "日本 🏞", *HOSTILE])
+def test_calls_and_results_are_imported_as_they_were(text: str, tmp_path: Path, store: ChatStore) -> None:
+    (tmp_path / "chats.json").write_text(_export("json", _with_tools(text)), encoding="utf-8")
+    (imported_id,) = import_file(tmp_path / "chats.json", store).ids
+    original = _with_tools(text).messages
+    for found, wanted in zip(store.messages.of(imported_id), original, strict=True):
+        assert (found.calls, found.n_kept, found.role) == (wanted.calls, wanted.n_kept, wanted.role)
+        assert found.result == (wanted.result and replace(wanted.result, changes=()))
 
 
 def test_an_export_that_lacks_a_content_is_imported_without_it(tmp_path: Path, store: ChatStore) -> None:

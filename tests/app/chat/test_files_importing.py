@@ -16,6 +16,8 @@ from app.chat import files as importing
 from app.chat.files import read_chats
 from app.chat.formats.json_reader import ImportedChat, SkippedItem
 from app.chat.store import ChatStore
+from app.tools.result import ToolOutcome
+from app.tools.tool_settings import ApprovalRule
 from quantizer.errors import UserError
 from tests.app.chat.attachments.files import picture_of
 
@@ -181,7 +183,7 @@ def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, sto
         ("[{}]", "chat 0 is not a chat of localllm, ChatGPT"),
         ("{", "not JSON from character"),
         ("[" * 100_000, "not JSON from character"),
-        ('[{"format": "localllm-chat", "version": 3}]', "update localllm"),
+        ('[{"format": "localllm-chat", "version": 4}]', "update localllm"),
         ('{"messages": [{"role": "user", "content": NaN}]}', "not JSON"),
         ('{"messages": [{"role": "wizard", "content": ""}]}', "is none of assistant"),
     ],
@@ -207,7 +209,34 @@ def test_files_that_are_no_text_are_refused_with_a_way_out(tmp_path: Path, monke
 
 def _seeds() -> list[Any]:
     own = {"format": "localllm-chat", "version": 1, "messages": [{"id": 1, "role": "user", "content": "x"}]}
-    return [_chatgpt(), _open_webui(), own, {"messages": [{"role": "user", "content": "x"}]}]
+    return [_chatgpt(), _open_webui(), own, _with_tools(), {"messages": [{"role": "user", "content": "x"}]}]
+
+
+def _with_tools() -> dict[str, Any]:
+    """A chat of localllm whose file would allow every command, and have a file of the person's undone."""
+    call = {"call_id": "c", "name": "run_command", "arguments": "{}"}
+    change = {"path": "/home/me/.profile", "before": "", "after": "0" * 64}
+    result = {"call_id": "c", "tool": "run_command", "outcome": "done", "changes": [change], "is_undone": False}
+    allowed = {"scope": "command", "server": "commands", "tool": "run_command", "argv_prefix": ["sh"]}
+    denied = {"scope": "server", "server": "web", "is_denied": True}
+    tools = {"enabled": ["commands"], "folders": ["/"], "rules": [allowed, denied], "max_rounds": 10**6}
+    messages = [
+        {"id": 1, "role": "user", "content": "x"},
+        {"id": 2, "parent_id": 1, "role": "assistant", "content": "", "calls": [call]},
+        {"id": 3, "parent_id": 2, "role": "tool", "content": "", "result": result},
+    ]
+    return {"format": "localllm-chat", "version": 3, "settings": {"tools": tools}, "messages": messages, "leaf_id": 3}
+
+
+def test_a_file_switches_no_tool_on_allows_no_call_and_has_nothing_to_undo(tmp_path: Path) -> None:
+    read = _only(tmp_path, [_with_tools()])
+    tools = read.transcript.chat.settings.tools
+    assert (tools.enabled, tools.folders, tools.max_rounds) == ((), (), 1000)
+    assert tools.rules == (ApprovalRule("server", "web", is_denied=True),)
+    result = read.transcript.messages[2].result
+    assert result is not None
+    assert (result.tool, result.outcome, result.changes) == ("run_command", ToolOutcome.DONE, ())
+    assert len(read.skipped) == 2
 
 
 _JUNK = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

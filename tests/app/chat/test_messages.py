@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from app.chat.conversation import Attachment, MessageContent, MessageState
 from app.chat.database import storable
 from app.chat.store import ChatStore
+from app.protocol.tools import ToolCall
+from app.tools.result import FileChange, ToolOutcome, ToolResult
 from quantizer.errors import StorageError
 
 
@@ -24,6 +28,20 @@ def test_a_message_round_trips(store: ChatStore) -> None:
         stats={"decode_tokens_per_s": 12.5, "finish_reason": "stop", "n_output_tokens": 3},
         state=MessageState.PARTIAL,
         created_ms=123,
+        calls=(ToolCall("1", "read_file", '{"path": "a"}'), ToolCall("2", "web__fetch", "")),
+        result=ToolResult(
+            call_id="1",
+            tool="write_file",
+            server="files",
+            title="wrote a",
+            outcome=ToolOutcome.TIMED_OUT,
+            detail="+1",
+            n_bytes=3,
+            duration_s=0.5,
+            changes=(FileChange("/a", "", "ab", 0o644),),
+            is_undone=True,
+        ),
+        n_kept=4,
     )
     chat_id = store.chats.create().id
     added = store.messages.add(chat_id, None, said)
@@ -58,10 +76,28 @@ def test_an_answer_is_partial_until_it_is_finished(store: ChatStore) -> None:
     store.messages.write(answer.id, "Once upon", "hm")
     (half,) = store.messages.of(chat_id)
     assert (half.content, half.reasoning, half.state) == ("Once upon", "hm", MessageState.PARTIAL)
-    store.messages.finish(answer.id, "Once upon a time.", "hm.", MessageState.FINISHED, {"n_output_tokens": 4})
+    ended = MessageContent(role="assistant", content="Once upon a time.", reasoning="hm.", stats={"n_output_tokens": 4})
+    store.messages.finish(answer.id, ended)
     (whole,) = store.messages.of(chat_id)
     assert (whole.content, whole.reasoning, whole.state) == ("Once upon a time.", "hm.", MessageState.FINISHED)
     assert whole.stats == {"n_output_tokens": 4}
+
+
+def test_a_call_is_running_until_it_is_finished_and_its_result_may_change_later(store: ChatStore) -> None:
+    chat_id = store.chats.create().id
+    running = ToolResult(call_id="1", tool="write_file", server="files")
+    added = MessageContent(role="tool", content="", state=MessageState.PARTIAL, result=running)
+    message_id = store.messages.add(chat_id, None, added).id
+    changing = replace(running, title="write a", changes=(FileChange("/a", "", "ab"),))
+    store.messages.write_result(message_id, changing)
+    (cut,) = store.messages.of(chat_id)
+    assert (cut.result, cut.state) == (changing, MessageState.PARTIAL)
+    ended = replace(changing, outcome=ToolOutcome.DONE)
+    store.messages.finish_call(message_id, "wrote a", ended)
+    store.messages.write_result(message_id, replace(ended, is_undone=True))
+    (whole,) = store.messages.of(chat_id)
+    assert (whole.content, whole.state) == ("wrote a", MessageState.FINISHED)
+    assert whole.result == replace(ended, is_undone=True)
 
 
 def test_removing_a_message_removes_what_followed_it_and_shows_what_came_before(store: ChatStore) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sqlite3
 
 import pytest
@@ -10,6 +11,8 @@ from app.chat.conversation import MessageContent, MessageState
 from app.chat.database import MATCH_BEGIN, MATCH_END, storable
 from app.chat.search import ChatFilter, match_expression, snippet_of
 from app.chat.store import ChatStore
+from app.protocol.tools import ToolCall
+from app.tools.result import ToolOutcome, ToolResult
 
 _SPECIAL = st.text(st.sampled_from("ab\"'*^():-+{}, \t\nANDORNOTEé日\x00\ud800"))
 
@@ -117,7 +120,7 @@ def test_what_is_renamed_rewritten_or_removed_is_found_as_it_is_now(store: ChatS
     )
     store.messages.write(answer.id, "first half")
     assert (_found(store, "before"), _found(store, "after"), _found(store, "half")) == ([], [chat_id], [chat_id])
-    store.messages.finish(answer.id, "second", "", MessageState.FINISHED, {})
+    store.messages.finish(answer.id, MessageContent(role="assistant", content="second"))
     assert (_found(store, "half"), _found(store, "second")) == ([], [chat_id])
     store.messages.remove(chat_id, answer.id)
     assert _found(store, "second") == []
@@ -134,3 +137,31 @@ def test_a_cancelled_search_returns_what_it_found(store: ChatStore) -> None:
     answers = iter([True, True, False])
     hits = store.search.find("soup", is_wanted=lambda: next(answers))
     assert [hit.chat.id for hit in hits] == chat_ids[:2:-1]
+
+
+def test_words_of_a_call_and_of_its_result_find_their_chat(store: ChatStore) -> None:
+    chat_id = store.chats.create().id
+    calls = (ToolCall("1", "write_file", json.dumps({"path": "soup.md", "lines": ["Leeks\nPotatoes"]})),)
+    answer = store.messages.add(chat_id, None, MessageContent(role="assistant", content="", state=MessageState.PARTIAL))
+    store.messages.finish(answer.id, MessageContent(role="assistant", content="", calls=calls))
+    result = ToolResult(call_id="1", tool="write_file", outcome=ToolOutcome.DONE)
+    called = store.messages.add(chat_id, answer.id, MessageContent(role="tool", content="", result=result))
+    store.messages.finish_call(called.id, "wrote three lines", result)
+    for typed in ("write_file", "soup.md", "potatoes", "leeks", "three lines"):
+        assert _found(store, typed) == [chat_id], typed
+    assert _found(store, "call_id") == []
+    assert store.search.find("potatoes")[0].message_id == answer.id
+    store.messages.remove(chat_id, answer.id)
+    assert _found(store, "potatoes") == []
+
+
+def test_calls_of_an_imported_or_restored_answer_are_found(store: ChatStore) -> None:
+    chat_id = store.chats.create().id
+    called = MessageContent(role="assistant", content="", calls=(ToolCall("1", "fetch_url", "no JSON: leeks"),))
+    answer = store.messages.add(chat_id, None, called)
+    copy = store.transcripts.duplicate(chat_id)
+    assert _found(store, "leeks") == [copy.id, chat_id]
+    removed = store.messages.of(chat_id)
+    store.messages.remove(chat_id, answer.id)
+    store.messages.restore(chat_id, removed, answer.id)
+    assert sorted(_found(store, "leeks")) == [chat_id, copy.id]
