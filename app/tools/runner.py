@@ -109,6 +109,7 @@ class ToolRunner:
                 on_progress=on_progress,
                 record_change=running.record,
                 environment=self._environment,
+                max_characters=max_characters,
             )
             server = self._servers[tool.server]
             preview = await server.preview(tool, arguments, context)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from app.protocol.tools import ToolDefinition
+from app.tools.output import MAX_CHARACTERS
 from app.tools.result import FileChange
 
 __all__ = ["CallContext", "Effect", "Preview", "ServerStatus", "Tool", "ToolOutput", "ToolProgress", "ToolServer"]
@@ -110,13 +111,14 @@ class CallContext:
     """What a call may use: the folders of the chat, the first of which is where relative paths and commands begin.
 
     `record_change` is awaited before a file is changed, so that a kill between both loses nothing. `on_progress` never
-    waits.
+    waits. Of a longer text than `max_characters` the model gets head and tail: a server may choose better.
     """
 
     folders: tuple[Path, ...] = ()
     on_progress: Callable[[ToolProgress], None] = _ignore_progress
     record_change: Callable[[FileChange], Awaitable[None]] = _record_nothing
     environment: Mapping[str, str] = field(default_factory=dict)
+    max_characters: int = MAX_CHARACTERS
 
 
 class ToolServer(Protocol):

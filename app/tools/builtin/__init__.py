@@ -1,0 +1,1 @@
+"""The built-in servers of tools: files, commands and the web."""

@@ -1,0 +1,247 @@
+"""The server of tools for files: reading, listing and searching, and writing what its preview showed.
+
+Owns what a read returns of a long file, and that a write happens only to the file as its preview saw it. The rules
+about paths are in `folders`, the disk is `app.tools.file_access` and `app.tools.file_history`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.tools.builtin.diff import diff_of
+from app.tools.builtin.edits import edited
+from app.tools.builtin.file_tools import EDIT_FILE, FILE_TOOLS, LIST_FOLDER, READ_FILE, SEARCH_TEXT, SERVER, WRITE_FILE
+from app.tools.builtin.folder_search import Place, list_folder, search_text
+from app.tools.builtin.folders import Folders, PathRefusedError
+from app.tools.builtin.text_form import NEW_TEXT, NotTextError, TextForm, read_text
+from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, open_folder
+from app.tools.file_history import FileHistory
+from app.tools.tool import CallContext, Preview, ServerStatus, Tool, ToolOutput
+from quantizer.errors import StorageError
+from quantizer.files import explained
+
+__all__ = ["FileServer"]
+
+_MAX_PREVIEWED = 16
+_TOO_LARGE = f"more than {MAX_FILE_BYTES >> 20} MiB"
+_NOT_KEPT = f"[The file has {_TOO_LARGE}: what it holds is not kept, and this cannot be undone]"
+_VERBS = {
+    "read_file": "read",
+    "list_folder": "list",
+    "search_text": "search",
+    "write_file": "write",
+    "edit_file": "edit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write as it was shown: the resolved path, how it is called, the file before, and what it will hold."""
+
+    path: Path
+    shown: str
+    state: FileState
+    content: bytes
+    summary: str
+    text: str
+
+    @property
+    def is_kept(self) -> bool:
+        return not self.state.exists or self.state.content is not None
+
+
+class FileServer:
+    """A `ToolServer` for the files in the folders of a chat; what it overwrites is kept in `history`."""
+
+    def __init__(self, history: FileHistory) -> None:
+        self._history = history
+        self._previewed: OrderedDict[str, _Write] = OrderedDict()
+
+    @property
+    def name(self) -> str:
+        return SERVER
+
+    def status(self) -> ServerStatus:
+        return ServerStatus(SERVER, "built in", "ready", FILE_TOOLS)
+
+    async def tools(self) -> tuple[Tool, ...]:
+        return FILE_TOOLS
+
+    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+        """Return what a call would do: of a write its difference. Raises UserError for one that is not possible."""
+        if tool in (WRITE_FILE, EDIT_FILE):
+            write = await asyncio.to_thread(_planned, tool, arguments, context)
+            self._previewed[_key(tool, arguments, context)] = write
+            while len(self._previewed) > _MAX_PREVIEWED:
+                self._previewed.popitem(last=False)
+            return Preview("diff", f"{_VERBS[tool.name]} {write.shown}", write.text)
+        folders = Folders(context.folders)
+        shown = folders.shown(folders.find(arguments.get("path", ".")))
+        title = f"{_VERBS[tool.name]} {shown}"
+        if tool == SEARCH_TEXT:
+            title = f"search {shown} for {arguments['pattern']}"
+        return Preview("arguments", title, json.dumps(dict(arguments), ensure_ascii=False, indent=2))
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+        """Run a call. Raises UserError for a write to a file that is no longer as it was shown."""
+        if tool in (WRITE_FILE, EDIT_FILE):
+            return await self._write(tool, arguments, context)
+        if tool == READ_FILE:
+            return await asyncio.to_thread(_read, arguments, context)
+        place, has_ignored = _place(arguments, context), bool(arguments.get("include_ignored"))
+        if tool == LIST_FOLDER:
+            return await list_folder(place, int(arguments.get("depth", 1)), has_ignored=has_ignored)
+        return await search_text(
+            place,
+            arguments["pattern"],
+            is_regex=bool(arguments.get("is_regex")),
+            ignores_case=bool(arguments.get("ignore_case")),
+            glob=arguments.get("glob", ""),
+            has_ignored=has_ignored,
+        )
+
+    async def _write(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+        shown = self._previewed.pop(_key(tool, arguments, context), None)
+        if shown is None:
+            raise StorageError("A write was not shown before it was to happen.", "Call the tool again.")
+        now = await asyncio.to_thread(_planned, tool, arguments, context)
+        if (now.path, now.state.sha256, now.content) != (shown.path, shown.state.sha256, shown.content):
+            raise StorageError(f"{shown.shown} was changed after this was shown.", "Read it again, and decide anew.")
+        change = await asyncio.to_thread(self._history.prepare, now.path, now.state, now.content)
+        await context.record_change(change)
+        # A write that has begun is finished: cancelling it must not leave open whether it happened.
+        await _finished(asyncio.to_thread(self._history.write, change, now.state, now.content))
+        lines = [f"{'Wrote' if tool == WRITE_FILE else 'Edited'} {now.shown} ({now.summary})."]
+        if not now.is_kept:
+            lines.append(_NOT_KEPT)
+        return ToolOutput("\n".join(lines), detail=now.summary if now.is_kept else f"{now.summary}, cannot be undone")
+
+    async def close(self) -> None:
+        """Nothing runs between calls."""
+
+
+async def _finished(awaitable: Any) -> None:
+    task = asyncio.ensure_future(awaitable)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        task.result()
+        raise
+
+
+def _planned(tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> _Write:
+    """Return what a write would do now. Raises UserError for one that is not possible."""
+    folders = Folders(context.folders)
+    path = folders.find(arguments["path"], is_written=True)
+    shown = folders.shown(path)
+    state = _state_of(path, shown)
+    if tool == EDIT_FILE and not state.exists:
+        raise PathRefusedError(f"There is no file {shown}.", "Use write_file to make it.")
+    before, form, notes = _text_before(state, shown, is_edited=tool == EDIT_FILE)
+    if tool == EDIT_FILE:
+        after = edited(before, arguments["old_text"], arguments["new_text"], form)
+    else:
+        after = form.with_endings(arguments["content"]) if state.exists and before else arguments["content"]
+    if state.n_links > 1:
+        notes.append(f"[{shown} has {state.n_links} names: the others keep what it holds now]")
+    content, more = _encoded(after, form, is_edited=tool == EDIT_FILE)
+    notes += more
+    if len(content) > MAX_FILE_BYTES:
+        raise StorageError(f"The content has {_TOO_LARGE}.", "Write smaller files.")
+    diff = diff_of(before, after)
+    names = f"--- {shown if state.exists else '/dev/null'}\n+++ {shown}"
+    text = "\n".join([*notes, names, diff.text or "(no difference)"])
+    summary = diff.summary if before or not state.exists else f"{len(content):,} bytes in place of {state.n_bytes:,}"
+    return _Write(path, shown, state, content, summary, text)
+
+
+def _encoded(text: str, form: TextForm, *, is_edited: bool) -> tuple[bytes, list[str]]:
+    """Return the bytes of `text`, and what the person should know: that a whole file needs UTF-8 from now on."""
+    try:
+        return form.encode(text), []
+    except NotTextError:
+        if is_edited:
+            raise
+        return NEW_TEXT.encode(text), ["[The encoding becomes UTF-8]"]
+
+
+def _text_before(state: FileState, shown: str, *, is_edited: bool) -> tuple[str, TextForm, list[str]]:
+    """Return the text that a write replaces, its form, and what the person should know. Raises UserError."""
+    if not state.exists:
+        return "", NEW_TEXT, ["[A new file]"]
+    if state.content is None:
+        if is_edited:
+            raise StorageError(f"{shown} has {_TOO_LARGE}.", "Edit it with a command.")
+        return "", NEW_TEXT, [f"[{shown} has {state.n_bytes:,} bytes, all of which are replaced]", _NOT_KEPT]
+    try:
+        text, form = read_text(state.content)
+    except NotTextError:
+        if is_edited:
+            raise
+        return "", NEW_TEXT, [f"[{shown} is no text; all of its {state.n_bytes:,} bytes are replaced]"]
+    return text, form, [f"[{form.title}]"] if form.title else []
+
+
+def _read(arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    """Return the text of a file, or as many of its lines as fit the context."""
+    folders = Folders(context.folders)
+    path = folders.find(arguments["path"])
+    shown = folders.shown(path)
+    state = _state_of(path, shown)
+    if not state.exists:
+        raise PathRefusedError(f"There is no file {shown}.", "List the folder to see what there is.")
+    if state.content is None:
+        raise StorageError(f"{shown} has {_TOO_LARGE}.", "Search it, or read a part of it with a command.")
+    text, form = read_text(state.content)
+    lines = text.replace("\r\n", "\n").split("\n")
+    n_lines = len(lines) - (not lines[-1])
+    first, last = int(arguments.get("first_line", 1)), min(int(arguments.get("last_line", n_lines)), n_lines)
+    if first > max(last, 1):
+        raise PathRefusedError(f"{shown} has {n_lines:,} lines, and {first}-{last} are none.", "Ask for others.")
+    chosen = _fitting(lines[first - 1 : last], context.max_characters)
+    end = first + len(chosen) - 1
+    notes = [form.title] if form.title else []
+    if (first, end) != (1, n_lines):
+        notes.append(f"lines {first:,} to {end:,} of {n_lines:,}")
+        if end < last:
+            notes.append(f"go on with first_line {end + 1}")
+    head = f"[{'; '.join(notes)}]\n" if notes else ""
+    detail = f"{n_lines:,} lines" if (first, end) == (1, n_lines) else f"lines {first:,} to {end:,} of {n_lines:,}"
+    whole = "\n".join(chosen) + ("\n" if chosen and end < len(lines) else "")
+    return ToolOutput(head + whole, detail=detail, n_bytes=len((head + whole).encode()))
+
+
+def _fitting(lines: list[str], max_characters: int) -> list[str]:
+    """Return the first lines that fit, but one at least: a longer one is cut by whoever bounds the output."""
+    left = max_characters - 200  # for the line that says what is shown
+    for number, line in enumerate(lines):
+        left -= len(line) + 1
+        if left < 0 and number:
+            return lines[:number]
+    return lines
+
+
+def _state_of(path: Path, shown: str) -> FileState:
+    with explained(f"{shown} cannot be read", "Check its permissions."):
+        try:
+            with open_folder(path.parent) as folder:
+                return folder.read(path.name)
+        except FileNotFoundError:
+            return NO_FILE
+
+
+def _place(arguments: Mapping[str, Any], context: CallContext) -> Place:
+    folders = Folders(context.folders)
+    path = folders.find(arguments.get("path", "."))
+    return Place(path, folders.root_of(path), folders.shown(path))
+
+
+def _key(tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> str:
+    return json.dumps([tool.name, dict(arguments), [str(folder) for folder in context.folders]], sort_keys=True)

@@ -1,0 +1,117 @@
+"""Listing folders and searching files in a process that can be stopped, and the text of what it found.
+
+Owns the limits and the form in which a model reads entries and matches; `folder_child` does the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.tools.builtin.folders import PathRefusedError
+from app.tools.tool import ToolOutput
+from quantizer.process import ChildProcess, Message, decode_message, exit_error, python_command
+
+__all__ = ["TIMEOUT_S", "Place", "list_folder", "search_text"]
+
+TIMEOUT_S = 30.0
+_MAX_ENTRIES, _MAX_VISITED, _MAX_MATCHES = 1_000, 200_000, 500
+_NAME = "folder reader"
+_REMEDY = "Try again."
+_KINDS = {"folder": "/", "link": "  (a link, which is not followed)", "other": "  (no plain file)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is listed or searched: the resolved path, the folder of the chat that it is in, and how it is called."""
+
+    top: Path
+    root: Path
+    shown: str
+
+    def request(self, action: str, **values: Any) -> Message:
+        return {"action": action, "top": str(self.top), "root": str(self.root), "shown": self.shown, **values}
+
+
+async def list_folder(place: Place, depth: int, *, has_ignored: bool) -> ToolOutput:
+    """Return what is in a folder. Raises UserError."""
+    if not place.top.is_dir():
+        raise PathRefusedError(f"There is no folder {place.shown}.", "List the folder above it to see what there is.")
+    request = place.request(
+        "list", depth=depth, has_ignored=has_ignored, max_entries=_MAX_ENTRIES, max_visited=_MAX_VISITED
+    )
+    lines: list[str] = []
+    end: Message = {}
+    async with aclosing(_messages(request)) as messages:
+        async for message in messages:
+            if "entry" in message:
+                lines.append(_entry(*message["entry"]))
+            end = message.get("end", end)
+    n_all = len(lines)
+    if end["n_more"]:
+        at_least = "" if end["is_whole"] else "at least "
+        lines.append(f"[{at_least}{end['n_more']:,} more entries are not shown; list a folder in it]")
+    return ToolOutput("\n".join(lines) or "(empty)", detail=f"{n_all + end['n_more']:,} entries")
+
+
+async def search_text(
+    place: Place, pattern: str, *, is_regex: bool, ignores_case: bool, glob: str, has_ignored: bool
+) -> ToolOutput:
+    """Return the lines of files that have `pattern`. Raises UserError."""
+    if not place.top.exists():
+        raise PathRefusedError(f"There is no {place.shown}.", "List the folder above it to see what there is.")
+    request = place.request(
+        "search",
+        pattern=pattern,
+        is_regex=is_regex,
+        ignores_case=ignores_case,
+        glob=glob,
+        has_ignored=has_ignored,
+        max_matches=_MAX_MATCHES,
+    )
+    lines: list[str] = []
+    end: Message = {}
+    async with aclosing(_messages(request)) as messages:
+        async for message in messages:
+            if "match" in message:
+                path, number, line = message["match"]
+                lines.append(f"{_name(path or place.shown)}:{number}: {line}")
+            end = message.get("end", end)
+    n_all = len(lines) + end["n_more"]
+    if end["n_more"]:
+        lines.append(f"[{end['n_more']:,} more lines match; search in a folder, or for a longer text]")
+    detail = f"{n_all:,} lines in {end['n_searched']:,} files"
+    unread = f" ({end['n_unread']:,} files are no text, too large or not readable)" if end["n_unread"] else ""
+    text = "\n".join(lines) or f"No line matches in {end['n_searched']:,} files{unread}."
+    return ToolOutput(text, detail=detail + unread)
+
+
+async def _messages(request: Message) -> AsyncGenerator[Message, None]:
+    """Run the child and yield its messages; it is killed when nobody reads on. Raises UserError."""
+    child = await ChildProcess.start(python_command("app.tools.builtin.folder_child"), _NAME)
+    try:
+        await child.send(request)
+        async for line in child.lines():
+            yield decode_message(line)
+        status = await child.wait()
+        if status != 0:
+            raise exit_error(_NAME, status, child.stderr, _REMEDY)
+    finally:
+        child.kill()
+        await asyncio.shield(child.end(0))
+
+
+def _entry(path: str, kind: str, n_bytes: int, problem: str) -> str:
+    if problem:
+        return f"{_name(path)}/  ({problem})"
+    return f"{_name(path)}  {n_bytes:,} bytes" if kind == "file" else f"{_name(path)}{_KINDS[kind]}"
+
+
+def _name(path: str) -> str:
+    """Return a path as it is shown: one with characters that hide something or break the line in quotes."""
+    return path if path.isprintable() else json.dumps(path)

@@ -1,0 +1,99 @@
+"""Which files a tool may touch: those in the folders that the person named, wherever a path or its links lead.
+
+Owns the rules about a path that a model writes, and finding the file that it means. What it returns is resolved: it has
+no link, and `app.tools.file_access` opens it without following one that was put there since.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from quantizer.errors import UserError
+
+__all__ = ["Folders", "PathRefusedError", "check_path_text"]
+
+_MAX_CHARACTERS = 4096
+_DRIVE = re.compile(r"[A-Za-z]:")
+_HOME = re.compile(r"~[\w.-]*[/\\]")
+_SEPARATORS = re.compile(r"[/\\]")
+# Names that are devices in every folder of Windows, whatever follows the point.
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
+_NO_FOLDERS = "No folder is open to tools in this chat."
+_ADD_ONE = "Ask the user to add one with /tools."
+_KEPT = ".git"  # what is written in there runs later, as hooks and by configuration
+
+
+class PathRefusedError(UserError):
+    """A path that a tool may not touch; the model reads why."""
+
+
+class Folders:
+    """The folders of a chat. Raises PathRefusedError for a path that is not in them, or that is hostile."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+
+    @property
+    def first(self) -> Path:
+        """The folder in which relative paths and commands begin."""
+        if not self._folders:
+            raise PathRefusedError(_NO_FOLDERS, _ADD_ONE)
+        return self._folders[0]
+
+    def find(self, text: str, *, is_written: bool = False) -> Path:
+        """Return the resolved path that `text` means; there need not be a file. One that `is_written` is in no .git."""
+        check_path_text(text)
+        path = Path(os.path.realpath(self.first / text))
+        if not any(path == folder or folder in path.parents for folder in self._folders):
+            shown = ", ".join(map(str, self._folders))
+            raise PathRefusedError(f"{text} leads outside the folders of this chat.", f"They are: {shown}.")
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise PathRefusedError(f"{text} leads to a file whose name is no text.", "Choose another file.") from None
+        if is_written and _KEPT in (part.lower() for part in path.parts):
+            raise PathRefusedError(f"{text} is in a folder {_KEPT}, where tools do not write.", "Use git itself.")
+        return path
+
+    def root_of(self, path: Path) -> Path:
+        """Return the folder of the chat that a path found here is in."""
+        return next(folder for folder in self._folders if path == folder or folder in path.parents)
+
+    def shown(self, path: Path) -> str:
+        """Return how `path` is named to model and person: from the first folder if it is in there, else whole."""
+        if self._folders and (path == self.first or self.first in path.parents):
+            return path.relative_to(self.first).as_posix()
+        return str(path)
+
+
+def check_path_text(text: str, *, is_windows: bool = os.name == "nt") -> None:
+    """Raise PathRefusedError for a text that no tool takes as a path, whatever the folders are."""
+    if not text or len(text) > _MAX_CHARACTERS:
+        raise PathRefusedError("A path is empty or too long.", "Name a file in the folders of this chat.")
+    if "\0" in text or any(0xD800 <= ord(character) < 0xE000 for character in text):
+        raise PathRefusedError("A path has characters that no name has.", "Name a file in the folders of this chat.")
+    if text.startswith(("//", "\\\\", "/\\", "\\/")):
+        raise PathRefusedError(f"{text[:80]} is on another machine or a device.", "Use a path in the folders.")
+    parts = _SEPARATORS.split(text)
+    if ".." in (part.strip() for part in parts):
+        raise PathRefusedError(f"{text[:80]} goes up with '..'.", "Write the path from the folder down.")
+    if text == "~" or _HOME.match(text):
+        raise PathRefusedError(f"{text[:80]} begins with '~', which is not expanded.", "Write the path itself.")
+    has_drive = bool(_DRIVE.match(text))
+    if has_drive and not (is_windows and re.match(r"[A-Za-z]:[/\\]", text)):
+        raise PathRefusedError(f"{text[:80]} names a drive.", "Use a path in the folders.")
+    if is_windows:
+        _check_windows_names(text, parts[1:] if has_drive else parts)
+
+
+def _check_windows_names(text: str, names: Sequence[str]) -> None:
+    for name in names:
+        if ":" in name:
+            raise PathRefusedError(f"{text[:80]} names a stream of a file.", "Name the file.")
+        if _DEVICES.fullmatch(name.rstrip(" .")):
+            raise PathRefusedError(f"{text[:80]} names a device.", "Choose another name.")
+        if name not in ("", ".") and name != name.rstrip(" ."):
+            raise PathRefusedError(f"{text[:80]} has a name that ends with a space or point.", "Choose another name.")
