@@ -5,12 +5,14 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 
 from app.chat.attachments.prompt import compose_prompt, media_of
+from app.chat.compaction import TOKENS_AFTER, sent_branch, summary_turn
+from app.chat.context_tokens import estimated_tokens, message_tokens
 from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree
 from app.protocol.chat import MediaPart
 from app.protocol.chat import Message as ChatMessage
@@ -23,13 +25,12 @@ __all__ = [
     "Ending",
     "RemovedMessages",
     "TranscriptEntry",
-    "estimated_tokens",
 ]
 
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
 _NO_PARTS: Mapping[str, MediaPart] = {}
-_CHARACTERS_PER_TOKEN = 4  # about, in most languages and vocabularies
+_ASKING = frozenset({"user", "summary"})  # the roles of messages that are sent as a turn of the user
 
 
 class Ending(Enum):
@@ -179,38 +180,55 @@ class Conversation:
         return next((message for message in reversed(messages) if message.role == "user"), None)
 
     def turns(self, leaf_id: int | None, parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:
-        """Return the turns up to a message, as sent to the model; of questions without an answer, only the last one.
+        """Return the turns up to a message, as sent to the model: the last summary, what it keeps and what follows it;
+        of questions without an answer, only the last one.
 
         `parts` are the pictures and sounds of `media_files` by their SHA-256.
         """
-        turns = [self._turn(messages, parts) for messages in self._turns(leaf_id)]
+        return self.turns_of(self._tree.path(leaf_id), parts)
+
+    def turns_of(self, path: Sequence[Message], parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:
+        """Return the turns of a branch, which need not be one of the chat; see `turns`."""
+        turns = [self._turn(messages, parts) for messages in self._turns(path)]
         system = self.settings.system
         return [ChatMessage("system", system), *turns] if system else turns
 
     def media_files(self, leaf_id: int | None) -> tuple[MediaFile, ...]:
         """Return the pictures and sounds of `turns`."""
-        return tuple(file for messages in self._turns(leaf_id) for file in media_of(messages[-1].attachments))
+        return self.media_files_of(self._tree.path(leaf_id))
 
-    def _turns(self, leaf_id: int | None) -> Iterator[list[Message]]:
-        """Yield the messages up to a message that make one turn: the answers, or the last of the questions."""
-        path = self._tree.path(leaf_id)
-        messages = [m for m in path if m.role not in ("system", "summary") and (m.content or m.role == "user")]
-        for is_user, group in groupby(messages, key=lambda message: message.role == "user"):
+    def media_files_of(self, path: Sequence[Message]) -> tuple[MediaFile, ...]:
+        """Return the pictures and sounds of `turns_of`."""
+        return tuple(file for messages in self._turns(path) for file in media_of(messages[-1].attachments))
+
+    def _turns(self, path: Sequence[Message]) -> Iterator[list[Message]]:
+        """Yield the messages that make one turn: the answers, or the summary and the last of the questions."""
+        messages = [message for message in sent_branch(path).path if message.content or message.role == "user"]
+        for is_user, group in groupby(messages, key=lambda message: message.role in _ASKING):
             whole = list(group)
-            yield whole[-1:] if is_user else whole
+            if is_user:
+                questions = [message for message in whole if message.role == "user"]
+                whole = [*(message for message in whole if message.role == "summary"), *questions[-1:]]
+            yield whole
 
     @staticmethod
     def _turn(messages: list[Message], parts: Mapping[str, MediaPart]) -> ChatMessage:
-        text = "\n\n".join(compose_prompt(message.content, message.attachments) for message in messages)
-        if messages[-1].role != "user":
+        text = "\n\n".join(map(_sent_text, messages))
+        if messages[-1].role not in _ASKING:
             return ChatMessage("assistant", text)
         return ChatMessage("user", text, tuple(parts[file.sha256] for file in media_of(messages[-1].attachments)))
 
     def context_size(self, leaf_id: int | None) -> ContextSize:
         """Return the context used up to a message: as the last finished answer counted it, with an estimate of the
         rest."""
+        sent = sent_branch(self._tree.path(leaf_id))
+        n_counted_otherwise = len(sent.path) - len(sent.messages) + sent.n_kept
         size = ContextSize(estimated_tokens(self.settings.system), bool(self.settings.system))
-        for message in self._tree.path(leaf_id):
+        if sent.summary is not None:
+            n_after = sent.summary.stats.get(TOKENS_AFTER)
+            before = message_tokens(sent.path[:n_counted_otherwise], self.settings.system, n_counted_otherwise)
+            size = ContextSize(n_after if isinstance(n_after, int) else before.total, is_estimated=True)
+        for message in sent.path[n_counted_otherwise:]:
             n_prompt, n_output = (message.stats.get(name) for name in ("n_prompt_tokens", "n_output_tokens"))
             if isinstance(n_prompt, int) and isinstance(n_output, int):
                 size = ContextSize(n_prompt + n_output)
@@ -243,6 +261,8 @@ class Conversation:
         return MessageTree(self.messages.values())
 
 
-def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text has."""
-    return -(-len(text) // _CHARACTERS_PER_TOKEN)
+def _sent_text(message: Message) -> str:
+    """Return the text of a message as the model reads it."""
+    if message.role == "summary":
+        return summary_turn(message.content)
+    return compose_prompt(message.content, message.attachments)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from app.chat.compaction import summary_turn
 from app.chat.conversation import ChatSettings, Message, MessageState
 from quantizer.errors import EngineError
 from tui.chat.conversation import ContextSize, Conversation, Ending
@@ -49,6 +52,53 @@ def test_the_output_of_a_tool_is_sent_with_the_answer_around_it():
         _message(1, "user", "a"), _message(2, "assistant", "A"), _message(3, "tool", "1"), _message(4, "assistant", "B")
     )
     assert _turns(chat, 4) == [("user", "a"), ("assistant", "A\n\n1\n\nB")]
+
+
+SUMMARISED = (
+    _message(1, "user", "a"),
+    _message(2, "assistant", "A"),
+    _message(3, "user", "b"),
+    _message(4, "assistant", "B", stats={"n_prompt_tokens": 900, "n_output_tokens": 50}),
+    _message(5, "summary", "They said a.", n_kept=2, stats={"n_tokens_before": 950, "n_tokens_after": 120}),
+    _message(6, "user", "c"),
+    _message(7, "assistant", "C", stats={"n_prompt_tokens": 140, "n_output_tokens": 9}),
+)
+
+
+def test_a_summary_is_sent_in_place_of_what_it_replaces_before_the_messages_that_it_keeps():
+    chat = _chat(*SUMMARISED, system="Be kind.")
+    assert _turns(chat, 6) == [
+        ("system", "Be kind."),
+        ("user", f"{summary_turn('They said a.')}\n\nb"),
+        ("assistant", "B"),
+        ("user", "c"),
+    ]
+    assert _turns(chat, 4)[1:] == [("user", "a"), ("assistant", "A"), ("user", "b"), ("assistant", "B")]
+
+
+def test_a_summary_without_kept_messages_is_a_turn_with_the_next_question():
+    chat = _chat(*SUMMARISED[:4], replace(SUMMARISED[4], n_kept=0), *SUMMARISED[5:])
+    assert _turns(chat, 6) == [("user", f"{summary_turn('They said a.')}\n\nc")]
+
+
+def test_a_summary_that_was_cut_off_replaces_nothing():
+    chat = _chat(*SUMMARISED[:4], replace(SUMMARISED[4], state=MessageState.PARTIAL), *SUMMARISED[5:])
+    assert _turns(chat, 6)[0] == ("user", "a")
+    assert chat.context_size(6).n_tokens > 950
+
+
+def test_the_context_falls_with_a_summary_and_is_exact_again_after_the_next_answer():
+    chat = _chat(*SUMMARISED)
+    assert chat.context_size(4) == ContextSize(950)
+    assert chat.context_size(5) == ContextSize(120, is_estimated=True)
+    assert chat.context_size(7) == ContextSize(149)
+
+
+def test_a_summary_of_a_file_without_figures_is_estimated():
+    chat = _chat(*SUMMARISED[:4], replace(SUMMARISED[4], stats={}))
+    size = chat.context_size(5)
+    assert size.is_estimated
+    assert 0 < size.n_tokens < 200
 
 
 def test_a_system_message_within_a_chat_is_not_sent():

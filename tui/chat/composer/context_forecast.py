@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.chat.attachments.prompt import compose_prompt
+from app.chat.context_tokens import estimated_tokens
 from app.chat.conversation import Attachment, Draft, MediaFile
 from app.protocol.chat import MediaPart
 from quantizer.errors import RequestError
-from tui.chat.conversation import estimated_tokens
 from tui.connection import ChatBackend, ConnectionState
 
 __all__ = ["ContextForecast", "DraftCounter", "TokenCount"]
