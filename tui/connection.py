@@ -30,7 +30,7 @@ __all__ = [
 if TYPE_CHECKING:
     from app.chat.conversation import MediaFile
     from app.client.service_client import ServiceClient
-    from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta
+    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message
     from app.protocol.plan import Plan
     from app.protocol.status import ModelStatus, ServiceStatus
     from app.protocol.tools import ToolDefinition
@@ -51,11 +51,11 @@ class ChatBackend(Protocol):
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[TextDelta | Completed, None]: ...
+    ) -> AsyncGenerator[AnswerEvent, None]: ...
 
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[TextDelta | Completed, None]: ...
+    ) -> AsyncGenerator[AnswerEvent, None]: ...
 
     async def end_thought(self, response_id: str) -> None: ...
 

@@ -16,6 +16,7 @@ import httpx
 
 from app.protocol.chat import GenerationOptions, MediaPart, Message
 from app.protocol.codec import encode
+from app.protocol.tools import ToolCall
 from quantizer.errors import ErrorInfo, ServiceError, UserError
 
 __all__ = ["MAX_QUOTED", "Connection", "HttpConnection", "chat_body", "completion_body", "error_message", "error_of"]
@@ -135,16 +136,29 @@ class Connection(HttpConnection):
 
 def chat_body(messages: Sequence[Message], model: str, options: GenerationOptions | None) -> dict[str, Any]:
     """Return the body of a streamed chat, with the options that are set. Media are OpenAI's content parts."""
-    return {"model": model, "messages": [_chat_message(message) for message in messages], **_streamed(options)}
+    tools = [{"type": "function", "function": encode(tool)} for tool in options.tools] if options else []
+    body = {"model": model, "messages": [_chat_message(message) for message in messages], **_streamed(options)}
+    return {**body, "tools": tools} if tools else body
 
 
 def _chat_message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        named = {"name": message.name} if message.name else {}
+        return {"role": "tool", "tool_call_id": message.call_id, **named, "content": message.content}
+    if message.calls:
+        thought = {"reasoning_content": message.reasoning} if message.reasoning else {}
+        calls = [_call(call) for call in message.calls]
+        return {"role": message.role, "content": message.content or None, **thought, "tool_calls": calls}
     if not message.media:
         return {"role": message.role, "content": message.content}
     parts = [_media_part(part) for part in message.media]
     if message.content:
         parts.append({"type": "text", "text": message.content})
     return {"role": message.role, "content": parts}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _media_part(part: MediaPart) -> dict[str, Any]:
@@ -156,13 +170,14 @@ def _media_part(part: MediaPart) -> dict[str, Any]:
 
 
 def completion_body(prompt: str, model: str, options: GenerationOptions | None) -> dict[str, Any]:
-    """Return the body of a streamed completion of `prompt`, which has no thought, with the options that are set."""
+    """Return the body of a streamed completion of `prompt`, which has neither thought nor tools, with the options that
+    are set."""
     return {"model": model, "prompt": prompt, **_streamed(options and replace(options, think=None))}
 
 
 def _streamed(options: GenerationOptions | None) -> dict[str, Any]:
     chosen = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
-    samplers, schema = chosen.pop("samplers"), chosen.pop("json_schema", None)
+    samplers, schema, _ = chosen.pop("samplers"), chosen.pop("json_schema", None), chosen.pop("tools")
     if schema is not None:
         chosen["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     thinking = _thinking(chosen.pop("think", None))

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta
+from app.protocol.chat import AnswerEvent, Completed, GenerationOptions, MediaPart, Message, TextDelta
 from app.protocol.job import Job, JobKind, JobState
 from app.protocol.library import (
     HubRepository,
@@ -26,7 +26,7 @@ from app.protocol.library import (
 )
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from app.protocol.status import ModelStatus, ServiceStatus
-from app.protocol.tools import ToolDefinition
+from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition
 from quantizer.errors import ModelFileError, RequestError, UserError
 
 __all__ = [
@@ -187,10 +187,12 @@ LOADING = replace(READY, state="loading", progress=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedReply:
-    """One answer: its reasoning, then its text. After `pause_after` deltas it waits for `ScriptedClient.resume`."""
+    """One answer: its reasoning, its text, then its calls, of which each has two deltas: id and name, and arguments.
+    After `pause_after` deltas it waits for `ScriptedClient.resume`."""
 
     thoughts: tuple[str, ...] = ()
     deltas: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     ending: Completed | UserError = COMPLETED
     pause_after: int | None = None
 
@@ -360,7 +362,7 @@ class ScriptedClient(ScriptedJobs):
         messages: Sequence[Message],
         model: str = "",  # noqa: ARG002 - the script answers, whatever the model
         options: GenerationOptions | None = None,
-    ) -> AsyncGenerator[TextDelta | Completed, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the scripted answer, waiting for the model to be ready as the service does."""
         self.requests.append(tuple(messages))
         return self._answer(options)
@@ -370,7 +372,7 @@ class ScriptedClient(ScriptedJobs):
         prompt: str,
         model: str = "",  # noqa: ARG002
         options: GenerationOptions | None = None,
-    ) -> AsyncGenerator[TextDelta | Completed, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the scripted answer as the continuation of `prompt`."""
         self.prompts.append(prompt)
         return self._answer(options)
@@ -390,24 +392,24 @@ class ScriptedClient(ScriptedJobs):
         if self.schema_error is not None:
             raise self.schema_error
 
-    async def _answer(self, options: GenerationOptions | None) -> AsyncGenerator[TextDelta | Completed, None]:
+    async def _answer(self, options: GenerationOptions | None) -> AsyncGenerator[AnswerEvent, None]:
         options = options or GenerationOptions()
         self.cached_as.append(options.prompt_cache_key or options.prompt_cache_retention or "")
         self.options.append(replace(options, prompt_cache_key=None, prompt_cache_retention=None))
         reply = self._replies[min(len(self.options), len(self._replies)) - 1]
         is_whole = False
         try:
-            deltas = [*((thought, "") for thought in reply.thoughts), *(("", text) for text in reply.deltas)]
-            for index, (thought, text) in enumerate(deltas):
+            deltas = _deltas(reply, f"answer-{len(self.options)}")
+            for index, delta in enumerate(deltas):
                 if index == reply.pause_after:
                     await self._paused()
-                yield TextDelta(text, n_tokens=index + 1, reasoning=thought, response_id=f"answer-{len(self.options)}")
+                yield delta
             if reply.pause_after is not None and reply.pause_after >= len(deltas):
                 await self._paused()
             is_whole = True
             if isinstance(reply.ending, UserError):
                 raise reply.ending
-            yield reply.ending
+            yield replace(reply.ending, finish_reason="tool_calls") if reply.calls else reply.ending
         finally:
             self.n_aborted += not is_whole
 
@@ -424,3 +426,15 @@ class ScriptedClient(ScriptedJobs):
     async def _paused(self) -> None:
         self._may_go_on.clear()
         await self._may_go_on.wait()
+
+
+def _deltas(reply: ScriptedReply, response_id: str) -> list[TextDelta | ToolCallDelta]:
+    """Return the pieces of an answer; each is a token."""
+    said = [*((thought, "") for thought in reply.thoughts), *(("", text) for text in reply.deltas)]
+    deltas: list[TextDelta | ToolCallDelta] = [
+        TextDelta(text, number, thought, response_id) for number, (thought, text) in enumerate(said, 1)
+    ]
+    for index, call in enumerate(reply.calls):
+        for begun in ({"call_id": call.call_id, "name": call.name}, {"arguments": call.arguments}):
+            deltas.append(ToolCallDelta(index, len(deltas) + 1, **begun, response_id=response_id))
+    return deltas

@@ -15,10 +15,19 @@ from typing import Any
 import httpx
 
 from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
+from app.client.call_reader import CallReader
 from app.client.connection import MAX_QUOTED, HttpConnection, chat_body, completion_body, error_message
-from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta, completed_of
+from app.protocol.chat import (
+    AnswerEvent,
+    Completed,
+    GenerationOptions,
+    MediaPart,
+    Message,
+    TextDelta,
+    completed_of,
+)
 from app.protocol.status import ModelStatus, ServiceStatus
-from app.protocol.tools import ToolDefinition
+from app.protocol.tools import ToolCallDelta, ToolDefinition
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
 __all__ = ["RemoteEngine", "parse_address"]
@@ -84,7 +93,7 @@ class RemoteEngine(HttpConnection):
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[TextDelta | Completed, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
 
         Tokens are counted as pieces until the engine reports its own count; times are measured here unless it reports
@@ -97,7 +106,7 @@ class RemoteEngine(HttpConnection):
 
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[TextDelta | Completed, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the continuation of `prompt` as `chat` yields an answer."""
         return self._streamed("/v1/completions", completion_body(prompt, model, _without_key(options)))
 
@@ -113,12 +122,12 @@ class RemoteEngine(HttpConnection):
         if not is_ended:
             raise RequestError(f"The engine at {self.base_url} does not end the thought: {reason}.", "Stop the answer.")
 
-    async def _streamed(self, path: str, body: object) -> AsyncGenerator[TextDelta | Completed, None]:
+    async def _streamed(self, path: str, body: object) -> AsyncGenerator[AnswerEvent, None]:
         reply = _Reply(self._clock)
         async for event in self.events("POST", path, body):
             with self._parsing():
-                delta = reply.add(event)
-            if delta is not None:
+                deltas = reply.add(event)
+            for delta in deltas:
                 yield delta
         if rest := reply.rest():
             yield rest
@@ -152,30 +161,35 @@ class _Reply:
         self._last_s = self._sent_s
         self._reason = "stop"
         self._parser = ReasoningParser(*ANY_FAMILY)
+        self._calls = CallReader()
         self._response_id = ""
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
 
-    def add(self, event: Mapping[str, Any]) -> TextDelta | None:
-        """Add an event and return its text, if any. Raises EngineError for an error in mid-answer."""
+    def add(self, event: Mapping[str, Any]) -> list[TextDelta | ToolCallDelta]:
+        """Add an event and return its text and its pieces of calls. Raises EngineError for an error in mid-answer."""
         if event.get("error"):
             raise EngineError(f"The engine failed: {error_message(json.dumps(event).encode())}", "Ask again.")
         text, reasoning = "", ""
+        pieces: list[Mapping[str, Any]] = []
         self._response_id = str(event.get("id") or self._response_id)
         for choice in event.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
             delta = choice.get("delta") or {}
             text += str(delta.get("content") or choice.get("text") or "")
             reasoning += str(delta.get("reasoning_content") or delta.get("reasoning") or "")
+            pieces += delta.get("tool_calls") or ()
         self._usage = event.get("usage") or self._usage
         self._timings = event.get("timings") or self._timings
-        if not text and not reasoning:
-            return None
+        if not text and not reasoning and not pieces:
+            return []
         self.n_pieces += 1
         self._last_s = self._clock()
         self._first_s = self._last_s if self._first_s is None else self._first_s
         parsed = self._parser.push(text)
-        return self._delta(ReasonedText(parsed.text, reasoning + parsed.reasoning))
+        delta = self._delta(ReasonedText(parsed.text, reasoning + parsed.reasoning))
+        calls = self._calls.read(pieces, self.n_pieces, self._response_id)
+        return [*([delta] if delta else []), *calls]
 
     def rest(self) -> TextDelta | None:
         """Return what was held back as a possible tag, if any, at the end of the answer."""

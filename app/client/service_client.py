@@ -11,8 +11,9 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
+from app.client.call_reader import CallReader
 from app.client.connection import Connection, chat_body, completion_body
-from app.protocol.chat import Completed, GenerationOptions, MediaPart, Message, TextDelta, completed_of
+from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, TextDelta, completed_of
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobKind
 from app.protocol.library import (
@@ -146,7 +147,7 @@ class ServiceClient(Connection):
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[TextDelta | Completed, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
 
         Waits while the model is loading. Raises ContextOverflowError when the conversation does not fit.
@@ -158,16 +159,20 @@ class ServiceClient(Connection):
         }
         return self._streamed("/v1/chat/completions", body)
 
-    async def _streamed(self, path: str, body: object) -> AsyncGenerator[TextDelta | Completed, None]:
+    async def _streamed(self, path: str, body: object) -> AsyncGenerator[AnswerEvent, None]:
         reason = "stop"
         usage: dict[str, Any] = {}
         timings: dict[str, Any] = {}
+        calls = CallReader()
         async for event in self.events("POST", path, body):
             for choice in event["choices"]:
                 delta = choice.get("delta") or {"content": choice.get("text")}
                 text, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
                 if text or reasoning:
                     yield TextDelta(text, event["timings"]["predicted_n"], reasoning, event["id"])
+                if pieces := delta.get("tool_calls"):
+                    for call in calls.read(pieces, event["timings"]["predicted_n"], event["id"]):
+                        yield call
                 reason = choice["finish_reason"] or reason
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings
@@ -175,7 +180,7 @@ class ServiceClient(Connection):
 
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[TextDelta | Completed, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the continuation of `prompt` as `chat` yields an answer. Raises as `chat`."""
         body = {"timings_per_token": True, **completion_body(prompt, model, options)}
         return self._streamed("/v1/completions", body)

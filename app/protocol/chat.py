@@ -1,4 +1,4 @@
-"""The values of a chat: messages, generation options, streamed text, and the end of an answer with its cost.
+"""The values of a chat: messages, generation options, streamed text and calls, and an answer's end with its cost.
 
 Owns these values, and reading the last one from OpenAI's `usage` and llama.cpp's `timings`. Independent of HTTP.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-__all__ = ["Completed", "GenerationOptions", "MediaPart", "Message", "TextDelta", "completed_of"]
+from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition
+
+__all__ = ["AnswerEvent", "Completed", "GenerationOptions", "MediaPart", "Message", "TextDelta", "completed_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,19 @@ class MediaPart:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; its pictures and sounds come before its text."""
+    """One turn of a conversation; its pictures and sounds come before its text.
 
-    role: Literal["system", "user", "assistant"]
+    An answer may have `calls`, and the `reasoning` that led to them. A turn of role "tool" is the result of the call
+    `call_id` of the tool `name`.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
     media: tuple[MediaPart, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+    call_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +51,7 @@ class GenerationOptions:
     `prompt_cache_key` names the conversation that what is cached belongs to; with the `prompt_cache_retention`
     "in_memory" none of it reaches the disk (OpenAI's names). `json_schema` is the form of the answer. `samplers` are
     more options of `app.protocol.sampling`, by their names over HTTP. `think` says how much to think before the answer:
-    "off", an effort, or the most tokens of a thought.
+    "off", an effort, or the most tokens of a thought. The answer may call `tools`.
     """
 
     temperature: float | None = None
@@ -57,6 +67,7 @@ class GenerationOptions:
     continue_final_message: bool | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory"] | None = None
+    tools: tuple[ToolDefinition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,10 @@ class Completed:
     tokens_per_pass: float = 1.0
     saved_s: float = 0.0
     n_cut_reasoning_tokens: int = 0
+
+
+AnswerEvent: TypeAlias = TextDelta | ToolCallDelta | Completed
+"""What an answer is made of while it streams; `Completed` is the last."""
 
 
 def completed_of(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> Completed:

@@ -5,11 +5,11 @@ Owns these values. Independent of who runs a tool (`app.tools`) and of how a mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["ToolCall", "ToolCallDelta", "ToolDefinition"]
+__all__ = ["ToolCall", "ToolCallDelta", "ToolDefinition", "with_delta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +41,13 @@ class ToolCallDelta:
     name: str = ""
     arguments: str = ""
     response_id: str = ""
+
+
+def with_delta(calls: Sequence[ToolCall], delta: ToolCallDelta) -> tuple[ToolCall, ...]:
+    """Return the calls of a running answer with a new part: of the last ones, or the next. Raises IndexError for one
+    that leaves a gap."""
+    if delta.index == len(calls):
+        return (*calls, ToolCall(delta.call_id, delta.name, delta.arguments))
+    call = calls[delta.index]
+    changed = replace(call, arguments=call.arguments + delta.arguments)
+    return (*calls[: delta.index], changed, *calls[delta.index + 1 :])

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from app.chat.conversation import MessageContent, Scalar
 from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
 from app.chat.sampling_options import generation_options, template_of
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.chat import AnswerEvent, Completed, GenerationOptions, Message, TextDelta
+from app.protocol.tools import ToolCallDelta, ToolDefinition
 from app.terminal import printable
 from quantizer.errors import RequestError
 from tui.connection import ChatBackend, ServiceConnection
@@ -47,13 +48,18 @@ Clock = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
     """Printable text and reasoning, and the number of tokens of the answer so far: `n_thought_tokens` of them up to
-    the last reasoning, None if the chunk has none. `response_id` names the answer to the service."""
+    the last reasoning, None if the chunk has none. `response_id` names the answer to the service.
+
+    `calls` are new parts of calls as the model wrote them, not yet safe for a terminal: what is sent back to it and
+    given to a tool must not differ.
+    """
 
     text: str
     n_tokens: int
     reasoning: str = ""
     n_thought_tokens: int | None = None
     response_id: str = ""
+    calls: tuple[ToolCallDelta, ...] = ()
 
 
 async def stream_answer(
@@ -63,19 +69,20 @@ async def stream_answer(
     other_model: Callable[[], str] = lambda: "",
     busy_s: Clock = time.thread_time,
     prompt_cache_key: str = "",
+    tools: Sequence[ToolDefinition] = (),
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
     answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with a template among them the
     model continues a text made of the turns. Where `other_model` names one, that answers instead of the connection's;
-    the service loads it. What is cached belongs to `prompt_cache_key`; without one it stays off the disk. `busy_s`
-    tells how long the thread that draws has worked: it sets the pace.
+    the service loads it. What is cached belongs to `prompt_cache_key`; without one it stays off the disk. The answer
+    may call `tools`, not with a template. `busy_s` tells how long the thread that draws has worked: it sets the pace.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
     client = await (connection.service() if other_model() else connection.client())
-    sent = with_cache_key(generation_options(options), prompt_cache_key)
+    sent = replace(with_cache_key(generation_options(options), prompt_cache_key), tools=tuple(tools))
     stream = _requested(client, other_model() or connection.state.model, turns, sent, template_of(options))
-    queue: asyncio.Queue[TextDelta | Completed | None] = asyncio.Queue()
+    queue: asyncio.Queue[AnswerEvent | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, queue))
     try:
         is_open = True
@@ -111,7 +118,7 @@ def remaining_pause_s(drawing_s: float) -> float:
 
 def _requested(
     client: ChatBackend, model: str, turns: Sequence[Message], sent: GenerationOptions, template: str
-) -> AsyncGenerator[TextDelta | Completed, None]:
+) -> AsyncGenerator[AnswerEvent, None]:
     if template:
         if any(turn.media for turn in turns):
             raise RequestError(
@@ -119,15 +126,13 @@ def _requested(
             )
         stops = (*(sent.stop or ()), *template_stops(template))
         n_tokens = sent.max_tokens or (COMPLETION_TOKENS if template == COMPLETION else None)
-        sent = replace(sent, stop=stops or None, max_tokens=n_tokens)
+        sent = replace(sent, stop=stops or None, max_tokens=n_tokens, tools=())
         return client.complete(render_prompt(template, turns), model, sent)
     continues = turns[-1].role == "assistant" or None
     return client.chat(turns, model, replace(sent, continue_final_message=continues))
 
 
-async def _read(
-    stream: AsyncIterator[TextDelta | Completed], queue: asyncio.Queue[TextDelta | Completed | None]
-) -> None:
+async def _read(stream: AsyncIterator[AnswerEvent], queue: asyncio.Queue[AnswerEvent | None]) -> None:
     try:
         async for event in stream:
             queue.put_nowait(event)
@@ -135,17 +140,33 @@ async def _read(
         queue.put_nowait(None)
 
 
-def _batch(events: Sequence[TextDelta | Completed | None]) -> list[StreamChunk | Completed]:
+def _batch(events: Sequence[AnswerEvent | None]) -> list[StreamChunk | Completed]:
     """Join the deltas into one chunk."""
-    deltas = [event for event in events if isinstance(event, TextDelta)]
+    deltas = [event for event in events if isinstance(event, TextDelta | ToolCallDelta)]
     completed = [event for event in events if isinstance(event, Completed)]
     if not deltas:
         return [*completed]
-    text, reasoning = ("".join(parts) for parts in zip(*((d.text, d.reasoning) for d in deltas), strict=True))
-    counts = [delta.n_tokens for delta in deltas if delta.reasoning]
-    last, n_thought_tokens = deltas[-1], max(counts, default=None)
-    chunk = StreamChunk(printable(text), last.n_tokens, printable(reasoning), n_thought_tokens, last.response_id)
+    texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
+    counts = [delta.n_tokens for delta in texts if delta.reasoning]
+    chunk = StreamChunk(
+        printable("".join(delta.text for delta in texts)),
+        deltas[-1].n_tokens,
+        printable("".join(delta.reasoning for delta in texts)),
+        max(counts, default=None),
+        deltas[-1].response_id,
+        _joined_calls([delta for delta in deltas if isinstance(delta, ToolCallDelta)]),
+    )
     return [chunk, *completed]
+
+
+def _joined_calls(deltas: Sequence[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """Return one part for each call, in the order of their indices."""
+    joined: dict[int, ToolCallDelta] = {}
+    for delta in deltas:
+        begun = joined.get(delta.index)
+        added = delta if begun is None else replace(begun, arguments=begun.arguments + delta.arguments)
+        joined[delta.index] = replace(added, n_tokens=delta.n_tokens)
+    return tuple(joined[index] for index in sorted(joined))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from app.cli.prompts import combined, piped_input
 from app.cli.user_interface import ChatOptions, current_interface
 from app.client.launcher import load_model, open_engine
 from app.protocol.chat import Completed, GenerationOptions, Message
+from app.protocol.tools import ToolCallDelta
 from app.settings.settings import Settings
 from quantizer.errors import UsageError
 
@@ -118,6 +119,8 @@ async def _print_answer(
             async for event in events:
                 if isinstance(event, Completed):
                     completed = event
+                elif isinstance(event, ToolCallDelta):  # no tool was offered
+                    continue
                 elif wants_json:
                     text, reasoning = text + event.text, reasoning + event.reasoning
                 else:

@@ -3,10 +3,11 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from app.client.connection import chat_body
+from app.client.connection import chat_body, completion_body
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
-from app.protocol.chat import MediaPart, Message
+from app.protocol.chat import GenerationOptions, MediaPart, Message
+from app.protocol.tools import ToolCall, ToolDefinition
 from quantizer.errors import ServiceError
 
 
@@ -75,3 +76,25 @@ def test_pictures_and_sounds_are_content_parts_before_the_text() -> None:
 def test_a_picture_without_words_is_sent_without_an_empty_text() -> None:
     (message,) = chat_body([Message("user", "", (MediaPart("image/png", "UE5H"),))], "", None)["messages"]
     assert [part["type"] for part in message["content"]] == ["image_url"]
+
+
+def test_calls_their_results_and_the_tools_have_the_form_of_openai() -> None:
+    tool = ToolDefinition("read_file", "Read it.", {"type": "object"})
+    messages = [
+        Message("assistant", "", calls=(ToolCall("c1", "read_file", '{"path":"a"}'),), reasoning="hm"),
+        Message("tool", "text", call_id="c1", name="read_file"),
+    ]
+    body = chat_body(messages, "guide", GenerationOptions(tools=(tool,)))
+    function = {"name": "read_file", "arguments": '{"path":"a"}'}
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    assert body["messages"] == [
+        {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "name": "read_file", "content": "text"},
+    ]
+    definition = {"name": "read_file", "description": "Read it.", "parameters": {"type": "object"}}
+    assert body["tools"] == [{"type": "function", "function": definition}]
+
+
+def test_a_request_without_tools_does_not_mention_them() -> None:
+    assert "tools" not in chat_body([Message("user", "Hi")], "guide", GenerationOptions())
+    assert "tools" not in completion_body("Hi", "guide", GenerationOptions(tools=(ToolDefinition("t", ""),)))

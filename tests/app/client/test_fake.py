@@ -11,6 +11,7 @@ from app.client.fake import COMPLETED, ScriptedClient, ScriptedLibrary, Scripted
 from app.client.service_client import LibraryClient, ServiceClient
 from app.protocol.chat import TextDelta
 from app.protocol.job import Job
+from app.protocol.tools import ToolCall, ToolCallDelta
 from quantizer.errors import EngineError, RequestError
 
 _NOT_SCRIPTED = {"count_tokens", "attend"}
@@ -65,3 +66,14 @@ async def test_scripted_jobs_refuse_what_the_service_refuses():
         await client.retry_job(job.id)
     with pytest.raises(RequestError, match="no job"):
         await client.job("another")
+
+
+async def test_scripted_calls_come_in_two_pieces_and_end_the_answer():
+    client = ScriptedClient(ScriptedReply(deltas=("a",), calls=(ToolCall("c", "read", "{}"),)))
+    events = [event async for event in client.chat([])]
+    name = "answer-1"
+    assert events[1:3] == [
+        ToolCallDelta(0, 2, "c", "read", response_id=name),
+        ToolCallDelta(0, 3, arguments="{}", response_id=name),
+    ]
+    assert events[3].finish_reason == "tool_calls"

@@ -10,6 +10,7 @@ import pytest
 
 from app.client.remote_engine import RemoteEngine, parse_address
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.tools import ToolCallDelta
 from quantizer.errors import EngineError, RequestError, ServiceError, UserError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -186,3 +187,23 @@ async def test_an_engine_that_is_not_there_is_named() -> None:
 )
 def test_an_address_is_distinguished_from_a_model(text: str, url: str | None) -> None:
     assert parse_address(text) == url
+
+
+async def test_calls_come_in_pieces_and_count_as_parts_of_the_answer() -> None:
+    begun = {"index": 0, "id": "c1", "function": {"name": "read", "arguments": ""}}
+    pieces = (begun, {"index": 0, "function": {"arguments": "{}"}})
+    events = [{"id": "r", "choices": [{"delta": {"tool_calls": [piece]}, "finish_reason": None}]} for piece in pieces]
+    end = {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
+    async with _streaming(_delta(content="So."), *events, end) as engine:
+        *deltas, completed = [event async for event in engine.chat(HELLO)]
+    assert deltas == [
+        TextDelta("So.", 1),
+        ToolCallDelta(0, 2, "c1", "read", response_id="r"),
+        ToolCallDelta(0, 3, arguments="{}", response_id="r"),
+    ]
+    assert completed.finish_reason == "tool_calls"
+
+
+async def test_calls_of_another_form_are_an_invalid_response() -> None:
+    with pytest.raises(ServiceError, match="invalid response"):
+        await _said(_streaming({"choices": [{"delta": {"tool_calls": [1]}}]}))

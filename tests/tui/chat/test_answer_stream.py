@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from app.chat.conversation import Message
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import Message as ChatMessage
+from app.protocol.tools import ToolCall, with_delta
 from app.terminal import printable
 from quantizer.errors import EngineError
 from tui.chat import answer_stream as stream
@@ -51,6 +52,18 @@ async def test_text_before_an_error_is_yielded_before_it_is_raised():
             text += (await anext(parts)).text
         with pytest.raises(EngineError, match="died"):
             await anext(parts)
+
+
+async def test_calls_come_as_the_model_wrote_them():
+    calls = (ToolCall("c1", "read", '{"x": "\\u001b[31m"}'), ToolCall("c2", "write", "{}"))
+    *chunks, completed = await _parts(ScriptedClient(ScriptedReply(deltas=("So.",), calls=calls)))
+    found = ()
+    for chunk in chunks:
+        for delta in chunk.calls:
+            found = with_delta(found, delta)
+    assert found == calls
+    assert "".join(chunk.text for chunk in chunks) == "So."
+    assert (chunks[-1].n_tokens, completed.finish_reason) == (5, "tool_calls")
 
 
 async def test_closing_the_generator_aborts_the_stream():
