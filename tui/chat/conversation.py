@@ -5,18 +5,19 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import groupby
 
-from app.chat.attachments.prompt import compose_prompt, media_of
-from app.chat.compaction import TOKENS_AFTER, sent_branch, summary_turn
+from app.chat.attachments.prompt import compose_prompt
+from app.chat.compaction import TOKENS_AFTER, sent_branch
 from app.chat.context_tokens import estimated_tokens, message_tokens
 from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree
+from app.chat.tool_calls import call_text
 from app.protocol.chat import MediaPart
 from app.protocol.chat import Message as ChatMessage
 from quantizer.errors import UserError
+from tui.chat.turns import media_files_of, turns_of
 
 __all__ = [
     "UNSAVED_ID",
@@ -30,7 +31,6 @@ __all__ = [
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
 _NO_PARTS: Mapping[str, MediaPart] = {}
-_ASKING = frozenset({"user", "summary"})  # the roles of messages that are sent as a turn of the user
 
 
 class Ending(Enum):
@@ -189,9 +189,7 @@ class Conversation:
 
     def turns_of(self, path: Sequence[Message], parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:
         """Return the turns of a branch, which need not be one of the chat; see `turns`."""
-        turns = [self._turn(messages, parts) for messages in self._turns(path)]
-        system = self.settings.system
-        return [ChatMessage("system", system), *turns] if system else turns
+        return turns_of(path, parts, self.settings.system)
 
     def media_files(self, leaf_id: int | None) -> tuple[MediaFile, ...]:
         """Return the pictures and sounds of `turns`."""
@@ -199,24 +197,7 @@ class Conversation:
 
     def media_files_of(self, path: Sequence[Message]) -> tuple[MediaFile, ...]:
         """Return the pictures and sounds of `turns_of`."""
-        return tuple(file for messages in self._turns(path) for file in media_of(messages[-1].attachments))
-
-    def _turns(self, path: Sequence[Message]) -> Iterator[list[Message]]:
-        """Yield the messages that make one turn: the answers, or the summary and the last of the questions."""
-        messages = [message for message in sent_branch(path).path if message.content or message.role == "user"]
-        for is_user, group in groupby(messages, key=lambda message: message.role in _ASKING):
-            whole = list(group)
-            if is_user:
-                questions = [message for message in whole if message.role == "user"]
-                whole = [*(message for message in whole if message.role == "summary"), *questions[-1:]]
-            yield whole
-
-    @staticmethod
-    def _turn(messages: list[Message], parts: Mapping[str, MediaPart]) -> ChatMessage:
-        text = "\n\n".join(map(_sent_text, messages))
-        if messages[-1].role not in _ASKING:
-            return ChatMessage("assistant", text)
-        return ChatMessage("user", text, tuple(parts[file.sha256] for file in media_of(messages[-1].attachments)))
+        return media_files_of(path)
 
     def context_size(self, leaf_id: int | None) -> ContextSize:
         """Return the context used up to a message: as the last finished answer counted it, with an estimate of the
@@ -233,7 +214,7 @@ class Conversation:
             if isinstance(n_prompt, int) and isinstance(n_output, int):
                 size = ContextSize(n_prompt + n_output)
             else:
-                text = compose_prompt(message.content, message.attachments)
+                text = "\n".join([compose_prompt(message.content, message.attachments), *map(call_text, message.calls)])
                 n_tokens = n_output if isinstance(n_output, int) else estimated_tokens(text)
                 size = ContextSize(size.n_tokens + n_tokens, is_estimated=size.is_estimated or n_tokens > 0)
         return size
@@ -259,10 +240,3 @@ class Conversation:
     @property
     def _tree(self) -> MessageTree:
         return MessageTree(self.messages.values())
-
-
-def _sent_text(message: Message) -> str:
-    """Return the text of a message as the model reads it."""
-    if message.role == "summary":
-        return summary_turn(message.content)
-    return compose_prompt(message.content, message.attachments)

@@ -1,0 +1,142 @@
+"""What of a branch is sent to the model: its questions, answers, calls of tools and their results. Pure.
+
+Owns which messages make one turn, and what stands for the result of a call that has none: a template wants a result
+for each. Which messages are sent at all is `app.chat.compaction`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from app.chat.attachments.prompt import compose_prompt, media_of
+from app.chat.compaction import sent_branch, summary_turn
+from app.chat.conversation import MediaFile, Message, MessageState
+from app.chat.tool_calls import arguments_of
+from app.protocol.chat import MediaPart
+from app.protocol.chat import Message as ChatMessage
+from app.protocol.tools import ToolCall
+from app.tools.result import ToolOutcome
+
+__all__ = ["CUT_OFF", "NOT_RUN", "made_calls", "media_files_of", "turns_of"]
+
+CUT_OFF = "The call was cut off in the middle: what it did is not known."
+NOT_RUN = "This call was not run."
+_ASKING = frozenset({"user", "summary"})  # the roles of messages that are sent as a turn of the user
+_PARAGRAPH_BREAK = "\n\n"
+
+
+def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: str = "") -> list[ChatMessage]:
+    """Return the turns of a branch: the last summary, what it keeps and what follows; of questions without an answer,
+    only the last one. An answer goes with its calls, and each call with its result.
+
+    `parts` are the pictures and sounds of `media_files_of` by their SHA-256.
+    """
+    turns = [ChatMessage("system", system)] if system else []
+    last_question = _last_question(path)
+    for is_asking, messages in _groups(path):
+        if is_asking:
+            turns.append(_asked(messages, parts))
+        else:
+            turns += _answered(messages, sends_reasoning=messages[0].id > last_question)
+    return turns
+
+
+def media_files_of(path: Sequence[Message]) -> tuple[MediaFile, ...]:
+    """Return the pictures and sounds of `turns_of`."""
+    return tuple(file for is_asking, group in _groups(path) if is_asking for file in media_of(group[-1].attachments))
+
+
+def made_calls(answer: Message) -> tuple[ToolCall, ...]:
+    """Return the calls of an answer that may run: none of one that was stopped or cut, whose last call is not whole."""
+    is_whole = answer.state is MessageState.FINISHED and answer.stats.get("finish_reason") != "length"
+    return answer.calls if is_whole else ()
+
+
+def _groups(path: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
+    """Yield, and whether the user says it, what follows each other: the summary and the last of the questions, or the
+    answers with the results of their calls."""
+    sent = sent_branch(path).path
+    said = [message for message in sent if message.content or message.role == "user" or _is_of_tools(message)]
+    for is_asking, group in groupby(said, key=lambda message: message.role in _ASKING):
+        whole = list(group)
+        if is_asking:
+            questions = [message for message in whole if message.role == "user"]
+            whole = [*(message for message in whole if message.role == "summary"), *questions[-1:]]
+        yield is_asking, whole
+
+
+def _is_of_tools(message: Message) -> bool:
+    return bool(made_calls(message)) or message.result is not None
+
+
+def _last_question(path: Sequence[Message]) -> int:
+    return next((message.id for message in reversed(path) if message.role == "user"), 0)
+
+
+def _asked(messages: Sequence[Message], parts: Mapping[str, MediaPart]) -> ChatMessage:
+    text = _PARAGRAPH_BREAK.join(map(_sent_text, messages))
+    return ChatMessage("user", text, tuple(parts[file.sha256] for file in media_of(messages[-1].attachments)))
+
+
+def _sent_text(message: Message) -> str:
+    """Return the text of a message as the model reads it."""
+    if message.role == "summary":
+        return summary_turn(message.content)
+    return compose_prompt(message.content, message.attachments)
+
+
+def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator[ChatMessage]:
+    """Yield the turns of answers and results. What has text alone is joined with what follows it.
+
+    Models go on from their reasoning while they call tools; of earlier questions they are not shown it.
+    """
+    texts: list[str] = []
+    for index, message in enumerate(messages):
+        calls = made_calls(message)
+        results = _results_after(messages, index) if calls else {}
+        if message.content and not _answers_a_call(messages, index):
+            texts.append(_sent_text(message))
+        if calls:
+            reasoning = message.reasoning if sends_reasoning else ""
+            sent = tuple(_sendable(call) for call in calls)
+            yield ChatMessage("assistant", _PARAGRAPH_BREAK.join(texts), calls=sent, reasoning=reasoning)
+            texts = []
+            for call in calls:
+                text = _result_text(results.get(call.call_id))
+                yield ChatMessage("tool", text, call_id=call.call_id, name=call.name)
+    if texts:
+        yield ChatMessage("assistant", _PARAGRAPH_BREAK.join(texts))
+
+
+def _results_after(messages: Sequence[Message], index: int) -> dict[str, Message]:
+    """Return the messages that answer the calls of the answer at `index`, by the id of the call."""
+    results: dict[str, Message] = {}
+    for message in messages[index + 1 :]:
+        if message.role != "tool":
+            break
+        if message.result is not None:
+            results[message.result.call_id] = message
+    return results
+
+
+def _answers_a_call(messages: Sequence[Message], index: int) -> bool:
+    """Return whether a message is the result of a call of the answer before it; others are sent as text."""
+    result = messages[index].result
+    if result is None:
+        return False
+    answer = next((message for message in reversed(messages[:index]) if message.role != "tool"), None)
+    return answer is not None and any(call.call_id == result.call_id for call in made_calls(answer))
+
+
+def _result_text(message: Message | None) -> str:
+    if message is None or message.result is None:
+        return NOT_RUN
+    is_cut_off = message.result.outcome is ToolOutcome.RUNNING
+    return _PARAGRAPH_BREAK.join(filter(None, (message.content, CUT_OFF if is_cut_off else "")))
+
+
+def _sendable(call: ToolCall) -> ToolCall:
+    """Return a call that every engine takes: its result says that the arguments were no JSON."""
+    return replace(call, arguments="{}") if arguments_of(call) is None else call
