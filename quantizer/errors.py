@@ -11,7 +11,8 @@
         ├── RequestError              a request that cannot be served as asked
         │   ├── ContextOverflowError  more tokens than the context holds
         │   └── NoTemplateError       a chat with a model that has no chat template
-        └── ServiceError              the local service cannot be reached or started
+        ├── ServiceError              the local service cannot be reached or started
+        └── ToolError                 a server of tools cannot be started, died, or does not do what it was asked
 
 Anything else that escapes is a bug and keeps its traceback. Owns the tree, the form in which an error crosses processes
 (`ErrorInfo`), and which part of a message names folders. Refuses to know who prints.
@@ -34,6 +35,7 @@ __all__ = [
     "RequestError",
     "ServiceError",
     "StorageError",
+    "ToolError",
     "UnfitError",
     "UsageError",
     "UserError",
@@ -112,7 +114,21 @@ class ServiceError(UserError):
     """The local service cannot be reached, started or bound to its port."""
 
 
-_PLAIN = (UserError, UsageError, ModelFileError, CheckpointError, StorageError, EngineError, RequestError, ServiceError)
+class ToolError(UserError):
+    """A server of tools cannot be started, died, or does not do what it was asked."""
+
+
+_PLAIN = (
+    UserError,
+    UsageError,
+    ModelFileError,
+    CheckpointError,
+    StorageError,
+    EngineError,
+    RequestError,
+    ServiceError,
+    ToolError,
+)
 _KINDS: dict[str, type[UserError]] = {kind.__name__: kind for kind in (*_PLAIN, UnfitError, NoTemplateError)}
 
 

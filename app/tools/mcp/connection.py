@@ -1,0 +1,91 @@
+"""What is needed of a connection to a server, whatever library speaks the protocol.
+
+Raw results are the JSON objects of the protocol, unchecked beyond their rough form. `app.tools.mcp.sdk` has the real
+connections; tests have scripted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.tools.mcp.configuration import ServerConfig
+from app.tools.tool import ToolProgress
+from quantizer.errors import ToolError
+
+__all__ = ["Connect", "Connection", "ConnectionEndedError", "Observer", "RefusedError", "ServerInfo"]
+
+
+class RefusedError(ToolError):
+    """The server answered a request with an error, or with something that is no answer; the connection goes on."""
+
+
+class ConnectionEndedError(ToolError):
+    """The connection ended before the answer came."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """How a server introduced itself; its texts are printable and short."""
+
+    name: str
+    version: str
+    protocol_version: str
+    has_tools: bool
+    has_prompts: bool
+    has_resources: bool
+
+
+class Observer(Protocol):
+    """Who hears what a server does without being asked. No method waits or raises."""
+
+    def roots(self) -> Sequence[Path]:
+        """Return the folders that a server may be told of."""
+
+    def changed(self) -> None:
+        """The server says that what it lists has changed."""
+
+    def refused(self, method: str) -> None:
+        """The server asked for something that is refused: an answer of the model, or a form for the person."""
+
+    def log(self, text: str) -> None:
+        """The server wrote a line, to its standard error or as a log message; untrusted."""
+
+
+class Connection(Protocol):
+    """An open connection. Its methods raise RefusedError and ConnectionEndedError."""
+
+    @property
+    def info(self) -> ServerInfo: ...
+
+    @property
+    def n_received(self) -> int:
+        """How many messages came from the server."""
+
+    async def wait_ended(self) -> str:
+        """Wait until the connection ends by itself, and return why, as a part of a sentence ("exit status 3")."""
+
+    async def list_tools(self) -> list[object]:
+        """Return the entries of all pages of `tools/list`, as far as one may list."""
+
+    async def list_prompts(self) -> list[object]: ...
+
+    async def list_resources(self) -> list[object]: ...
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any], on_progress: Callable[[ToolProgress], None]
+    ) -> Mapping[str, Any]:
+        """Return the result of `tools/call`. Cancelling it sends the protocol's cancellation."""
+
+    async def read_resource(self, uri: str) -> Mapping[str, Any]: ...
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> Mapping[str, Any]: ...
+
+    async def roots_changed(self) -> None:
+        """Tell the server that the folders are others now."""
+
+
+Connect = Callable[[ServerConfig, Observer], AbstractAsyncContextManager[Connection]]

@@ -1,0 +1,253 @@
+"""What a server lists, made safe: its tools, prompts and resources with bounds, and why some are left out. Pure.
+
+Everything here is a stranger's text that a model will read: descriptions are cut and stripped of control characters, a
+tool whose schema is huge, deep or points elsewhere is left out, and a fingerprint tells when any of it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.protocol.tools import ToolDefinition
+from app.terminal import printable, printable_line
+from app.tools.mcp.names import tool_names
+from app.tools.tool import Tool
+
+__all__ = [
+    "MAX_LISTED",
+    "Prompt",
+    "PromptArgument",
+    "Resource",
+    "ToolListing",
+    "listed_prompts",
+    "listed_resources",
+    "listed_tools",
+]
+
+MAX_LISTED = 200  # tools, prompts or resources of a server
+_MAX_DESCRIPTION = 4_000  # characters
+_MAX_TITLE = 200
+_MAX_TOOL_NAME = 128
+_MAX_URI = 2_000
+_MAX_SCHEMA_CHARACTERS = 48_000
+_MAX_SCHEMA_DEPTH = 24
+_TEXT_KEYS = ("description", "title")
+_DROPPED_KEYS = ("$schema", "$id", "$comment")  # nothing here needs them, and they cost context
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_N_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ToolListing:
+    """The tools of a server, and what was left out or cut ("" where nothing was)."""
+
+    tools: tuple[Tool, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptArgument:
+    """What a prompt may be given."""
+
+    name: str
+    description: str = ""
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt that a server offers."""
+
+    name: str
+    title: str = ""
+    description: str = ""
+    arguments: tuple[PromptArgument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something to read that a server offers, by its URI."""
+
+    uri: str
+    name: str = ""
+    title: str = ""
+    description: str = ""
+    mime_type: str = ""
+
+
+def listed_tools(server: str, identity: str, raw: Sequence[object], timeout_s: float) -> ToolListing:
+    """Return the tools of `raw`, the entries of `tools/list`. `identity` is what is started or reached."""
+    usable: dict[str, Mapping[str, Any]] = {}
+    left_out: dict[str, list[str]] = {}
+    for entry in raw:
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        reason = _fault(name, entry, usable)
+        if reason:
+            left_out.setdefault(reason, []).append(printable_line(str(name)[:40]))
+        elif len(usable) < MAX_LISTED:
+            usable[str(name)] = entry  # type: ignore[assignment]  # one without a fault is a mapping
+        else:
+            left_out.setdefault(f"more than {MAX_LISTED}", []).append(printable_line(str(name)[:40]))
+    names = tool_names(server, usable)
+    prints = {name: _fingerprint(identity, entry) for name, entry in usable.items()}
+    server_print = hashlib.sha256("".join(sorted(prints.values())).encode()).hexdigest()
+    tools = tuple(
+        Tool(
+            server=server,
+            name=name,
+            definition=ToolDefinition(names[name], _text(entry, "description", _MAX_DESCRIPTION), _schema(entry)),
+            title=_title(entry),
+            timeout_s=timeout_s,
+            fingerprint=prints[name],
+            server_fingerprint=server_print,
+        )
+        for name, entry in usable.items()
+    )
+    return ToolListing(tools, _summary(left_out))
+
+
+def listed_prompts(raw: Sequence[object]) -> tuple[Prompt, ...]:
+    """Return the prompts of `raw`, the entries of `prompts/list`; those without a usable name are left out."""
+    return tuple(
+        Prompt(entry["name"], _title(entry), _text(entry, "description", _MAX_DESCRIPTION), tuple(_arguments(entry)))
+        for entry in _named(raw, "name", _MAX_TOOL_NAME)
+    )
+
+
+def listed_resources(raw: Sequence[object]) -> tuple[Resource, ...]:
+    """Return the resources of `raw`, the entries of `resources/list`; those without a usable URI are left out."""
+    return tuple(
+        Resource(
+            entry["uri"],
+            _line(entry, "name"),
+            _title(entry),
+            _text(entry, "description", _MAX_DESCRIPTION),
+            _line(entry, "mimeType"),
+        )
+        for entry in _named(raw, "uri", _MAX_URI)
+    )
+
+
+def _named(raw: Sequence[object], key: str, max_characters: int) -> list[Mapping[str, Any]]:
+    return [
+        entry for entry in raw[:MAX_LISTED] if isinstance(entry, Mapping) and _is_name(entry.get(key), max_characters)
+    ]
+
+
+def _arguments(entry: Mapping[str, Any]) -> Iterator[PromptArgument]:
+    for argument in _named(entry.get("arguments") or [], "name", _MAX_TOOL_NAME):
+        description = _text(argument, "description", _MAX_DESCRIPTION)
+        yield PromptArgument(argument["name"], description, argument.get("required") is True)
+
+
+def _is_name(value: object, max_characters: int) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= max_characters and value == printable_line(value)
+
+
+def _fault(name: object, entry: object, usable: Mapping[str, object]) -> str:
+    """Return why a tool is left out, "" where it is not."""
+    if not isinstance(entry, Mapping) or not _is_name(name, _MAX_TOOL_NAME):
+        return "no usable name"
+    if name in usable:
+        return "listed twice"
+    schema = entry.get("inputSchema")
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        return "no schema of an object"
+    if _depth(schema) > _MAX_SCHEMA_DEPTH:
+        return "a schema that is too deep"
+    if len(json.dumps(schema)) > _MAX_SCHEMA_CHARACTERS:
+        return "a schema that is too large"
+    if any(not _is_local(key, value) for key, value in _items(schema)):
+        return "a schema that refers to another document"
+    if any(key != printable(key) for key, _ in _items(schema)):
+        return "a schema with control characters in its names"
+    return ""
+
+
+def _depth(value: object) -> int:
+    """Return how deeply `value` is nested, without recursion: what a server sends may be deeper than our stack."""
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        item, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        if deepest > _MAX_SCHEMA_DEPTH:
+            return deepest
+        waiting.extend((child, depth + 1) for child in _children(item))
+    return deepest
+
+
+def _children(item: object) -> Sequence[object]:
+    if isinstance(item, Mapping):
+        return list(item.values())
+    return item if isinstance(item, list) else ()
+
+
+def _items(value: object) -> Iterator[tuple[str, object]]:
+    """Yield each name with its value, at any depth."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Mapping):
+            yield from item.items()
+        waiting.extend(_children(item))
+
+
+def _is_local(key: str, value: object) -> bool:
+    """Return whether a schema's item points at nothing outside it; a property may be called `$ref` too."""
+    return key not in _REFERENCES or not isinstance(value, str) or value.startswith("#")
+
+
+def _schema(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    schema = _cleaned(entry["inputSchema"])
+    assert isinstance(schema, dict)
+    return {"type": "object", **schema}
+
+
+def _cleaned(value: object) -> object:
+    """Return part of a schema with its texts for people cut and printable; what validates stays as it is."""
+    if isinstance(value, Mapping):
+        return {
+            key: printable(item)[:_MAX_DESCRIPTION] if key in _TEXT_KEYS and isinstance(item, str) else _cleaned(item)
+            for key, item in value.items()
+            if key not in _DROPPED_KEYS or not isinstance(item, str)
+        }
+    return [_cleaned(item) for item in value] if isinstance(value, list) else value
+
+
+def _text(entry: Mapping[str, Any], key: str, max_characters: int) -> str:
+    value = entry.get(key)
+    if not isinstance(value, str):
+        return ""
+    text = printable(value[: 4 * max_characters]).strip()
+    if len(text) <= max_characters:
+        return text
+    return f"{text[:max_characters]} [{len(value) - max_characters:,} characters left out]"
+
+
+def _line(entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key)
+    return printable_line(value[:_MAX_TITLE]) if isinstance(value, str) else ""
+
+
+def _title(entry: Mapping[str, Any]) -> str:
+    annotations = entry.get("annotations")
+    return _line(entry, "title") or (_line(annotations, "title") if isinstance(annotations, Mapping) else "")
+
+
+def _fingerprint(identity: str, entry: Mapping[str, Any]) -> str:
+    """Return a hash of all that a person or model is shown of a tool, uncut, and of what is started for it."""
+    shown = {key: entry.get(key) for key in ("name", "title", "description", "inputSchema", "annotations")}
+    return hashlib.sha256(f"{identity}\n{json.dumps(shown, sort_keys=True)}".encode("utf-8", "replace")).hexdigest()
+
+
+def _summary(left_out: Mapping[str, Sequence[str]]) -> str:
+    """Return which tools are left out and why, the first few of each reason by name."""
+    parts = []
+    for reason, names in left_out.items():
+        more = f" and {len(names) - _N_NAMED:,} more" if len(names) > _N_NAMED else ""
+        parts.append(f"{', '.join(names[:_N_NAMED])}{more} ({reason})")
+    return f"Tools left out: {'; '.join(parts)}." if parts else ""

@@ -1,0 +1,194 @@
+"""A server as a child process: lines of JSON on its standard streams, with bounds on all that it writes.
+
+Owns what the process sees (an environment given in full, no terminal), how long its lines may be, and ending it with
+everything that it started. Interprets no line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+from app.tools.mcp.configuration import StdioLaunch
+from quantizer.errors import ToolError
+from quantizer.process import StderrTail
+
+__all__ = ["MAX_MESSAGE_BYTES", "ServerProcess"]
+
+MAX_MESSAGE_BYTES = 16 << 20
+_MAX_WAITING_BYTES = 16 << 20  # that the server has not read
+_MAX_LOGGED_BYTES = 64 << 10  # of standard error, for each start
+_CHUNK_BYTES = 64 << 10
+_EXIT_GRACE_S = 2.0  # after its stdin was closed
+_TERM_GRACE_S = 2.0  # after SIGTERM
+_STDERR_WAIT_S = 0.2  # grandchildren may hold the pipe open for longer
+_INSTALLED_WITH = {
+    "npx": "Install Node.js, which brings npx.",
+    "node": "Install Node.js.",
+    "npm": "Install Node.js, which brings npm.",
+    "bunx": "Install Bun, which brings bunx.",
+    "uvx": "Install uv, which brings uvx: pip install uv",
+    "uv": "Install uv: pip install uv",
+    "docker": "Install Docker.",
+    "deno": "Install Deno.",
+}
+
+
+class ServerProcess:
+    """A running server. Create it with `start`; always await `end`."""
+
+    def __init__(self, process: Process, on_stderr: Callable[[str], None]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.problem = ""
+        self._process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._stderr = StderrTail()
+        self._on_stderr = on_stderr
+        self._stderr_task = asyncio.create_task(self._read_stderr(process.stderr))
+
+    @classmethod
+    async def start(
+        cls, launch: StdioLaunch, environment: Mapping[str, str], on_stderr: Callable[[str], None]
+    ) -> ServerProcess:
+        """Start `launch` with exactly `environment`. Raises ToolError where the system cannot start it."""
+        program = shutil.which(launch.command, path=environment.get("PATH"))
+        if program is None:
+            remedy = _INSTALLED_WITH.get(launch.command, "Install it, or write its whole path into mcp.json.")
+            raise ToolError(f"The command {launch.command!r} is not found.", remedy)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *launch.args,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                cwd=launch.cwd or None,
+                env=dict(environment),
+                **_detached(),
+            )
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise ToolError(
+                f"{launch.command!r} cannot be started: {reason}.", "Correct its entry in mcp.json."
+            ) from error
+        return cls(process, on_stderr)
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """Yield whole lines of its output, until it closes it or a line is too long; `problem` then says so."""
+        pieces: list[bytes] = []
+        n_bytes = 0
+        while chunk := await self._stdout.read(_CHUNK_BYTES):
+            *whole, rest = chunk.split(b"\n")
+            for line in whole:
+                yield b"".join((*pieces, line))
+                pieces, n_bytes = [], 0
+            pieces.append(rest)
+            n_bytes += len(rest)
+            if n_bytes > MAX_MESSAGE_BYTES:
+                self.problem = f"it wrote a message of more than {MAX_MESSAGE_BYTES >> 20} MiB"
+                return
+
+    def write_line(self, line: bytes) -> None:
+        """Queue a line for its input. A server that reads nothing is killed before that fills the memory."""
+        if self._stdin.is_closing():
+            return
+        self._stdin.write(line + b"\n")
+        if self._stdin.transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
+            self.problem = "it does not read what it is sent"
+            self._kill()
+
+    async def wait_exited(self) -> str:
+        """Return how it ended, as a part of a sentence with its last words; waits a moment for both."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_GRACE_S):
+                await self._exited()
+        await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
+        return self._ending()
+
+    async def end(self) -> None:
+        """Close its input, and kill it with all that it started unless it ends by itself."""
+        try:
+            self._stdin.close()
+            await self._ended_within(_EXIT_GRACE_S)
+            if self._process.returncode is None:
+                self._signal(terminate=True)
+                await self._ended_within(_TERM_GRACE_S)
+        finally:
+            self._kill()
+            await self._ended_within(_TERM_GRACE_S)
+            await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
+            self._stderr_task.cancel()
+            _close(self._process)
+
+    async def _ended_within(self, grace_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._exited()
+
+    async def _exited(self) -> None:
+        """Wait for the end of the process, not of its pipes: a grandchild may hold them open."""
+        while self._process.returncode is None:  # noqa: ASYNC110 - asyncio tells no other way
+            await asyncio.sleep(0.01)
+
+    def _ending(self) -> str:
+        status = self._process.returncode
+        how = self.problem or ("it closed its output" if status is None else f"exit status {status}")
+        lines = self._stderr.lines[-3:]
+        return f"{how}; its last output: {' | '.join(lines)}" if lines else how
+
+    def _kill(self) -> None:
+        self._signal(terminate=False)
+
+    def _signal(self, *, terminate: bool) -> None:
+        """Signal the process and all that it started, which may go on without it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if sys.platform != "win32":
+                os.killpg(self._process.pid, signal.SIGTERM if terminate else signal.SIGKILL)
+            else:
+                _kill_tree(self._process.pid)
+
+    async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
+        n_logged = 0
+        while data := await stderr.read(_CHUNK_BYTES):
+            text = self._stderr.feed(data)
+            if n_logged <= _MAX_LOGGED_BYTES:
+                self._on_stderr(text[: _MAX_LOGGED_BYTES - n_logged])
+                n_logged += len(data)
+                if n_logged > _MAX_LOGGED_BYTES:
+                    self._on_stderr("more of its output is not logged")
+
+
+def _detached() -> dict[str, Any]:
+    """Return options of a process that gets no Ctrl-C of this terminal, and opens no window."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}
+
+
+def _kill_tree(process_id: int) -> None:
+    """Kill a process and its descendants where there are no process groups."""
+    import psutil  # slow, and only Windows needs it here
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(process_id)
+        for each in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
+
+def _close(process: Process) -> None:
+    """Close the pipes of an ended process, which a surviving grandchild may hold open."""
+    transport = getattr(process, "_transport", None)  # nothing public closes it
+    if transport is not None:
+        with contextlib.suppress(PermissionError):
+            transport.close()

@@ -1,0 +1,196 @@
+"""A server of `mcp.json` as a server of tools: its listing, its calls, and what it may know of a chat.
+
+What a server does is an error of the call at most, never of the chat. A tool that changed since its call was approved
+is not called. Its life is `app.tools.mcp.lifecycle`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.event_log import log_event
+from app.terminal import printable_line
+from app.tools.mcp.configuration import ServerConfig
+from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
+from app.tools.mcp.content import prompt_text, resource_text, result_output
+from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
+from app.tools.mcp.listing import Prompt, Resource
+from app.tools.tool import CallContext, Preview, ServerStatus, Tool, ToolOutput
+from quantizer.errors import ToolError
+
+__all__ = ["McpServer"]
+
+
+class McpServer:
+    """A `ToolServer` for one entry of `mcp.json`, called `name` among all servers. `origin` names the file."""
+
+    def __init__(
+        self,
+        name: str,
+        config: ServerConfig,
+        origin: str,
+        connect: Connect | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: LoopClock | None = None,
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._origin = origin
+        self._limits = limits
+        self._lifecycle = ServerLifecycle(name, config, self, connect, limits, clock)
+        self._folders: tuple[Path, ...] = ()
+        self._told_folders: tuple[Path, ...] = ()
+        self._asked_folders = asyncio.Event()
+        self._refusals: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def config(self) -> ServerConfig:
+        """Its entry in the file."""
+        return self._config
+
+    @property
+    def info(self) -> ServerInfo | None:
+        """How the server introduced itself when it last started."""
+        return self._lifecycle.info
+
+    def status(self) -> ServerStatus:
+        """Return what is known of it; starts nothing."""
+        life, listed = self._lifecycle, self._lifecycle.listed
+        problem = str(life.problem) if life.problem else (listed.tools.problem if listed else "")
+        return ServerStatus(
+            name=self._name,
+            origin=self._origin,
+            state="running" if life.is_running else ("failed" if life.problem or self._config.problem else "stopped"),
+            tools=listed.tools.tools if listed else (),
+            problem=self._config.problem or problem,
+            prompts=tuple(prompt.name for prompt in listed.prompts) if listed else (),
+            resources=tuple(resource.uri for resource in listed.resources) if listed else (),
+        )
+
+    async def tools(self) -> tuple[Tool, ...]:
+        """Return its tools; starts it where they are not known yet. Raises ToolError."""
+        known = self._lifecycle.listed
+        if known is not None and not self._lifecycle.is_stale:
+            return known.tools.tools
+        async with self._lifecycle.using() as link:
+            return link.listed.tools.tools
+
+    async def prompts(self) -> tuple[Prompt, ...]:
+        """Return the prompts that it offers; starts it. Raises ToolError."""
+        async with self._lifecycle.using() as link:
+            return link.listed.prompts
+
+    async def resources(self) -> tuple[Resource, ...]:
+        """Return the resources that it offers; starts it. Raises ToolError."""
+        async with self._lifecycle.using() as link:
+            return link.listed.resources
+
+    async def read_resource(self, uri: str) -> str:
+        """Return the text of a resource, untrusted and of any length. Raises ToolError."""
+        async with self._lifecycle.using() as link:
+            answer = link.connection.read_resource(uri)
+            return resource_text(await within(self._config.timeout_s, answer, "read the resource"))
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> str:
+        """Return the text of a prompt, untrusted and of any length. Raises ToolError."""
+        async with self._lifecycle.using() as link:
+            answer = link.connection.get_prompt(name, arguments)
+            return prompt_text(await within(self._config.timeout_s, answer, "return the prompt"))
+
+    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:  # noqa: ARG002
+        """Return the arguments; what the server does with them is not known."""
+        title = f"{self._name}: {tool.title or tool.name}"
+        return Preview("arguments", title, json.dumps(arguments, indent=2, ensure_ascii=False))
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+        """Run a call; cancelling it tells the server so. Raises ToolError where the server cannot be started, dies, or
+        has made another tool of the one that was approved."""
+        self._folders = context.folders
+        async with self._lifecycle.using() as link:
+            self._check_same(tool, link)
+            await self._tell_folders(link)
+            self._refusals.clear()
+            try:
+                raw = await link.connection.call_tool(tool.name, arguments, context.on_progress)
+            except asyncio.CancelledError:
+                link.stopped_call_at = link.connection.n_received
+                raise
+            except RefusedError as error:
+                return ToolOutput(self._with_refusals(error.cause), is_error=True, detail="refused by the server")
+            except ConnectionEndedError as error:
+                reason = await self._lifecycle.why_ended(link)
+                raise ToolError(
+                    f"The MCP server {self._name} ended during the call: {reason}.",
+                    "What the call did is not known. The next one starts the server again.",
+                ) from error
+            output = result_output(raw)
+            return ToolOutput(self._with_refusals(output.text), output.is_error, output.detail)
+
+    async def restart(self) -> None:
+        """Stop it, and forget why it could not be started: the next use tries at once."""
+        await self._lifecycle.restart()
+
+    async def close(self) -> None:
+        """Stop it and everything it started, for good."""
+        await self._lifecycle.close()
+
+    # What a server does without being asked (`Observer`).
+
+    def roots(self) -> Sequence[Path]:
+        """Return the folders of the chat."""
+        self._told_folders = self._folders
+        self._asked_folders.set()
+        return self._folders
+
+    def changed(self) -> None:
+        """What it lists is asked for again at the next use."""
+        self._lifecycle.mark_stale()
+
+    def refused(self, method: str) -> None:
+        """Remember what it asked for in vain, for the result of the call that runs."""
+        what = "an answer of the model" if method.startswith("sampling") else "a form for the person"
+        if what not in self._refusals:
+            self._refusals.append(what)
+            self.log(f"asked for {what}, which localllm gives to no server")
+
+    def log(self, text: str) -> None:
+        """Write what it says into the event log."""
+        log_event(f"mcp {self._name}", "\n".join(map(printable_line, text.splitlines())))
+
+    def _check_same(self, tool: Tool, link: Link) -> None:
+        """Raise ToolError where the tool is not what it was when the call was approved."""
+        now = next((each for each in link.listed.tools.tools if each.name == tool.name), None)
+        if now is None:
+            raise ToolError(f"The MCP server {self._name} has no tool {tool.name} any more.")
+        if now.fingerprint != tool.fingerprint:
+            raise ToolError(
+                f"The MCP server {self._name} has changed what its tool {tool.name} is.",
+                "Look at it in /tools; the next call of it asks again.",
+            )
+
+    async def _tell_folders(self, link: Link) -> None:
+        """Say that the folders changed to a server that has asked for them, and let it ask again before the call."""
+        if self._told_folders == self._folders or not self._asked_folders.is_set():
+            return
+        self._asked_folders.clear()
+        with contextlib.suppress(ToolError, TimeoutError):  # one that ended says so in the call
+            async with asyncio.timeout(self._limits.roots_s):
+                await link.connection.roots_changed()
+                await self._asked_folders.wait()
+        self._asked_folders.set()
+        self._told_folders = self._folders
+
+    def _with_refusals(self, text: str) -> str:
+        """Return the text with what the server was not given meanwhile, which may be why it failed."""
+        if not self._refusals:
+            return text
+        return f"{text}\n[The server asked for {' and '.join(self._refusals)}, which localllm gives to no server.]"

@@ -1,0 +1,120 @@
+"""What a server lists is bounded, printable, and refers to nothing elsewhere; what is left out is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.tools.mcp.listing import MAX_LISTED, ToolListing, listed_prompts, listed_resources, listed_tools
+from tests.app.tools.mcp.scripted import tool_entry
+
+
+def listed(*entries: object) -> ToolListing:
+    return listed_tools("notes", "identity", entries, 5.0)
+
+
+def with_schema(schema: object, name: str = "a") -> dict[str, Any]:
+    return {**tool_entry(name), "inputSchema": schema}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def test_a_tool_keeps_what_it_says() -> None:
+    (tool,) = listed({**tool_entry(), "title": "Search"}).tools
+    assert (tool.server, tool.name, tool.title, tool.timeout_s) == ("notes", "search", "Search", 5.0)
+    assert tool.definition.name == "notes__search"
+    assert tool.definition.description == "Search notes."
+    assert tool.definition.parameters == tool_entry()["inputSchema"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (3, "no usable name"),
+        ({}, "no usable name"),
+        (tool_entry("a\x1b[2J"), "no usable name"),
+        (tool_entry("x" * 129), "no usable name"),
+        (with_schema(None), "no schema of an object"),
+        (with_schema([]), "no schema of an object"),
+        (with_schema({"type": "string"}), "no schema of an object"),
+        (with_schema(nested(13)), "too deep"),
+        (with_schema(nested(90)), "too deep"),
+        (with_schema({"description": "x" * 50_000}), "too large"),
+        (with_schema({"properties": {"a": {"$ref": "https://example.org/schema.json"}}}), "another document"),
+        (with_schema({"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "another document"),
+        (with_schema({"properties": {"a\x1b]0;x\x07": {}}}), "control characters"),
+    ],
+)
+def test_a_tool_that_cannot_be_offered_is_left_out_and_named(entry: object, reason: str) -> None:
+    listing = listed(entry, tool_entry("fine"))
+    assert [tool.name for tool in listing.tools] == ["fine"]
+    assert reason in listing.problem
+    assert "\x1b" not in listing.problem
+
+
+def test_a_reference_within_the_schema_and_a_property_of_that_name_stay() -> None:
+    schema = {"type": "object", "properties": {"$ref": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}}
+    (tool,) = listed(with_schema(schema)).tools
+    assert tool.definition.parameters == schema
+
+
+def test_texts_for_models_are_printable_and_cut_and_values_stay() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://example.org/a",
+        "properties": {"a": {"description": "b\x1b[31mold\u202e", "enum": ["\x1b"]}},
+    }
+    entry = {**with_schema(schema), "description": "a\x1b[2J" + "d" * 10_000, "title": "t\u2066\nu"}
+    (tool,) = listed(entry).tools
+    assert tool.definition.description.startswith("a[2Jddd")
+    assert tool.definition.description.endswith("characters left out]")
+    assert len(tool.definition.description) < 4_100
+    assert tool.title == "t u"
+    assert tool.definition.parameters == {
+        "type": "object",
+        "properties": {"a": {"description": "b[31mold", "enum": ["\x1b"]}},
+    }
+
+
+def test_a_huge_list_is_cut_and_that_is_said() -> None:
+    listing = listed(*(tool_entry(f"t{number}") for number in range(5_000)))
+    assert len(listing.tools) == MAX_LISTED
+    assert f"t200, t201, t202 and 4,797 more (more than {MAX_LISTED})" in listing.problem
+
+
+def test_a_tool_that_is_listed_twice_is_offered_once() -> None:
+    listing = listed(tool_entry("a", "first"), tool_entry("a", "second"))
+    assert [tool.definition.description for tool in listing.tools] == ["first"]
+    assert "listed twice" in listing.problem
+
+
+def test_a_fingerprint_changes_with_what_is_shown_even_where_it_is_cut() -> None:
+    long = "d" * 9_000
+    first, second = (listed(tool_entry("a", long + end)).tools[0] for end in "12")
+    assert first.definition == second.definition
+    assert first.fingerprint != second.fingerprint
+    assert listed(tool_entry("a"), tool_entry("b")).tools[0].fingerprint == listed(tool_entry("a")).tools[0].fingerprint
+
+
+def test_the_fingerprint_of_a_server_changes_with_any_of_its_tools_and_not_with_their_order() -> None:
+    one, two = tool_entry("a"), tool_entry("b")
+    prints = [listed(*entries).tools[0].server_fingerprint for entries in ((one, two), (two, one), (one,))]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_prompts_and_resources_keep_what_is_usable() -> None:
+    prompts = listed_prompts(
+        [{"name": "a", "arguments": [{"name": "x", "required": True}, {}, 3]}, {"name": "b\x1b"}, None, {"title": "c"}]
+    )
+    assert [(each.name, [(each.name, each.is_required) for each in each.arguments]) for each in prompts] == [
+        ("a", [("x", True)])
+    ]
+    resources = listed_resources([{"uri": "note://1", "name": "One", "mimeType": "text/plain"}, {"uri": "a\nb"}, {}])
+    assert [(each.uri, each.name, each.mime_type) for each in resources] == [("note://1", "One", "text/plain")]
+    assert len(listed_resources([{"uri": f"n://{number}"} for number in range(999)])) == MAX_LISTED

@@ -1,0 +1,248 @@
+"""Servers of the official package, in this process and over HTTP: listed, called, cancelled, and read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.tools.mcp.configuration import ServerConfig, config_of
+from app.tools.mcp.connection import Observer
+from app.tools.mcp.server import McpServer
+from app.tools.tool import CallContext, Tool, ToolProgress
+from quantizer.errors import ToolError
+
+pytest.importorskip("mcp", reason="the optional extra")
+
+from mcp.server.mcpserver import Context, MCPServer
+
+
+class Notes:
+    """A server of notes, and what happened on it."""
+
+    def __init__(self) -> None:
+        self.was_cancelled = asyncio.Event()
+        self.is_waiting = asyncio.Event()
+        self.headers: list[str] = []
+
+    def server(self) -> MCPServer:
+        server = MCPServer("notes", version="1.2")
+
+        @server.tool()
+        async def search(q: str, ctx: Context[Any]) -> str:
+            """Search notes."""
+            await ctx.report_progress(1, 2, "half\x1b[2J")
+            return f"found {q}"
+
+        @server.tool()
+        async def wait() -> str:
+            """Wait forever."""
+            self.is_waiting.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.was_cancelled.set()
+                raise
+            return ""
+
+        @server.tool()
+        async def fail() -> str:
+            """Fail."""
+            raise ValueError("no such note")
+
+        @server.tool()
+        async def large() -> str:
+            """Return more than a message may have."""
+            return "x" * (17 << 20)
+
+        @server.resource("note://1")
+        def note() -> str:
+            """A note."""
+            return "the note"
+
+        @server.prompt()
+        def review(what: str) -> str:
+            """Review something."""
+            return f"Review {what}."
+
+        return server
+
+
+def in_process(server: MCPServer) -> McpServer:
+    """Return a server that is reached without streams."""
+    from app.tools.mcp.sdk import connect_to
+
+    def connect(_config: ServerConfig, observer: Observer) -> Any:
+        return connect_to(server, observer)
+
+    return McpServer("notes", config_of("notes", {"command": "unused"}), "mcp.json", connect)
+
+
+def by_name(tools: tuple[Tool, ...]) -> dict[str, Tool]:
+    return {tool.name: tool for tool in tools}
+
+
+async def check_all(server: McpServer, notes: Notes) -> None:
+    """Check what every transport has to carry."""
+    tools = by_name(await server.tools())
+    assert tools["search"].definition.name == "notes__search"
+    assert tools["search"].definition.parameters["required"] == ["q"]
+    heard: list[ToolProgress] = []
+    output = await server.call(tools["search"], {"q": "a"}, CallContext(on_progress=heard.append))
+    assert (output.text, output.is_error) == ("found a", False)
+    assert heard == [ToolProgress("half[2J", 1, 2)]
+
+    output = await server.call(tools["fail"], {}, CallContext())
+    assert output.is_error
+    assert "no such note" in output.text or "Error executing" in output.text
+
+    output = await server.call(tools["search"], {}, CallContext())
+    assert output.is_error
+
+    call = asyncio.create_task(server.call(tools["wait"], {}, CallContext()))
+    await notes.is_waiting.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await notes.was_cancelled.wait()
+
+    assert server.status().resources == ("note://1",)
+    assert server.status().prompts == ("review",)
+    assert await server.read_resource("note://1") == "[resource: note://1]\nthe note"
+    assert await server.get_prompt("review", {"what": "this"}) == "Review this."
+    assert server.info is not None
+    assert (server.info.name, server.info.version) == ("notes", "1.2")
+
+
+async def test_a_server_in_this_process_works() -> None:
+    notes = Notes()
+    server = in_process(notes.server())
+    try:
+        await check_all(server, notes)
+    finally:
+        await server.close()
+
+
+async def test_a_resource_that_is_not_there_is_said() -> None:
+    server = in_process(Notes().server())
+    with pytest.raises(ToolError, match=r"The server answers:"):
+        await server.read_resource("note://2")
+    await server.close()
+
+
+@asynccontextmanager
+async def served(app: Starlette) -> AsyncIterator[str]:
+    """Serve `app` on a free port of this machine; yield where it is."""
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=0))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+def at(url: str, **entry: object) -> McpServer:
+    config = config_of("notes", {"url": url, **entry})
+    assert not config.problem
+    return McpServer("notes", config, "mcp.json")
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+async def test_a_server_over_http_works(*, json_response: bool) -> None:
+    notes = Notes()
+    async with served(notes.server().streamable_http_app(json_response=json_response)) as url:
+        server = at(f"{url}/mcp")
+        try:
+            if json_response:
+                tools = by_name(await server.tools())
+                assert (await server.call(tools["search"], {"q": "a"}, CallContext())).text == "found a"
+            else:
+                await check_all(server, notes)
+            output = await server.call(by_name(await server.tools())["large"], {}, CallContext())
+            assert output.is_error
+            assert len(output.text) < 1_000
+        finally:
+            await server.close()
+
+
+async def test_a_server_of_the_former_http_form_is_found_without_being_told() -> None:
+    notes = Notes()
+    async with served(notes.server().sse_app()) as url:
+        server = at(f"{url}/sse")
+        try:
+            tools = by_name(await server.tools())
+            assert (await server.call(tools["search"], {"q": "a"}, CallContext())).text == "found a"
+        finally:
+            await server.close()
+
+
+async def test_headers_reach_the_server_with_their_variables_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTES_TOKEN", "abc")
+    seen: list[str] = []
+
+    async def refuse(request: Request) -> Response:
+        seen.append(request.headers.get("authorization", ""))
+        return Response(status_code=401)
+
+    async with served(Starlette(routes=[Route("/mcp", refuse, methods=["GET", "POST"])])) as url:
+        server = at(f"{url}/mcp", headers={"Authorization": "Bearer ${NOTES_TOKEN}"})
+        with pytest.raises(ToolError, match=r"answers 401.*Put its token into `headers`"):
+            await server.tools()
+        await server.close()
+    assert set(seen) == {"Bearer abc"}
+
+
+async def test_an_address_where_nobody_is_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    server = at(f"http://127.0.0.1:{port}/mcp")
+    with pytest.raises(ToolError, match=r"cannot be reached"):
+        await server.tools()
+    await server.close()
+
+
+async def test_an_address_that_is_no_server_says_so() -> None:
+    async with served(Starlette()) as url:
+        server = at(f"{url}/mcp")
+        with pytest.raises(ToolError, match=r"cannot be started"):
+            await server.tools()
+        await server.close()
+
+
+async def test_a_compressed_answer_is_refused() -> None:
+    async def bomb(_request: object) -> Response:
+        return Response(b"\x1f\x8b", headers={"content-encoding": "gzip"}, media_type="application/json")
+
+    async with served(Starlette(routes=[Route("/mcp", bomb, methods=["POST"])])) as url:
+        server = at(f"{url}/mcp")
+        with pytest.raises(ToolError, match=r"compressed"):
+            await server.tools()
+        await server.close()
+
+
+async def test_a_server_that_is_gone_in_a_call_is_said_and_reached_again_later() -> None:
+    notes = Notes()
+    async with served(notes.server().streamable_http_app()) as url:
+        server = at(f"{url}/mcp")
+        tools = by_name(await server.tools())
+        call = asyncio.create_task(server.call(tools["wait"], {}, CallContext()))
+        await notes.is_waiting.wait()
+    assert (await call).is_error
+    with pytest.raises(ToolError, match=r"ended during the call: it cannot be reached"):
+        await server.call(tools["search"], {"q": "a"}, CallContext())
+    with pytest.raises(ToolError, match=r"cannot be started\. It cannot be reached"):
+        await server.call(tools["search"], {"q": "a"}, CallContext())
+    await server.close()

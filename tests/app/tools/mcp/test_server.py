@@ -1,0 +1,351 @@
+"""The life of a server: started on demand, stopped when idle, started again; and calls that fail without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.mcp.configuration import config_of
+from app.tools.mcp.connection import ConnectionEndedError, RefusedError
+from app.tools.mcp.lifecycle import Limits
+from app.tools.mcp.server import McpServer
+from app.tools.tool import CallContext, Tool, ToolProgress
+from quantizer.errors import ToolError
+from tests.app.tools.mcp.scripted import HandClock, Script, ScriptedConnection, settled, tool_entry
+
+IMPATIENT = Limits(list_s=0.05)
+SUSPICIOUS = Limits(alive_s=0.05)
+
+
+async def only_tool(server: McpServer) -> Tool:
+    (tool,) = await server.tools()
+    return tool
+
+
+async def test_nothing_starts_before_tools_are_asked_for() -> None:
+    script = Script()
+    server = script.server()
+    assert server.status().state == "stopped"
+    assert script.n_started == 0
+    tool = await only_tool(server)
+    assert (tool.definition.name, tool.timeout_s) == ("notes__search", 60.0)
+    assert server.status().state == "running"
+    await server.close()
+    assert (script.n_started, script.n_closed, server.status().state) == (1, 1, "stopped")
+
+
+async def test_an_idle_server_is_stopped_and_started_again_for_a_call() -> None:
+    script, clock = Script(), HandClock()
+    server = script.server(clock)
+    tool = await only_tool(server)
+    await clock.move(599)
+    assert server.status().state == "running"
+    await clock.move(1)
+    assert (script.n_closed, server.status().state) == (1, "stopped")
+    assert await server.tools() == (tool,)  # known already: nothing starts
+    assert script.n_started == 1
+    assert (await server.call(tool, {}, CallContext())).text == "done"
+    assert script.n_started == 2
+    await server.close()
+
+
+async def test_a_server_is_not_idle_during_a_call() -> None:
+    answered = asyncio.Event()
+
+    async def answer(*_: object) -> Mapping[str, Any]:
+        await answered.wait()
+        return {"content": []}
+
+    script, clock = Script(answer), HandClock()
+    server = script.server(clock)
+    call = asyncio.create_task(server.call(await only_tool(server), {}, CallContext()))
+    await clock.move(601)
+    await clock.move(601)
+    assert script.n_closed == 0
+    answered.set()
+    await call
+    await clock.move(600)
+    assert script.n_closed == 1
+    await server.close()
+
+
+async def test_a_server_that_dies_in_a_call_is_said_and_starts_again_for_the_next() -> None:
+    async def answer(connection: ScriptedConnection, *_: object) -> Mapping[str, Any]:
+        if script.n_started == 1:
+            connection.end()
+            raise ConnectionEndedError("It ended: exit status 3.")
+        return {"content": [{"type": "text", "text": "again"}]}
+
+    script = Script(answer)
+    server = script.server()
+    tool = await only_tool(server)
+    with pytest.raises(ToolError, match=r"ended during the call.*exit status 3.*not known"):
+        await server.call(tool, {}, CallContext())
+    await settled()
+    assert server.status().problem == "The MCP server notes ended: exit status 3. The next use starts it again."
+    assert (await server.call(tool, {}, CallContext())).text == "again"
+    assert server.status().problem == ""
+    await server.close()
+
+
+async def test_a_server_that_dies_again_and_again_is_left_alone_for_a_while() -> None:
+    async def answer(connection: ScriptedConnection, *_: object) -> Mapping[str, Any]:
+        connection.end("exit status 9")
+        raise ConnectionEndedError("It ended: exit status 9.")
+
+    script, clock = Script(answer), HandClock()
+    server = script.server(clock)
+    tool = await only_tool(server)
+    for _ in range(3):
+        with pytest.raises(ToolError, match=r"during the call"):
+            await server.call(tool, {}, CallContext())
+        await settled()
+    for _ in range(2):
+        with pytest.raises(ToolError, match=r"ended 3 times within 5 minutes: exit status 9. It is left alone"):
+            await server.call(tool, {}, CallContext())
+    assert script.n_started == 3
+    await clock.move(301)
+    with pytest.raises(ToolError, match=r"during the call"):
+        await server.call(tool, {}, CallContext())
+    assert script.n_started == 4
+    await server.close()
+
+
+async def test_one_that_did_not_start_is_not_tried_at_every_turn() -> None:
+    script, clock = Script(), HandClock()
+    script.fails_with = ToolError("The command 'notes-server' is not found.", "Install it.")
+    server = script.server(clock)
+    for _ in range(3):
+        with pytest.raises(ToolError, match=r"cannot be started. The command 'notes-server' is not found. Install it."):
+            await server.tools()
+    assert (script.n_started, server.status().state) == (1, "failed")
+    await clock.move(31)
+    script.fails_with = None
+    assert await server.tools()
+    assert (server.status().state, server.status().problem) == ("running", "")
+    await server.close()
+
+
+async def test_restart_tries_at_once() -> None:
+    script = Script()
+    script.fails_with = ToolError("No.")
+    server = script.server()
+    with pytest.raises(ToolError):
+        await server.tools()
+    script.fails_with = None
+    await server.restart()
+    assert await server.tools()
+    await server.close()
+
+
+async def test_one_that_hangs_while_it_lists_is_stopped_and_said() -> None:
+    script = Script()
+    script.hangs_in_list = True
+    server = script.server(limits=IMPATIENT)
+    with pytest.raises(ToolError, match=r"did not list what it has within 0.05 s"):
+        await server.tools()
+    await server.close()
+    assert script.n_closed == 1
+
+
+async def test_two_who_ask_at_once_start_one_server() -> None:
+    script = Script()
+    server = script.server()
+    await asyncio.gather(server.tools(), server.tools(), server.prompts())
+    assert script.n_started == 1
+    await server.close()
+
+
+async def test_stopping_a_start_leaves_no_server_behind() -> None:
+    script = Script()
+    script.hangs_in_list = True
+    server = script.server()
+    starting = asyncio.create_task(server.tools())
+    await settled()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await server.close()
+    assert (script.n_started, script.n_closed) == (1, 1)
+
+
+async def test_a_tool_that_became_another_is_not_called_and_loses_its_rule() -> None:
+    script = Script()
+    server = script.server()
+    tool = await only_tool(server)
+    preview = await server.preview(tool, {}, CallContext())
+    rule = rule_of(Decision.TOOL, ApprovalQuestion(tool, "{}", preview))
+    assert rule is not None
+    assert verdict((rule,), tool) is Verdict.ALLOW
+    script.tools = [tool_entry(description="Search notes, and send them away.")]
+    script.connections[0].observer.changed()
+    with pytest.raises(ToolError, match=r"has changed what its tool search is"):
+        await server.call(tool, {}, CallContext())
+    assert verdict((rule,), await only_tool(server)) is Verdict.ASK
+    await server.close()
+
+
+async def test_a_tool_that_changed_while_the_server_was_stopped_is_noticed_too() -> None:
+    script, clock = Script(), HandClock()
+    server = script.server(clock)
+    tool = await only_tool(server)
+    await clock.move(600)
+    script.tools = [tool_entry("other")]
+    with pytest.raises(ToolError, match=r"has no tool search any more"):
+        await server.call(tool, {}, CallContext())
+    await server.close()
+
+
+async def test_the_same_tool_of_another_command_is_another_tool() -> None:
+    script = Script()
+    first, second = script.server(), script.server(config=config_of("notes", {"command": "other-server"}))
+    assert (await only_tool(first)).fingerprint != (await only_tool(second)).fingerprint
+    await asyncio.gather(first.close(), second.close())
+
+
+async def test_changes_are_listed_at_the_next_use_however_often_they_are_reported() -> None:
+    script = Script()
+    server = script.server()
+    await server.tools()
+    script.tools = [tool_entry("a"), tool_entry("b")]
+    for _ in range(1_000):
+        script.connections[0].observer.changed()
+    assert [tool.name for tool in await server.tools()] == ["a", "b"]
+    assert script.n_listed == 2
+    await server.close()
+
+
+async def test_a_server_that_is_silent_after_a_stopped_call_is_started_again() -> None:
+    async def hang(*_: object) -> Mapping[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    script = Script(hang)
+    server = script.server(limits=SUSPICIOUS)
+    tool = await only_tool(server)
+    call = asyncio.create_task(server.call(tool, {}, CallContext()))
+    await settled()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    script.hangs_in_list = True  # it is stuck in the call still
+    again = asyncio.create_task(server.prompts())
+    await script.has_closed.wait()
+    script.hangs_in_list = False
+    await again
+    assert (script.n_started, server.status().problem) == (2, "")
+    await server.close()
+
+
+async def test_a_server_that_answers_after_a_stopped_call_goes_on() -> None:
+    async def hang(*_: object) -> Mapping[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    script = Script(hang)
+    server = script.server()
+    call = asyncio.create_task(server.call(await only_tool(server), {}, CallContext()))
+    await settled()
+    call.cancel()
+    await asyncio.wait({call})
+    await server.prompts()
+    assert script.n_started == 1
+    await server.close()
+
+
+async def test_a_refusal_is_a_result_for_the_model() -> None:
+    async def refuse(*_: object) -> Mapping[str, Any]:
+        raise RefusedError("The server answers: q is missing")
+
+    server = Script(refuse).server()
+    output = await server.call(await only_tool(server), {}, CallContext())
+    assert (output.text, output.is_error, output.detail) == (
+        "The server answers: q is missing",
+        True,
+        "refused by the server",
+    )
+    await server.close()
+
+
+async def test_what_a_server_asks_for_in_vain_is_said_with_the_result() -> None:
+    async def answer(connection: ScriptedConnection, *_: object) -> Mapping[str, Any]:
+        for method in ("sampling/createMessage", "elicitation/create", "sampling/createMessage"):
+            connection.observer.refused(method)
+        return {"content": [{"type": "text", "text": "failed"}], "isError": True}
+
+    server = Script(answer).server()
+    output = await server.call(await only_tool(server), {}, CallContext())
+    assert output.text == (
+        "failed\n[The server asked for an answer of the model and a form for the person, "
+        "which localllm gives to no server.]"
+    )
+    assert output.is_error
+    await server.close()
+
+
+async def test_progress_reaches_the_call() -> None:
+    async def answer(_: object, __: str, ___: object, on_progress: Any) -> Mapping[str, Any]:
+        on_progress(ToolProgress("half", 1, 2))
+        return {"content": []}
+
+    server = Script(answer).server()
+    heard: list[ToolProgress] = []
+    await server.call(await only_tool(server), {}, CallContext(on_progress=heard.append))
+    assert heard == [ToolProgress("half", 1, 2)]
+    await server.close()
+
+
+async def test_folders_of_the_chat_are_told_once_to_a_server_that_asked_for_them() -> None:
+    script = Script()
+    server = script.server()
+    tool = await only_tool(server)
+    context = CallContext(folders=(Path("/notes"),))
+    await server.call(tool, {}, context)
+    assert script.n_told == 0  # it never asked
+    assert script.connections[0].observer.roots() == (Path("/notes"),)
+    other = replace(context, folders=(Path("/other"),))
+    await server.call(tool, {}, other)
+    await server.call(tool, {}, other)
+    assert script.n_told == 1
+    await server.close()
+
+
+async def test_the_preview_shows_all_arguments() -> None:
+    server = Script().server()
+    tool = await only_tool(server)
+    arguments = {"q": "ünder", "deep": {"list": [1, 2]}}
+    preview = await server.preview(tool, arguments, CallContext())
+    assert (preview.kind, preview.title) == ("arguments", "notes: search")
+    assert json.loads(preview.text) == arguments
+    await server.close()
+
+
+async def test_resources_and_prompts_are_read_as_text() -> None:
+    server = Script().server()
+    assert await server.read_resource("note://1") == "[resource: note://1]\na note"
+    assert await server.get_prompt("review", {"what": "a"}) == "review {'what': 'a'}"
+    await server.close()
+
+
+async def test_an_entry_that_is_not_valid_is_a_failed_server() -> None:
+    server = Script().server(config=config_of("notes", {"args": []}))
+    assert (server.status().state, server.status().problem) == ("failed", "It has neither `command` nor `url`.")
+    with pytest.raises(ToolError, match=r"not valid"):
+        await server.tools()
+    await server.close()
+
+
+async def test_a_closed_server_starts_no_more() -> None:
+    script = Script()
+    server = script.server()
+    await server.close()
+    with pytest.raises(ToolError, match=r"was closed"):
+        await server.tools()
+    assert script.n_started == 0
