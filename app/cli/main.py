@@ -46,6 +46,7 @@ _VERBS = {
     "ps": _Verb("app.cli.verbs.ps:ps", "List the models of a running service, and their settings."),
     "jobs": _Verb("app.cli.verbs.jobs:jobs", "List, watch and cancel jobs of a running service."),
     "key": _Verb("app.cli.verbs.key:key", "Show, create and remove API keys."),
+    "mcp": _Verb("app.cli.verbs.mcp:mcp", "List, add, import and test MCP servers, whose tools a chat may use."),
     "pull": _Verb("app.cli.verbs.pull:pull", "Download a model from the Hugging Face hub, or from any URL."),
     "quantize": _Verb("app.cli.verbs.quantize:quantize", "Convert and quantize a checkpoint or a GGUF."),
     "imatrix": _Verb("app.cli.verbs.imatrix:imatrix", "Compute an importance matrix."),
