@@ -99,6 +99,7 @@ class Acceptance:
         self._verified = [_PRIOR_WEIGHT] * len(evidence.prior_rates)
         self._n_accepted, self._n_verified = _INITIAL_RATE * _PRIOR_WEIGHT, _PRIOR_WEIGHT
         self._wasted_cost, self._n_used = 0.0, _PRIOR_WEIGHT
+        self._n_missed_probes = 0
 
     def observe(self, draft: Draft, n_drafted: int, n_accepted: int, *, is_probe: bool = False) -> None:
         """Count `n_accepted` of `n_drafted` tokens as accepted; those after a rejected one were not verified.
@@ -106,6 +107,7 @@ class Acceptance:
         A probe, which was only compared with the sample, tells of its level: the mean is that of drafts that paid.
         """
         n_verified = min(n_accepted + 1, n_drafted)
+        self._n_missed_probes = 0 if n_accepted else self._n_missed_probes + is_probe
         for index, level in enumerate(islice(self._evidence.levels(draft), n_verified)):
             is_accepted = index < n_accepted
             self._accepted[level] = self._accepted[level] * _DECAY + is_accepted
@@ -118,6 +120,11 @@ class Acceptance:
         """Count a draft that was made at `cost`, in units of a step of one token, and then verified or not."""
         self._wasted_cost = self._wasted_cost * _USE_DECAY + (0.0 if is_verified else cost)
         self._n_used = self._n_used * _USE_DECAY + is_verified
+
+    @property
+    def n_missed_probes(self) -> int:
+        """How many probes were wrong since a token was last accepted."""
+        return self._n_missed_probes
 
     @property
     def mean_rate(self) -> float:
@@ -153,6 +160,7 @@ class Acceptance:
         twin._accepted, twin._verified = list(self._accepted), list(self._verified)
         twin._n_accepted, twin._n_verified = self._n_accepted, self._n_verified
         twin._wasted_cost, twin._n_used = self._wasted_cost, self._n_used
+        twin._n_missed_probes = self._n_missed_probes
         return twin
 
 

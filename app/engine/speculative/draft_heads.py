@@ -24,10 +24,10 @@ from app.engine.loop.sequence import Sequence
 from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
 from app.engine.speculative.draft_source import (
     EXPECTED_ANSWER_TOKENS,
-    PROBE_EVERY_TOKENS,
     DraftCost,
     DraftRequest,
     GreedyDraft,
+    tokens_between_probes,
 )
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
@@ -143,7 +143,8 @@ class _HeadSource(Generic[HeadT]):
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
-        n_between = max(PROBE_EVERY_TOKENS, self._catch_up_cost(sequence) / MAX_PROBE_SHARE)
+        n_least = tokens_between_probes(sequence.acceptance[self.name])
+        n_between = max(n_least, self._catch_up_cost(sequence) / MAX_PROBE_SHARE)
         return int(len(sequence.tokens) >= probed_at + n_between)
 
     def release(self, sequence: Sequence) -> None:

@@ -19,10 +19,10 @@ from app.engine.protocol.messages import BackendFacts
 from app.engine.speculative.acceptance import CONFIDENCE, NO_ESTIMATE, DraftEstimate
 from app.engine.speculative.draft_source import (
     EXPECTED_ANSWER_TOKENS,
-    PROBE_EVERY_TOKENS,
     DraftCost,
     DraftRequest,
     GreedyDraft,
+    tokens_between_probes,
 )
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
@@ -109,7 +109,8 @@ class DraftModel:
         if sequence.media:
             return 0
         answer = self._answer(sequence)
-        is_due = len(answer.tokens) >= answer.probed_at + PROBE_EVERY_TOKENS
+        n_between = min(tokens_between_probes(sequence.acceptance[self.name]), MAX_CATCH_UP_TOKENS)
+        is_due = len(answer.tokens) >= answer.probed_at + n_between
         return 1 if is_due and answer.n_missing <= MAX_CATCH_UP_TOKENS else 0
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:

@@ -15,7 +15,7 @@ from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource
-from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftRequest
+from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftRequest, tokens_between_probes
 from app.engine.speculative.drafter import Drafter
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
@@ -103,6 +103,17 @@ def test_a_source_whose_drafts_are_never_verified_is_not_asked_at_every_step() -
     answer(drafter, sequence, 300, never)
     assert source.n_asked - asked_before <= 300 // PROBE_EVERY_TOKENS + 1, "probes only"
     assert not drafter.is_draft_worthwhile, "steps need not be scheduled one by one for it"
+
+
+def test_a_source_that_is_always_wrong_is_probed_less_and_less_often_until_it_is_right() -> None:
+    source = Computed(cost=0.1, confidence=lambda _n: UNSURE)
+    drafter = Drafter(STEPS, [source], lambda: 0.0)
+    sequence = new_answer(drafter)
+    answer(drafter, sequence, 300, never)
+    acceptance = sequence.acceptance[source.name]
+    assert tokens_between_probes(acceptance) > PROBE_EVERY_TOKENS
+    acceptance.observe(Draft((1,), (0.5,), 0, source.name), 1, 1, is_probe=True)
+    assert tokens_between_probes(acceptance) == PROBE_EVERY_TOKENS
 
 
 def test_the_next_answer_knows_that_drafts_were_made_in_vain() -> None:
