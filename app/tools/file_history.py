@@ -136,7 +136,8 @@ class FileHistory:
             return self._remove(doomed)
 
     def _planned(self, changes: Sequence[FileChange]) -> list[_Step]:
-        """Return the steps that undo `changes`, each file once. Raises as `undo`."""
+        """Return the steps that undo `changes`, each file once: the one that was changed first comes last, for the
+        folders that were made for it must be empty by then. Raises as `undo`."""
         states: dict[str, FileState] = {}
         targets: dict[str, FileChange] = {}
         for number in reversed(range(len(changes))):
@@ -148,6 +149,7 @@ class FileHistory:
                 if not change.is_kept:
                     cause = f"What {change.path} held before was too large to keep."
                     raise StorageError(cause, _NOTHING_DONE)
+                targets.pop(change.path, None)
                 targets[change.path] = change
             elif sha256 != change.before and not _is_earlier(sha256, change.path, changes[:number]):
                 raise StorageError(f"{change.path} was changed since.", _NOTHING_DONE)

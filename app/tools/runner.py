@@ -196,7 +196,8 @@ class _RunningCall:
         return self._finished_with(output, rule)
 
     def _finished_with(self, output: ToolOutput, rule: ApprovalRule | None) -> FinishedCall:
-        outcome = ToolOutcome.FAILED if output.is_error else ToolOutcome.DONE
+        failed = ToolOutcome.TIMED_OUT if output.is_timed_out else ToolOutcome.FAILED
+        outcome = failed if output.is_error or output.is_timed_out else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes
         return self.finished(outcome, output.text, output.detail, n_bytes, rule)
 

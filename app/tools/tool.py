@@ -91,13 +91,15 @@ class ToolProgress:
 class ToolOutput:
     """What a call returned: text of any length and content, still untrusted and unbounded, and how it went in a line.
 
-    `n_bytes` is the size of the whole, if `text` is only a part of it.
+    `n_bytes` is the size of the whole, if `text` is only a part of it. A call that `is_timed_out` was stopped by its
+    server because of its time.
     """
 
     text: str
     is_error: bool = False
     detail: str = ""
     n_bytes: int | None = None
+    is_timed_out: bool = False
 
 
 def _ignore_progress(_: ToolProgress) -> None: ...

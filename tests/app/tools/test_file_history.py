@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.tools.file_access import NO_FILE, open_folder
@@ -290,6 +290,7 @@ def test_threads_that_write_at_once_lose_nothing(history: FileHistory, folder: P
     st.lists(st.tuples(st.sampled_from(["a", "b", "x/c", "x/y/d"]), st.sampled_from([b"", b"1", b"2"])), max_size=8),
     st.integers(0, 8),
 )
+@example([("x/c", b""), ("x/y/d", b""), ("x/c", b"1")], 0)
 def test_undoing_any_tail_of_changes_restores_what_was_before(
     tmp_path_factory: pytest.TempPathFactory, writes: Sequence[tuple[str, bytes]], n_kept: int
 ) -> None:

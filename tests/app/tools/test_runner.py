@@ -177,6 +177,11 @@ async def test_an_error_of_the_tool_is_a_failure_with_its_text() -> None:
     assert (ran.result.outcome, ran.text) == (ToolOutcome.FAILED, "no such row")
 
 
+async def test_a_call_that_its_server_stopped_for_its_time_keeps_its_output() -> None:
+    ran = await run(runner(server(WRITE, write=ScriptedCall(ToolOutput("half", is_timed_out=True)))), Decision.ONCE)
+    assert (ran.result.outcome, ran.text) == (ToolOutcome.TIMED_OUT, "half")
+
+
 async def test_a_call_that_takes_too_long_is_stopped_and_says_so() -> None:
     slow = replace(WRITE, timeout_s=0.01)
     fake = server(slow, write=ScriptedCall(gate=asyncio.Event()))

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.service.generation.media_fetching import MAX_FETCHED_BYTES, WebFetcher, is_public
+from app.public_web import is_public
+from app.service.generation.media_fetching import MAX_FETCHED_BYTES, WebFetcher
 from quantizer.errors import RequestError
 from tests.app.engine.media.files import picture_file
 

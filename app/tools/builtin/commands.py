@@ -1,0 +1,158 @@
+"""The server of the tool that runs commands: with the rights of the person, in a folder of the chat, never unseen.
+
+Owns what the person sees of a command before it runs, and what the model reads after. There is no shell unless the
+arguments name one. The environment is `environment`, the process `processes`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.protocol.tools import ToolDefinition
+from app.tools.builtin.folders import Folders
+from app.tools.builtin.processes import Ended, run_to_end
+from app.tools.output import cleaned, decoded
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress
+from quantizer.errors import UsageError
+
+__all__ = ["RUN_COMMAND", "CommandServer"]
+
+_SERVER = "commands"
+_TIMEOUT_S, _MAX_TIMEOUT_S = 120, 1800
+_SCRIPTS = (".bat", ".cmd")  # Windows gives these to its shell, whose rules of quoting are others
+
+RUN_COMMAND = Tool(
+    _SERVER,
+    "run_command",
+    ToolDefinition(
+        "run_command",
+        "Run a program and read what it prints. There is no shell and no input; what is still running when the program "
+        "ends is stopped. The user is asked first.",
+        {
+            "type": "object",
+            "properties": {
+                "argv": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "minItems": 1,
+                    "maxItems": 500,
+                    "description": 'The program and its arguments, such as ["pytest", "-q"].',
+                },
+                "folder": {"type": "string", "description": "Where it runs; default: the chat's first folder."},
+                "timeout_s": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": _MAX_TIMEOUT_S,
+                    "description": f"Seconds until it is stopped. Default: {_TIMEOUT_S}.",
+                },
+            },
+            "required": ["argv"],
+            "additionalProperties": False,
+        },
+    ),
+    Effect.RUN,
+    "Run a command",
+    timeout_s=0.0,
+)
+
+
+class CommandServer:
+    """A `ToolServer` that runs commands; `removed` are the variables that they do not get, which previews name."""
+
+    def __init__(self, removed: Sequence[str] = ()) -> None:
+        self._removed = tuple(removed)
+
+    @property
+    def name(self) -> str:
+        return _SERVER
+
+    def status(self) -> ServerStatus:
+        return ServerStatus(_SERVER, "built in", "ready", (RUN_COMMAND,))
+
+    async def tools(self) -> tuple[Tool, ...]:
+        return (RUN_COMMAND,)
+
+    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+        """Return the command with its program, folder and environment. Raises UserError for one that cannot run."""
+        del tool
+        argv, folder = arguments["argv"], _folder(arguments, context)
+        program = _program(argv[0], folder, context.environment)
+        lines = [
+            _shown(argv),
+            f"program: {program}",
+            f"folder: {folder}",
+            f"environment: yours, without {', '.join(self._removed)}" if self._removed else "environment: yours",
+            f"input: none; stopped after {_timeout_s(arguments)} s",
+        ]
+        return Preview("command", f"run {_shown(argv)}", "\n".join(lines), tuple(argv))
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+        """Run the command and return its output and exit status. Raises UserError if it cannot be started."""
+        del tool
+        argv, folder = arguments["argv"], _folder(arguments, context)
+
+        def show(data: bytes) -> None:
+            context.on_progress(ToolProgress(output=cleaned(decoded(data))))
+
+        ended = await run_to_end(
+            argv,
+            _program(argv[0], folder, context.environment),
+            folder,
+            context.environment,
+            _timeout_s(arguments),
+            show,
+        )
+        return _output_of(ended)
+
+    async def close(self) -> None:
+        """Nothing runs between calls."""
+
+
+def _output_of(ended: Ended) -> ToolOutput:
+    text = decoded(ended.output)
+    how = f"stopped: {ended.reason}" if ended.reason else _status(ended.status or 0)
+    separator = "" if text.endswith("\n") or not text else "\n"
+    return ToolOutput(f"{text}{separator}[{how}]", bool(ended.reason), how, ended.n_bytes, ended.is_timed_out)
+
+
+def _status(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else f"ended by signal {-status}"
+
+
+def _folder(arguments: Mapping[str, Any], context: CallContext) -> Path:
+    folders = Folders(context.folders)
+    path = folders.find(arguments.get("folder", "."))
+    if not path.is_dir():
+        raise UsageError(f"There is no folder {folders.shown(path)}.", "List the folder above it to see what there is.")
+    return path
+
+
+def _timeout_s(arguments: Mapping[str, Any]) -> int:
+    return int(arguments.get("timeout_s", _TIMEOUT_S))
+
+
+def _program(name: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """Return the path of the program that `name` means: on the PATH, or with a separator from `folder` on.
+
+    Raises UsageError if there is none.
+    """
+    if not name or "\0" in name:
+        raise UsageError("The name of the program is empty or has a NUL.", "Name a program.")
+    has_folder = "/" in name or (os.sep in name)
+    found = shutil.which(str(folder / name) if has_folder else name, path=environment.get("PATH"))
+    if found is None:
+        raise UsageError(f"There is no program {name}.", "Check its name, or run it with another program.")
+    if os.name == "nt" and found.lower().endswith(_SCRIPTS):
+        raise UsageError(f"{name} is a script of the Windows shell.", 'Run it as ["cmd", "/c", ...].')
+    return found
+
+
+def _shown(argv: Sequence[str]) -> str:
+    """Return a command as a shell takes it; arguments with characters that hide something are in JSON."""
+    return " ".join(shlex.quote(each) if each.isprintable() else json.dumps(each) for each in argv)

@@ -1,0 +1,168 @@
+"""Running one command to its end: its output as it comes, its limits, and ending all that it started.
+
+Owns the process: a group of its own without a terminal or input. On POSIX its group is ended, and what left the group
+but not the family; on Windows the family. A process that cut itself off from both goes on: nothing can find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.tools.builtin.output_buffer import OutputBuffer
+from quantizer.errors import EngineError
+
+__all__ = ["MAX_OUTPUT_BYTES", "Ended", "run_to_end"]
+
+MAX_OUTPUT_BYTES = 64 << 20
+_GRACE_S = 2.0  # between asking a command to end and killing it
+_DRAIN_S = 0.5  # what it started may hold the pipe for longer
+_PROGRESS_S = 0.1
+_SHOWN_BYTES = 65_536  # at a time, while it runs
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended: its output as far as it is kept, its size, and its exit status, None where it was ended
+    because of its output, or its time, which `reason` says."""
+
+    output: bytes
+    n_bytes: int
+    status: int | None
+    reason: str = ""
+    is_timed_out: bool = False
+
+
+async def run_to_end(
+    argv: Sequence[str],
+    program: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    on_output: Callable[[bytes], None],
+) -> Ended:
+    """Run `program` with `argv` in `folder`, and return how it ended; `on_output` gets output as it comes, a part of it
+    where there is too much. Cancelling ends the command. Raises EngineError if the system cannot start it."""
+    loop = asyncio.get_running_loop()
+    try:
+        transport, watcher = await loop.subprocess_exec(
+            lambda: _Watcher(loop, on_output),
+            *argv,
+            executable=program,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=dict(environment),
+            **_own_group(),
+        )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise EngineError(f"{argv[0]} cannot be started: {reason}.", "Check the name of the program.") from error
+    try:
+        reason, is_timed_out = await watcher.wait(timeout_s), False
+    except TimeoutError:
+        reason, is_timed_out = f"it took more than {timeout_s:g} s", True
+    finally:
+        await asyncio.shield(_end(transport, watcher))
+    watcher.show()
+    buffer = watcher.buffer
+    return Ended(buffer.kept, buffer.n_bytes, None if reason else transport.get_returncode(), reason, is_timed_out)
+
+
+class _Watcher(asyncio.SubprocessProtocol):
+    """Takes the output of a command, and knows when it has ended: what it started may hold the output for longer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_output: Callable[[bytes], None]) -> None:
+        self.buffer = OutputBuffer()
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._flooded: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._on_output = on_output
+        self._waiting = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        del fd
+        if self._flooded.done():
+            return
+        self.buffer.add(data)
+        self._waiting = (self._waiting + data)[-_SHOWN_BYTES:]
+        self._timer = self._timer or self._loop.call_later(_PROGRESS_S, self.show)
+        if self.buffer.n_bytes > MAX_OUTPUT_BYTES:
+            self._flooded.set_result(None)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del fd, exc
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def process_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)
+
+    def show(self) -> None:
+        """Pass on the output that came since the last time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, waiting, self._waiting = None, self._waiting, b""
+        if waiting:
+            self._on_output(waiting)
+
+    async def wait(self, timeout_s: float) -> str:
+        """Wait until the command has ended; return why it has to be ended instead, "" if not. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            await asyncio.wait({self.exited, self._flooded}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({self._closed, self._flooded}, timeout=_DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
+        return f"it wrote more than {MAX_OUTPUT_BYTES >> 20} MiB" if self._flooded.done() else ""
+
+
+def _own_group() -> dict[str, Any]:
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}
+
+
+async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher) -> None:
+    """End the command if it runs, and all that it started."""
+    process_id, family = transport.get_pid(), []
+    if not watcher.exited.done():
+        family = await asyncio.to_thread(_family, process_id)
+        _signal_group(process_id, "SIGTERM")
+        await asyncio.wait({watcher.exited}, timeout=_GRACE_S)
+    _signal_group(process_id, "SIGKILL")
+    await asyncio.to_thread(_kill_family, family)
+    transport.close()  # and kills the command itself, if nothing else did
+    await watcher.exited
+
+
+def _signal_group(process_id: int, name: str) -> None:
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process_id, getattr(signal, name))
+
+
+def _family(process_id: int) -> list[Any]:
+    """Return the processes that the command started, and those that they did, as far as they can be seen."""
+    import psutil  # slow, and only commands that have to be ended need it
+
+    with contextlib.suppress(psutil.Error):
+        return list(psutil.Process(process_id).children(recursive=True))
+    return []
+
+
+def _kill_family(family: Sequence[Any]) -> None:
+    import psutil
+
+    for process in family:
+        with contextlib.suppress(psutil.Error):  # it has ended; psutil does not kill another of the same number
+            process.kill()

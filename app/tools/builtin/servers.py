@@ -1,0 +1,45 @@
+"""All tools of one window, put together: the built-in servers, those of others, and the history of files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from app.event_log import log_event
+from app.tools.builtin.commands import CommandServer
+from app.tools.builtin.environment import command_environment, removed_names
+from app.tools.builtin.files import FileServer
+from app.tools.builtin.web import WebServer
+from app.tools.file_history import FOLDER_NAME, FileHistory
+from app.tools.runner import ToolRunner
+from app.tools.tool import ToolServer
+from quantizer.errors import StorageError
+
+__all__ = ["built_in_servers", "tool_runner"]
+
+_TRUSTED = ("files",)  # what only reads in the folders of a chat needs no question
+
+
+def built_in_servers(history: FileHistory) -> tuple[ToolServer, ...]:
+    """Return the servers that come with localllm; what they overwrite is kept in `history`."""
+    return (FileServer(history), CommandServer(removed_names(os.environ)), WebServer())
+
+
+def tool_runner(data_dir: Path, others: Iterable[ToolServer] = ()) -> ToolRunner:
+    """Return the tools of a window whose data is in `data_dir`, with the servers of `others` after the built-in ones.
+
+    What killed processes left of files is removed meanwhile, in a thread.
+    """
+    history = FileHistory(data_dir / FOLDER_NAME)
+    threading.Thread(target=_sweep, args=(history,), name="file-history", daemon=True).start()
+    servers = (*built_in_servers(history), *others)
+    return ToolRunner(servers, history.undo, trusted=_TRUSTED, environment=command_environment(os.environ))
+
+
+def _sweep(history: FileHistory) -> None:
+    try:
+        history.sweep()
+    except StorageError as error:  # the next start tries again
+        log_event("tools", str(error))

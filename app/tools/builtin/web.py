@@ -1,0 +1,133 @@
+"""The server of tools for the web: reading a page or a text at a public address, as Markdown.
+
+Owns what a model gets of a file of the web. What may be asked is `app.public_web`; a page is read in the child process
+that reads attached files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from email.message import Message
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.protocol.tools import ToolDefinition
+from app.public_web import FetchedFile, FetchLimits, PublicWeb
+from app.tools.output import cleaned, decoded
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput
+from quantizer.errors import UsageError
+
+__all__ = ["FETCH_URL", "WebServer", "public_web"]
+
+_SERVER = "web"
+_LIMITS = FetchLimits(max_bytes=5 << 20, timeout_s=30.0, max_redirects=5, accept="text/html, text/*, application/json")
+_REMEDY = "Fetch another address, or ask the user."
+_MAX_CHARACTERS = 2000
+_SHOWN_CHARACTERS = 200
+_TEXTS = ("json", "xml", "javascript", "yaml", "toml", "x-sh")  # types of applications that are texts
+_PAGES = ("text/html", "application/xhtml+xml")
+_PDF = "application/pdf"
+
+FETCH_URL = Tool(
+    _SERVER,
+    "fetch_url",
+    ToolDefinition(
+        "fetch_url",
+        "Read a page or text on the public web. Pages become Markdown; programs and pictures cannot be read.",
+        {
+            "type": "object",
+            "properties": {
+                "url": {"type": "string", "maxLength": _MAX_CHARACTERS, "description": "An address with http or https."}
+            },
+            "required": ["url"],
+            "additionalProperties": False,
+        },
+    ),
+    Effect.FETCH,
+    "Fetch an address",
+    timeout_s=60.0,
+)
+
+
+def public_web() -> PublicWeb:
+    """Return what reads addresses for models."""
+    return PublicWeb(_LIMITS, _REMEDY)
+
+
+class WebServer:
+    """A `ToolServer` for the web; `web` reads the addresses."""
+
+    def __init__(self, web: PublicWeb | None = None) -> None:
+        self._web = web or public_web()
+
+    @property
+    def name(self) -> str:
+        return _SERVER
+
+    def status(self) -> ServerStatus:
+        return ServerStatus(_SERVER, "built in", "ready", (FETCH_URL,))
+
+    async def tools(self) -> tuple[Tool, ...]:
+        return (FETCH_URL,)
+
+    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+        """Return the address in full: what is sent to its host is in it. Raises UsageError for one of another kind."""
+        del tool, context
+        address = arguments["url"]
+        _check(address)
+        host = urlsplit(address).hostname or ""
+        text = json.dumps(dict(arguments), ensure_ascii=False, indent=2)
+        return Preview("arguments", f"fetch {address[:_SHOWN_CHARACTERS]}", f"{text}\n[asks {host}]")
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+        """Return what is at the address. Raises UserError."""
+        del tool, context
+        _check(arguments["url"])
+        found = await self._web.fetch(arguments["url"])
+        text = await asyncio.to_thread(_text_of, found)
+        moved = f"[at {found.address}]\n" if found.address != arguments["url"] else ""
+        return ToolOutput(moved + text, detail=f"{len(found.data):,} bytes")
+
+    async def close(self) -> None:
+        """Nothing runs between calls."""
+
+
+def _check(address: str) -> None:
+    """Raise UsageError for an address that is none of the web, or that hides whom it asks."""
+    try:
+        parts = urlsplit(address)
+        is_plain = parts.scheme in ("http", "https") and parts.hostname and parts.username is None
+    except ValueError:
+        is_plain = False
+    if not is_plain or address != cleaned(address) or " " in address or "\n" in address:
+        raise UsageError(f"{address[:120]} is no address of the web.", "Give one that begins with https://.")
+
+
+def _text_of(found: FetchedFile) -> str:
+    """Return a file as text: a page or PDF by its parser, a text in its encoding. Raises UsageError for others."""
+    from app.chat.attachments.kinds import kind_of
+    from app.chat.attachments.page_choice import ALL_PAGES
+    from app.chat.attachments.parser_process import parse
+
+    kind, charset = _type_of(found.content_type)
+    name = found.address.partition("?")[0][:120]
+    if kind in _PAGES or kind == _PDF:
+        parsed_kind = kind_of(b"%PDF-1" if kind == _PDF else b"", "page.html")
+        return parse(found.data, parsed_kind, name, ALL_PAGES).text
+    is_text = kind.startswith("text/") or any(kind.endswith(ending) for ending in _TEXTS)
+    if not is_text or b"\0" in found.data[:4096]:
+        cause = f"{name} is no text: it has {len(found.data):,} bytes of the type {kind[:80] or 'that is not given'}."
+        raise UsageError(cause, _REMEDY)
+    try:
+        return found.data.decode(charset, "replace")
+    except (LookupError, ValueError):  # an encoding that is none
+        return decoded(found.data)
+
+
+def _type_of(content_type: str) -> tuple[str, str]:
+    """Return the type and the encoding that a server gives."""
+    message = Message()
+    message["content-type"] = content_type or "application/octet-stream"
+    return message.get_content_type(), message.get_content_charset("utf-8")
