@@ -71,6 +71,23 @@ CLIENTS = (
     Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude"),
     Client("codex", "@openai/codex@0.169.0", "with_codex.py", "codex"),
     Client("opencode", "opencode-ai@1.18.33", "with_opencode.py", "opencode"),
+    Client(
+        "mcp-filesystem",
+        "@modelcontextprotocol/server-filesystem@2026.8.31",
+        "with_mcp_server.py",
+        "mcp-server-filesystem",
+        is_small=True,
+    ),
+    Client(
+        "mcp-everything",
+        "@modelcontextprotocol/server-everything@2026.8.31",
+        "with_mcp_server.py",
+        "mcp-server-everything",
+        is_small=True,
+    ),
+    Client("mcp-fetch", "mcp-server-fetch==2026.10.24", "with_mcp_server.py", is_small=True),
+    Client("mcp-git", "mcp-server-git==2026.10.19", "with_mcp_server.py", is_small=True),
+    Client("mcp-time", "mcp-server-time==2026.10.19", "with_mcp_server.py", is_small=True),
     Client("qwen-code", "@qwen-code/qwen-code@0.24.4", "with_qwen_code.py", "qwen"),
 )
 
@@ -141,6 +158,8 @@ def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
             **urls,
             "HOME": home,
             "LLM_USER_PATH": str(Path(home, "llm")),
+            "CLIENT_NAME": client.name,
+            "CLIENT_FOLDER": str(folder),
             "CLIENT_COMMAND": str(folder / "node_modules" / ".bin" / client.command),
             "PYTHONPATH": os.pathsep.join((str(folder), str(_HERE))),
             "NO_PROXY": "127.0.0.1",

@@ -142,8 +142,10 @@ def import_servers(*, assume_yes: bool, wants_json: bool) -> None:
 @options("wants_json")
 def test(name: str, *, wants_json: bool) -> None:
     """Start the server NAME, list what it has, and report how long that took."""
+    from app.tools.mcp.config_file import mcp_file
     from app.tools.mcp.servers import mcp_servers
 
+    mcp_file().servers()  # one that cannot be read is an error here
     server = next((each for each in mcp_servers() if name in (each.config.name, each.name)), None)
     if server is None:
         raise UsageError(f"There is no server {name!r}, or it is disabled.", "See `localllm mcp list --no-start`.")

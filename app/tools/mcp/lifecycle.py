@@ -28,14 +28,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds: to start (a first start may download), to list, to show that it is alive, to ask for folders,
-    until an idle server is stopped, before one that did not start is tried again; and how many deaths within how long
-    are too many."""
+    """Times in seconds: to start (a first start may download), to list, to show that it is alive, to ask for folders
+    and to take them, until an idle server is stopped, before one that did not start is tried again; and how many deaths
+    within how long are too many."""
 
     start_s: float = 60.0
     list_s: float = 30.0
     alive_s: float = 5.0
     roots_s: float = 1.0
+    settle_s: float = 0.1
     idle_s: float = 600.0
     retry_s: float = 30.0
     max_deaths: int = 3

@@ -42,7 +42,8 @@ class McpServer:
         self._config = config
         self._origin = origin
         self._limits = limits
-        self._lifecycle = ServerLifecycle(name, config, self, connect, limits, clock)
+        self._clock = clock or LoopClock()
+        self._lifecycle = ServerLifecycle(name, config, self, connect, limits, self._clock)
         self._folders: tuple[Path, ...] = ()
         self._told_folders: tuple[Path, ...] = ()
         self._asked_folders = asyncio.Event()
@@ -186,6 +187,7 @@ class McpServer:
             async with asyncio.timeout(self._limits.roots_s):
                 await link.connection.roots_changed()
                 await self._asked_folders.wait()
+                await self._clock.sleep(self._limits.settle_s)  # servers look at them before they use them
         self._asked_folders.set()
         self._told_folders = self._folders
 

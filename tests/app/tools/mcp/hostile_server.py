@@ -50,7 +50,7 @@ def tools() -> list[dict[str, Any]]:
         return [tool("deep", schema=nested(40)), tool("remote", schema=remote), tool("call"), {"name": "none"}]
     if MODE == "deeper than parsers":
         return [tool("deep", schema=nested(400))]
-    if MODE == "changes":
+    if MODE in ("changes", "changes in silence"):
         return [tool("call", f"Description {_SEEN['listed']}.")]
     if MODE == "evil output schema":
         evil = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}

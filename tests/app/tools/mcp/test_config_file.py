@@ -93,3 +93,11 @@ def test_servers_of_a_window_leave_the_disabled_out_and_start_nothing(tmp_path: 
     servers = mcp_servers(McpFile(path))
     assert [(server.name, server.status().state) for server in servers] == [("files_2", "stopped"), ("bad", "failed")]
     assert servers[0].status().origin == str(path)
+
+
+def test_a_broken_file_is_one_failed_server_for_a_window(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("{", encoding="utf-8")
+    (server,) = mcp_servers(McpFile(path))
+    assert (server.name, server.status().state) == ("mcp_json", "failed")
+    assert "line 1, column 2" in server.status().problem
