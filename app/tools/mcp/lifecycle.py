@@ -13,12 +13,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeVar
 
+from app.event_log import log_event
 from app.tools.mcp.configuration import ServerConfig, identity_of
 from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo
 from app.tools.mcp.installation import check_installed
 from app.tools.mcp.listing import Prompt, Resource, ToolListing, listed_prompts, listed_resources, listed_tools
+from app.tools.mcp.orphans import end_orphans
 from quantizer.errors import ToolError, UserError
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "Link", "LoopClock", "ServerLifecycle", "sdk_connect", "within"]
@@ -167,8 +170,16 @@ class ServerLifecycle:
         if link is None:
             return await self._start()
         if link.is_stale:
-            await self._list(link)
+            await self._list_again(link)
         return link
+
+    async def _list_again(self, link: Link) -> None:
+        """List what changed; a server that cannot say it is stopped. Raises ToolError."""
+        try:
+            await self._list(link)
+        except UserError as error:
+            await self._stop()
+            raise self._failed(error) from error
 
     async def _is_alive(self, link: Link) -> bool:
         """Return whether the connection is open, and the server has said anything since a call was stopped, or does."""
@@ -324,9 +335,16 @@ async def within(seconds: float, answer: Awaitable[_T], what: str) -> _T:
 async def sdk_connect() -> Connect:
     """Return how servers are reached. Raises ToolError where the package for it is not installed.
 
-    Its import takes more than a second: in a thread the screen goes on.
+    Its import takes more than a second: in a thread the screen goes on. The first time, servers that outlived a process
+    that was killed are ended there.
     """
     check_installed()
-    module = await asyncio.to_thread(importlib.import_module, "app.tools.mcp.sdk")
-    connect: Connect = module.connect
+    return await asyncio.to_thread(_load_sdk)
+
+
+@cache
+def _load_sdk() -> Connect:
+    if n_orphans := end_orphans():
+        log_event("mcp", f"ended {n_orphans} processes of servers whose localllm was killed")
+    connect: Connect = importlib.import_module("app.tools.mcp.sdk").connect
     return connect

@@ -34,6 +34,7 @@ from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer,
 from app.tools.mcp.expansion import expanded
 from app.tools.mcp.http_client import HttpStatus, explained_http, http_client
 from app.tools.mcp.listing import MAX_LISTED
+from app.tools.mcp.orphans import OWNER_VARIABLE, owner_mark
 from app.tools.mcp.process import MAX_MESSAGE_BYTES, ServerProcess
 from app.tools.tool import ToolProgress
 from quantizer.errors import ToolError, UserError
@@ -191,7 +192,7 @@ async def _watched(transport: AbstractAsyncContextManager[Any], watch: _Watch) -
 @asynccontextmanager
 async def _stdio(launch: StdioLaunch, watch: _Watch) -> AsyncGenerator[Any, None]:
     """Start a process and yield the streams of its messages; ends it with all that it started."""
-    environment = {**get_default_environment(), **launch.env}
+    environment = {**get_default_environment(), **launch.env, OWNER_VARIABLE: owner_mark()}
     process = await ServerProcess.start(launch, environment, watch.observer.log)
     watch.ending = process.wait_exited
     inbound_send, inbound = anyio.create_memory_object_stream[SessionMessage | Exception](0)

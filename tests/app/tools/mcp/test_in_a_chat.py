@@ -52,7 +52,7 @@ async def runner(folder: Path, modes: Sequence[str], timeout_s: float = 60.0) ->
     entries = {mode: {**command, "args": ["-I", str(SERVER), mode]} for mode in modes}
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": entries}), encoding="utf-8")
-    tools = ToolRunner(mcp_servers(McpFile(path)), FileHistory(folder / "history"))
+    tools = ToolRunner(mcp_servers(McpFile(path)), FileHistory(folder / "history").undo)
     try:
         yield tools
     finally:

@@ -222,6 +222,18 @@ async def test_changes_are_listed_at_the_next_use_however_often_they_are_reporte
     await server.close()
 
 
+async def test_a_server_that_cannot_say_what_changed_is_stopped() -> None:
+    script = Script()
+    server = script.server(limits=IMPATIENT)
+    await server.tools()
+    script.hangs_in_list = True
+    server.changed()
+    with pytest.raises(ToolError, match=r"did not list what it has"):
+        await server.tools()
+    assert (script.n_closed, server.status().state) == (1, "failed")
+    await server.close()
+
+
 async def test_a_server_that_is_silent_after_a_stopped_call_is_started_again() -> None:
     async def hang(*_: object) -> Mapping[str, Any]:
         await asyncio.Event().wait()
