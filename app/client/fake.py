@@ -409,7 +409,8 @@ class ScriptedClient(ScriptedJobs):
             is_whole = True
             if isinstance(reply.ending, UserError):
                 raise reply.ending
-            yield replace(reply.ending, finish_reason="tool_calls") if reply.calls else reply.ending
+            calls = bool(reply.calls) and reply.ending.finish_reason == "stop"
+            yield replace(reply.ending, finish_reason="tool_calls") if calls else reply.ending
         finally:
             self.n_aborted += not is_whole
 

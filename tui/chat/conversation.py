@@ -16,6 +16,7 @@ from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState
 from app.chat.tool_calls import call_text
 from app.protocol.chat import MediaPart
 from app.protocol.chat import Message as ChatMessage
+from app.tools.tool import ToolProgress
 from quantizer.errors import UserError
 from tui.chat.turns import media_files_of, turns_of
 
@@ -24,6 +25,7 @@ __all__ = [
     "ContextSize",
     "Conversation",
     "Ending",
+    "LiveCall",
     "RemovedMessages",
     "TranscriptEntry",
 ]
@@ -31,6 +33,7 @@ __all__ = [
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
 _NO_PARTS: Mapping[str, MediaPart] = {}
+_TAIL_CHARACTERS = 4000  # of the output of a running call
 
 
 class Ending(Enum):
@@ -40,6 +43,20 @@ class Ending(Enum):
     CUT = "cut"  # at the limit of tokens
     STOPPED = "stopped"  # by the user, or with its process
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCall:
+    """How far a running call of a tool is, and the end of what it has written so far."""
+
+    progress: ToolProgress | None = None
+    output: str = ""
+
+    def after(self, progress: ToolProgress) -> LiveCall:
+        """Return it with what `progress` adds: a piece of output leaves the last message as it is."""
+        is_output_only = bool(progress.output) and not progress.message and progress.done is None
+        output = (self.output + progress.output)[-_TAIL_CHARACTERS:]
+        return LiveCall(self.progress if is_output_only else progress, output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +102,8 @@ class Conversation:
     """All messages of one chat by id. Raises KeyError for an unknown id.
 
     `leaf_id` is the end of the shown branch, `running_id` the running answer; `errors` holds the errors of this session
-    by message. The version `compared_id` is shown beside the one of the branch; `shows_figures` of every answer.
+    by message, `live` the calls of tools that run. The version `compared_id` is shown beside the one of the branch;
+    `shows_figures` of every answer.
     """
 
     settings: ChatSettings = field(default_factory=ChatSettings)
@@ -95,6 +113,7 @@ class Conversation:
     compared_id: int | None = None
     shows_figures: bool = False
     errors: dict[int, UserError] = field(default_factory=dict)
+    live: dict[int, LiveCall] = field(default_factory=dict)
 
     @property
     def branch(self) -> tuple[Message, ...]:

@@ -1,7 +1,7 @@
 """One open chat: its messages, the running answer with its figures, the questions that wait for it, and its title.
 
-An answer belongs to its chat: it goes on while another chat is shown. Owns an answer from question to end and edits of
-the branches. Sees widgets only as a `ChatView`, and only while it is shown.
+An answer belongs to its chat: it goes on while another chat is shown. Owns an answer from question to end, with the
+rounds in which it calls tools, and edits of the branches. Sees widgets only as a `ChatView`, while it is shown.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
 from app.chat.sampling_options import template_of
-from app.protocol.chat import GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
-from app.terminal import printable_line
+from app.protocol.tools import ToolDefinition, with_delta
+from app.tools.approval import Approver
+from app.tools.backend import ToolBackend
+from app.tools.output import MAX_CHARACTERS, characters_for
+from app.tools.tool_settings import ApprovalRule
 from quantizer.errors import NoTemplateError, ServiceError, StorageError, UserError
-from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer, with_cache_key
+from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
+from tui.chat.approvals import ApprovalQueue
 from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, AnswerWriter, OpenedChat
-from tui.connection import ChatBackend, ServiceConnection
+from tui.chat.rounds import CallRunner, pause_after, pending_calls, rounds_of
+from tui.chat.steps import StepHistory, UndoneStep
+from tui.chat.titles import generate_title, needs_title
+from tui.chat.turns import made_calls
+from tui.connection import ServiceConnection
 
-if TYPE_CHECKING:
-    from app.protocol.status import ModelStatus
-
-__all__ = ["ChatView", "OpenChat", "generate_title", "is_idle", "joined", "needs_title", "parse_title"]
+__all__ = ["ChatView", "OpenChat", "joined"]
 
 _NO_TEMPLATE = (
     "It is a base model: /template completion lets it continue your text; /template lists templates to chat with it."
 )
-_REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
-_MAX_TOKENS = 32
-_GUIDE = "guide"  # only answers questions about localllm
-_TRIMMED = " \t#*_`\"'“”‘’«»."
 
 
 class ChatView(Protocol):
@@ -54,10 +55,18 @@ class OpenChat:
 
     `view` is its display while it is shown. `pinned_model` answers instead of the connection's model; it is set while
     another chat is shown. `unsent` is the text in its prompt, `left_unsent` that when another chat was shown.
+
+    `tools` runs what answers call, None for a chat without tools. `approvals` are the questions about calls, which wait
+    for the person; they are put by `approver`, unless that is replaced.
     """
 
     def __init__(
-        self, opened: OpenedChat, connection: ServiceConnection, clock: Clock, on_change: Callable[[OpenChat], None]
+        self,
+        opened: OpenedChat,
+        connection: ServiceConnection,
+        clock: Clock,
+        on_change: Callable[[OpenChat], None],
+        tools: ToolBackend | None = None,
     ) -> None:
         self.stored = opened.stored
         self.conversation = opened.conversation
@@ -69,6 +78,12 @@ class OpenChat:
         self._connection = connection
         self._clock = clock
         self._on_change = on_change
+        self.approvals = ApprovalQueue(lambda: on_change(self))
+        self.approver: Approver = self.approvals
+        self._tools = tools
+        self._calls = None if tools is None else CallRunner(self.stored, self.conversation, tools, self._show)
+        self._steps = StepHistory(self.stored, self.conversation, tools)
+        self._offered: tuple[ToolDefinition, ...] = ()  # with the last answer
         self._running: asyncio.Task[None] | None = None
         self._titling: asyncio.Task[None] | None = None
         self._is_streaming = False
@@ -92,7 +107,7 @@ class OpenChat:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether an answer was begun and has not ended."""
+        """Whether an answer was begun and has not ended: it streams, or a tool that it called runs."""
         return self._is_streaming
 
     @property
@@ -148,12 +163,20 @@ class OpenChat:
         return True
 
     def unfinished_answer(self) -> Message | None:
-        """Return the last answer if it was stopped or cut off and has text."""
+        """Return the message that ends the branch if the answer can be continued: it was stopped or cut off and has
+        text, or its calls have not run or have no answer yet."""
         entries = self.conversation.entries()
         last = entries[-1] if entries else None
-        if last is None or last.message.role != "assistant" or last.ending is Ending.COMPLETE:
+        if last is None or last.message.role not in ("assistant", "tool"):
             return None
-        return last.message if last.message.content else None
+        if last.message.role == "tool" or made_calls(last.message):
+            return last.message if last.message.role == "assistant" or last.message.result else None
+        if last.ending is Ending.COMPLETE:
+            return None
+        return last.message if last.message.content or self._follows_calls(last.message) else None
+
+    def _follows_calls(self, answer: Message) -> bool:
+        return answer.parent_id is not None and self.conversation.messages[answer.parent_id].role == "tool"
 
     @property
     def lacks_template(self) -> bool:
@@ -162,8 +185,15 @@ class OpenChat:
         return bool(entries) and isinstance(entries[-1].error, NoTemplateError)
 
     def continue_answer(self, answer: Message) -> None:
-        """Continue an unfinished answer."""
-        self._start(partial(self._answer, AnswerTarget(answer.parent_id, answer.model or self.model, answer)))
+        """Continue an unfinished answer: its text, or after its calls. Calls that were never begun run now, one that
+        was begun is never run again; the rounds are counted anew."""
+        model = answer.model or self.model
+        if answer.role == "tool" or made_calls(answer):
+            self._start(self._go_on)
+        elif answer.content:
+            self._start(partial(self._answer, AnswerTarget(answer.parent_id, model, answer)))
+        else:
+            self._start(partial(self._answer_after_calls, answer))
 
     def compare(self, model: str) -> bool:
         """Answer the last question with another model, beside the present answer. Return False if there is none."""
@@ -171,7 +201,9 @@ class OpenChat:
         question = self.conversation.question_of(answers[-1].id) if answers else None
         if question is None or self.is_answering:
             return False
-        self.conversation.compare_last(answers[-1].id)
+        followed = self.conversation.branch[self.conversation.branch.index(question) :]
+        first = next(message for message in followed if message.role == "assistant")  # others follow its calls
+        self.conversation.compare_last(first.id)
         self._start(partial(self._answer, AnswerTarget(question.id, model, is_other=True)))
         return True
 
@@ -230,6 +262,21 @@ class OpenChat:
             await client.end_thought(thinking_id)
         return bool(thinking_id)
 
+    async def undo_step(self) -> UndoneStep | None:
+        """Take back the last step of the shown branch, with the files that it changed; its messages stay as another
+        version (`tui.chat.steps` says what a step is). Return None while an answer runs, and in an empty chat. Raises
+        StorageError, having changed nothing, for a file that was changed since."""
+        step = None if self.is_answering else await self._steps.undo()
+        await self._show()
+        return step
+
+    async def redo_step(self) -> UndoneStep | None:
+        """Do again what `undo_step` took back last, files included. Return None if nothing was, if the chat went on, or
+        while an answer runs. Raises as `undo_step`."""
+        step = None if self.is_answering else await self._steps.redo()
+        await self._show()
+        return step
+
     async def close(self) -> None:
         """Stop the answer and the generation of a title."""
         await self.stop()
@@ -284,7 +331,9 @@ class OpenChat:
     @property
     def _is_complete(self) -> bool:
         entries = self.conversation.entries()
-        return bool(entries) and entries[-1].ending in {Ending.COMPLETE, Ending.CUT}
+        last = entries[-1] if entries else None
+        is_answer = last is not None and last.message.role == "assistant" and not made_calls(last.message)
+        return is_answer and last is not None and last.ending in {Ending.COMPLETE, Ending.CUT}
 
     async def _update_title(self) -> None:
         """Generate a title after the first answer; if that fails, the question stays the title."""
@@ -293,8 +342,8 @@ class OpenChat:
             return
         with suppress(UserError):  # the next question reports it
             client = await self._connection.client()
-            turns = await self._turns(branch[1].id)
-            if title := await generate_title(client, self.model, turns, self.stored.prompt_cache_key):
+            turns, key = await self._turns(branch[-1].id), self.stored.prompt_cache_key
+            if title := await generate_title(client, self.model, turns, key, self._offered):
                 await self.stored.set_title(branch[0].content, title)
 
     # One exchange
@@ -309,7 +358,7 @@ class OpenChat:
         question = MessageContent(role="user", content=question.content, attachments=question.attachments)
         try:
             await self.stored.prepare(question.content, model, conversation.settings)
-            message = await self.stored.add_question(parent_id, question)
+            message = await self.stored.add_message(parent_id, question)
         except StorageError as error:
             conversation.add(
                 Message(
@@ -333,14 +382,87 @@ class OpenChat:
         else:
             await self._answer(AnswerTarget(question.id, self.model))
 
-    async def _answer(self, target: AnswerTarget) -> None:
+    async def _answer(self, target: AnswerTarget, n_granted: int = 0) -> None:
+        """Answer, run what the answer calls, and answer again, until an answer calls nothing. `n_granted` rounds since
+        the question are not counted."""
         conversation = self.conversation
+        following: AnswerTarget | None = target
         try:
             await self.stored.prepare("", self.model, conversation.settings)
-            async with self.stored.writing(target) as writer:
-                await self._run(writer, target)
+            while following is not None:
+                self._offered = await self._offered_tools()
+                async with self.stored.writing(following) as writer:
+                    await self._run(writer, following)
+                following = await self._after_calls(target, n_granted)
         except StorageError as error:
             await self._fail(conversation.leaf_id, error)
+
+    async def _go_on(self) -> None:
+        """Run the calls of the last answer that were not begun, then answer; rounds are counted anew."""
+        conversation = self.conversation
+        conversation.errors.pop(conversation.leaf_id or UNSAVED_ID, None)  # the question whether to go on
+        n_granted = len(rounds_of(conversation.branch))
+        try:
+            await self.stored.prepare("", self.model, conversation.settings)
+            following = await self._after_calls(AnswerTarget(None, self.model), n_granted)
+        except StorageError as error:
+            await self._fail(conversation.leaf_id, error)
+        else:
+            if following is not None:
+                await self._answer(following, n_granted)
+
+    async def _answer_after_calls(self, blank: Message) -> None:
+        """Answer in place of an answer without text that followed calls."""
+        try:
+            if not blank.reasoning:
+                await self.remove(blank.id)
+        except StorageError as error:
+            await self._fail(blank.id, error)
+        else:
+            await self._answer(AnswerTarget(blank.parent_id, self.model), len(rounds_of(self.conversation.branch)))
+
+    async def _offered_tools(self) -> tuple[ToolDefinition, ...]:
+        """Return the tools that are switched on; none with a prompt template, which has no place for them."""
+        settings = self.conversation.settings
+        if self._tools is None or not settings.tools.enabled or template_of(settings.options):
+            return ()
+        return tuple(tool.definition for tool in await self._tools.offered(settings.tools))
+
+    async def _after_calls(self, target: AnswerTarget, n_granted: int) -> AnswerTarget | None:
+        """Run the calls of the last answer that were not begun. Return what to answer next, as `target` was; None
+        after an answer without calls, and where the person is asked whether to go on."""
+        conversation = self.conversation
+        last = conversation.branch[-1]
+        if last.role != "tool" and not made_calls(last):
+            return None
+        self._is_streaming = True
+        try:
+            await self._run_calls()
+        finally:
+            self._is_streaming = False
+            self._on_change(self)
+        pause = pause_after(conversation.branch, conversation.settings.tools.max_rounds, n_granted)
+        if pause is not None and conversation.leaf_id is not None:
+            conversation.errors[conversation.leaf_id] = pause
+            await self._show()
+            return None
+        return replace(target, parent_id=conversation.leaf_id, continued=None)
+
+    async def _run_calls(self) -> None:
+        n_ctx = self._connection.state.n_ctx
+        max_characters = characters_for(n_ctx) if n_ctx else MAX_CHARACTERS
+        for call in pending_calls(self.conversation.branch) if self._calls is not None else ():
+            assert self._calls is not None
+            finished = await self._calls.run(call, self.approver, max_characters)
+            if finished.rule is not None:
+                await self._add_rule(finished.rule)
+
+    async def _add_rule(self, rule: ApprovalRule) -> None:
+        """Store what the person decided for further calls of this chat."""
+        settings = self.conversation.settings
+        rules = tuple(dict.fromkeys((*settings.tools.rules, rule)))
+        self.conversation.settings = replace(settings, tools=replace(settings.tools, rules=rules))
+        await self.stored.prepare("", self.model, self.conversation.settings)
 
     async def _run(self, writer: AnswerWriter, target: AnswerTarget) -> None:
         """Stream the answer into `writer` and the view. Whatever ends it, the text so far is kept."""
@@ -348,7 +470,7 @@ class OpenChat:
         timer = AnswerTimer(self._clock, writer.message.stats)
         self._other_model = target.model if target.is_other else ""
         self._is_streaming = True
-        writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats))
+        writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats, calls=()))
         conversation.begin(writer.message)
         self._n_context_before = conversation.context_size(writer.message.id).n_tokens
         self._measure(timer)
@@ -376,10 +498,15 @@ class OpenChat:
 
     async def _stream(self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter) -> None:
         options = self.conversation.settings.options
-        is_new = turns[-1].role == "user"
+        is_new = turns[-1].role != "assistant"
         key = self.stored.prompt_cache_key
         events = stream_answer(
-            self._connection, turns, options, lambda: self._model_beside_connection, prompt_cache_key=key
+            self._connection,
+            turns,
+            options,
+            lambda: self._model_beside_connection,
+            prompt_cache_key=key,
+            tools=self._offered,
         )
         async with aclosing(events):
             async for event in events:
@@ -390,8 +517,11 @@ class OpenChat:
                     return
                 timer.observe(event)
                 content, reasoning = message.content + event.text, message.reasoning + event.reasoning
-                writer.update(replace(message, content=content, reasoning=reasoning, stats=timer.stats))
-                self._thinking_id = "" if content or not reasoning else event.response_id
+                calls = message.calls
+                for delta in event.calls:
+                    calls = with_delta(calls, delta)
+                writer.update(replace(message, content=content, reasoning=reasoning, calls=calls, stats=timer.stats))
+                self._thinking_id = "" if content or calls or not reasoning else event.response_id
                 self.conversation.messages[message.id] = writer.message
                 self._measure(timer)
                 if self.view is not None:
@@ -429,7 +559,7 @@ class OpenChat:
     async def _remove_blank_answers(self, question_id: int) -> None:
         """Remove answers without text or reasoning: each would only be an empty version."""
         for message in list(self.conversation.messages.values()):
-            is_blank = not message.content and not message.reasoning
+            is_blank = not message.content and not message.reasoning and not message.calls
             if message.parent_id == question_id and message.role == "assistant" and is_blank:
                 await self.remove(message.id)
 
@@ -443,39 +573,3 @@ def joined(*drafts: Draft) -> Draft:
 def _in_a_chat(error: UserError) -> UserError:
     """Return an error with the remedy that a chat has for it."""
     return NoTemplateError(error.cause, _NO_TEMPLATE) if isinstance(error, NoTemplateError) else error
-
-
-def needs_title(branch: Sequence[Message]) -> bool:
-    """Return whether the chat has exactly one question and its finished answer."""
-    if [message.role for message in branch] != ["user", "assistant"]:
-        return False
-    return branch[1].state is MessageState.FINISHED and bool(branch[1].content)
-
-
-def is_idle(model: ModelStatus | None) -> bool:
-    """Return whether `model` can generate titles and has no other requests."""
-    if model is None or model.id == _GUIDE or model.occupancy is None:
-        return False
-    return model.occupancy.n_running == model.occupancy.n_waiting == 0
-
-
-async def generate_title(
-    client: ChatBackend, model: str, turns: Sequence[ChatMessage], prompt_cache_key: str = ""
-) -> str:
-    """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError."""
-    if not is_idle((await client.status()).model(model)):
-        return ""
-    messages = [*turns, ChatMessage("user", _REQUEST)]
-    options = with_cache_key(GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS), prompt_cache_key)
-    async with aclosing(client.chat(messages, model=model, options=options)) as events:
-        parts = [event.text async for event in events if isinstance(event, TextDelta)]
-    return parse_title("".join(parts))
-
-
-def parse_title(answer: str) -> str:
-    """Return the title in a model's response: its first line of words without quotes or markup, shortened."""
-    lines = (printable_line(line).strip(_TRIMMED) for line in answer.splitlines())
-    line = next(filter(None, lines), "")
-    label, colon, rest = line.partition(":")
-    title = rest if colon and label.strip(_TRIMMED).casefold() == "title" else line
-    return provisional_title(title.strip(_TRIMMED))

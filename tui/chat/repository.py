@@ -24,6 +24,7 @@ from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 if TYPE_CHECKING:
     from app.chat.conversation import Chat, ChatSettings, Transcript
     from app.chat.store import AnswerRecorder, ChatStore, StoreThread
+    from app.tools.result import ToolResult
 
 __all__ = [
     "SAVE_AFTER_S",
@@ -78,8 +79,14 @@ class StoredChat(Protocol):
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         """Create the chat unless it exists, and store its model and settings."""
 
-    async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
-        """Store a question after the message `parent_id`, in the prepared chat."""
+    async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
+        """Store a message after `parent_id`, in the prepared chat: a question, or a call before it runs."""
+
+    async def write_result(self, message_id: int, result: ToolResult) -> None:
+        """Store how a call is going, or that it was undone."""
+
+    async def finish_call(self, message_id: int, content: str, result: ToolResult) -> None:
+        """Store the end of a call and the text that the model reads."""
 
     def writing(self, target: AnswerTarget) -> AbstractAsyncContextManager[AnswerWriter]:
         """Store an answer until the block is left."""
@@ -163,14 +170,18 @@ class InMemoryChat:
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None: ...
 
-    async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
-        values = {field.name: getattr(question, field.name) for field in fields(MessageContent)}
+    async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
+        values = {field.name: getattr(message, field.name) for field in fields(MessageContent)}
         return Message(id=next(self._ids), parent_id=parent_id, **values)
+
+    async def write_result(self, message_id: int, result: ToolResult) -> None: ...
+
+    async def finish_call(self, message_id: int, content: str, result: ToolResult) -> None: ...
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerWriter]:
         answer = MessageContent(role="assistant", content="", model=target.model, state=MessageState.PARTIAL)
-        yield _InMemoryWriter(target.continued or await self.add_question(target.parent_id, answer))
+        yield _InMemoryWriter(target.continued or await self.add_message(target.parent_id, answer))
 
     async def show(self, leaf_id: int | None) -> None: ...
 
@@ -279,9 +290,16 @@ class SqliteChat:
         async with self._repository.prepare_lock:
             self._chat = await self._thread.do(partial(_prepare, self.id, question, model, settings))
 
-    async def add_question(self, parent_id: int | None, question: MessageContent) -> Message:
+    async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
         chat_id = self._prepared_id
-        return await self._thread.do(lambda store: store.messages.add(chat_id, parent_id, question))
+        return await self._thread.do(lambda store: store.messages.add(chat_id, parent_id, message))
+
+    async def write_result(self, message_id: int, result: ToolResult) -> None:
+        await self._thread.do(lambda store: store.messages.write_result(message_id, result))
+
+    async def finish_call(self, message_id: int, content: str, result: ToolResult) -> None:
+        async with self._repository.being_written():
+            await self._thread.do(lambda store: store.messages.finish_call(message_id, content, result))
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:

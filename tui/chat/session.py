@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from app.chat.sampling_options import think_of
+from app.tools.backend import ToolBackend
 from quantizer.errors import ServiceError
 from tui.chat.answer_stream import Clock
 from tui.chat.conversation import Conversation
@@ -21,8 +22,8 @@ __all__ = ["ChatSession"]
 
 
 class ChatSession:
-    """Shows one chat at a time. Calls `on_change` when `status` or the shown chat's queue changes, and the callbacks of
-    `watch` when an answer begins or ends in any chat."""
+    """Shows one chat at a time. Calls `on_change` when `status`, the shown chat's queue or `asking` changes, and the
+    callbacks of `watch` when an answer begins or ends in any chat. `tools` runs what answers of all chats call."""
 
     def __init__(
         self,
@@ -30,13 +31,16 @@ class ChatSession:
         repository: ChatRepository,
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
+        tools: ToolBackend | None = None,
     ) -> None:
         self.connection = connection
         self._repository = repository
         self._clock = clock
         self._on_change = on_change
+        self._tools = tools
         self._callbacks: list[Callable[[Sequence[OpenChat]], None]] = []
         self._answering: tuple[OpenChat, ...] = ()  # as the callbacks know it
+        self._asking: tuple[OpenChat, ...] = ()  # as `on_change` knows it
         self._view: ChatView | None = None
         self._hidden: list[OpenChat] = []  # with news that are not shown yet
         self._remembered_model = ""  # that of the shown chat, until it is loaded or replaced
@@ -57,6 +61,11 @@ class ChatSession:
     def answering_ids(self) -> frozenset[int]:
         """The ids of the stored chats with a running answer."""
         return frozenset(chat.stored.id for chat in self._all() if chat.is_answering and chat.stored.id is not None)
+
+    @property
+    def asking(self) -> tuple[OpenChat, ...]:
+        """The chats that are not shown and wait for the person to decide about a call."""
+        return tuple(chat for chat in self._hidden if chat.approvals.questions)
 
     def attach(self, view: ChatView, on_change: Callable[[], None] | None = None) -> None:
         """Show the chat in `view` from now on."""
@@ -128,7 +137,7 @@ class ChatSession:
             await connection.use_model(model)
 
     def _opened(self, opened: OpenedChat) -> OpenChat:
-        return OpenChat(opened, self.connection, self._clock, self._changed)
+        return OpenChat(opened, self.connection, self._clock, self._changed, self._tools)
 
     def _show(self, chat: OpenChat) -> None:
         """Show `chat` instead of the present one, which goes on with its model if it is answering."""
@@ -145,7 +154,8 @@ class ChatSession:
 
     def _changed(self, chat: OpenChat) -> None:
         self._hidden = [each for each in self._hidden if each.has_news]
-        if chat is self.chat:
+        if chat is self.chat or self.asking != self._asking:
+            self._asking = self.asking
             self._on_change()
         answering = tuple(each for each in self._all() if each.is_answering)
         if answering != self._answering:

@@ -187,7 +187,7 @@ async def test_an_imported_chat_can_be_continued(tmp_path):
         opened = await repository.open()
         conversation, stored = opened.conversation, opened.stored
         assert conversation.last_answer == "How can I help?"
-        question = await stored.add_question(conversation.leaf_id, MessageContent(role="user", content="like this"))
+        question = await stored.add_message(conversation.leaf_id, MessageContent(role="user", content="like this"))
         async with stored.writing(AnswerTarget(question.id, "guide")) as writer:
             writer.update(replace(writer.message, content="Fine."))
     assert [content for _, content in _shown(tmp_path)] == ["How can I help?", "like this", "Fine."]

@@ -1,0 +1,168 @@
+"""The rounds of an answer: which calls are to be run, running one, and whether the model answers again.
+
+Owns how a call is stored: as a message of role "tool" before it runs, with each change before that is made, and when it
+ends; one that is stopped in the middle as cancelled. Whether a call may run, and all that it does, is `app.tools`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from app.chat.conversation import Message, MessageContent, MessageState
+from app.protocol.tools import ToolCall
+from app.tools.approval import ApprovalQuestion, Approver, Decision
+from app.tools.backend import FinishedCall, ToolBackend
+from app.tools.result import ToolOutcome, ToolResult
+from app.tools.rounds import next_step, repeat_note
+from app.tools.tool import ToolProgress
+from quantizer.errors import UserError
+from tui.chat.conversation import Conversation, LiveCall
+from tui.chat.repository import StoredChat
+from tui.chat.turns import made_calls
+
+__all__ = ["CallRunner", "RoundLimitError", "pause_after", "pending_calls", "rounds_of"]
+
+SHOWN_AFTER_S = 0.1
+_STOPPED = "The user stopped this call in the middle. What it did until then is not undone."
+_WITHDRAWN = "The user stopped the answer before this call was allowed. It did not run."
+_GO_ON = "/continue lets it go on."
+
+
+class RoundLimitError(UserError):
+    """The person is asked whether the model may go on calling tools."""
+
+
+def rounds_of(branch: Sequence[Message]) -> list[tuple[ToolCall, ...]]:
+    """Return the calls of each answer since the last question."""
+    start = max((index for index, message in enumerate(branch) if message.role == "user"), default=0)
+    return [calls for message in branch[start:] if (calls := made_calls(message))]
+
+
+def pending_calls(branch: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Return the calls of the answer that ends the branch, before its results, which were never begun."""
+    begun: set[str] = set()
+    for message in reversed(branch):
+        if message.role != "tool":
+            return tuple(call for call in made_calls(message) if call.call_id not in begun)
+        if message.result is not None:
+            begun.add(message.result.call_id)
+    return ()
+
+
+def pause_after(branch: Sequence[Message], max_rounds: int, n_granted: int) -> RoundLimitError | None:
+    """Return the question to the person after the rounds of a branch, None where the model simply answers next."""
+    step = next_step(rounds_of(branch), max_rounds, n_granted)
+    return None if step.is_allowed else RoundLimitError(step.text, _GO_ON)
+
+
+class CallRunner:
+    """Runs calls of a chat one after the other, each as a message below the one before. `show` draws the messages.
+
+    Methods raise StorageError for a call that cannot be stored, which then does not run.
+    """
+
+    def __init__(
+        self, stored: StoredChat, conversation: Conversation, backend: ToolBackend, show: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._stored = stored
+        self._conversation = conversation
+        self._backend = backend
+        self._show = show
+        self._has_news = asyncio.Event()
+
+    async def run(self, call: ToolCall, approver: Approver, max_characters: int) -> FinishedCall:
+        """Run `call`, whose tool and arguments may be anything. Cancelling it stops the call and stores that."""
+        result = ToolResult(call_id=call.call_id, tool=call.name, title=call.name)
+        begun = MessageContent(role="tool", content="", state=MessageState.PARTIAL, result=result)
+        message = await self._added(begun)
+        watched = _WatchedApprover(approver)
+        drawing = asyncio.create_task(self._show_along())
+        try:
+            await self._show()
+            finished = await self._finished(call, message.id, watched, max_characters)
+        except asyncio.CancelledError:
+            text = _WITHDRAWN if watched.is_asking else _STOPPED
+            stopped = replace(self._result(message.id), outcome=ToolOutcome.CANCELLED)
+            await asyncio.shield(self._end(message.id, text, stopped))
+            raise
+        finally:
+            drawing.cancel()
+        await self._end(message.id, finished.text, finished.result)
+        return finished
+
+    async def _added(self, begun: MessageContent) -> Message:
+        """Return the stored message of a call, which exists even if this is cancelled: then as a call that did not
+        run."""
+        adding = asyncio.ensure_future(self._stored.add_message(self._conversation.leaf_id, begun))
+        try:
+            message = await asyncio.shield(adding)
+        except asyncio.CancelledError:
+            message = await adding
+            self._conversation.begin(message)
+            stopped = replace(self._result(message.id), outcome=ToolOutcome.CANCELLED)
+            await asyncio.shield(self._end(message.id, _WITHDRAWN, stopped))
+            raise
+        self._conversation.begin(message)
+        return message
+
+    async def _finished(self, call: ToolCall, message_id: int, approver: Approver, max_characters: int) -> FinishedCall:
+        def on_progress(progress: ToolProgress) -> None:
+            live = self._conversation.live
+            live[message_id] = live.get(message_id, LiveCall()).after(progress)
+            self._has_news.set()
+
+        async def on_update(result: ToolResult) -> None:
+            await self._stored.write_result(message_id, result)
+            self._replace(message_id, result=result)
+            self._has_news.set()
+
+        settings = self._conversation.settings.tools
+        try:
+            finished = await self._backend.run(call, settings, approver, on_progress, on_update, max_characters)
+        except UserError as error:
+            failed = replace(self._result(message_id), outcome=ToolOutcome.FAILED, detail=error.cause)
+            return FinishedCall(str(error), failed)
+        made = [made for calls in rounds_of(self._conversation.branch) for made in calls]
+        so_far = made[: len(made) - len(pending_calls(self._conversation.branch))]
+        note = repeat_note(so_far)
+        return replace(finished, text=f"{finished.text}\n\n{note}") if note else finished
+
+    async def _end(self, message_id: int, text: str, result: ToolResult) -> None:
+        await self._stored.finish_call(message_id, text, result)
+        self._conversation.live.pop(message_id, None)
+        self._replace(message_id, content=text, result=result, state=MessageState.FINISHED)
+        self._conversation.end(self._conversation.messages[message_id])
+        await self._show()
+
+    async def _show_along(self) -> None:
+        """Draw what changes while the call runs, at the pace of a terminal."""
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            await self._show()
+            await asyncio.sleep(SHOWN_AFTER_S)
+
+    def _result(self, message_id: int) -> ToolResult:
+        result = self._conversation.messages[message_id].result
+        assert result is not None, "the message of a call has its result from the first moment"
+        return result
+
+    def _replace(self, message_id: int, **values: object) -> None:
+        messages = self._conversation.messages
+        messages[message_id] = replace(messages[message_id], **values)  # type: ignore[arg-type]  # fields of a message
+
+
+class _WatchedApprover:
+    """Knows whether the person is being asked just now: a call that is stopped then did not run."""
+
+    def __init__(self, approver: Approver) -> None:
+        self._approver = approver
+        self.is_asking = False
+
+    async def ask(self, question: ApprovalQuestion) -> Decision:
+        self.is_asking = True
+        decision = await self._approver.ask(question)
+        self.is_asking = False
+        return decision
