@@ -63,6 +63,7 @@ TRIALS = (
     Trial("damaged vocabularies inside GGUF", "fuzz_vocabulary", "--mutations", 300, 10_000),
     Trial("damaged pictures, sounds and documents", "refuse_media", "--files", 100, 400),
     Trial("kill -9 of a process that writes chats", "kill_chats", "--kills", 4, 200),
+    Trial("kill -9 of a process whose tools write files", "kill_tools", "--kills", 10, 200),
     Trial("kill -9 of app, service or worker in use", "kill_app", "--kills", 2, 200),
     Trial("kill -9 of an engine that loads, reads, answers, saves", "kill_engine", "--kills", 24, 800, (_GUIDE,)),
     Trial("kill -9 of a download", "kill_pull", "--kills", 10, 200),
