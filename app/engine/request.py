@@ -142,7 +142,8 @@ class Request:
     name, 0 for those left out; None means all at 1. Special tokens are not output, except those spelled like one of
     `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
     context is shifted. Other prompts may leave this one at its `branches`, in characters or, where the prompt is token
-    ids, in those: a model whose sequences cannot be truncated saves its states there. A step verifies at most
+    ids, in those: a model whose sequences cannot be truncated saves its states there. Within the `quoted` parts of a
+    prompt that is text, from character to character, special tokens are never parsed. A step verifies at most
     `max_draft_tokens`; None leaves that to what pays. Each of `media` stands in the prompt, then a text, where its
     marker is, which may be several times. With `reasoning` the model's reasoning is followed, and may be ended.
     `conversation` names what its states belong to, in characters of a file name: they are removed with it.
@@ -176,6 +177,7 @@ class Request:
     visible_tags: tuple[str, ...] = ()
     min_room: int = 1
     branches: tuple[int, ...] = ()
+    quoted: tuple[tuple[int, int], ...] = ()
     max_draft_tokens: int | None = None
     conversation: str = ""
     media: tuple[MediaInput, ...] = ()
@@ -208,6 +210,7 @@ class Request:
         if len(self.media) > MAX_MEDIA:
             raise RequestError(f"The prompt has {len(self.media)} pictures and sounds.", f"Send at most {MAX_MEDIA}.")
         assert not self.media or isinstance(self.prompt, str), "markers are text"
+        assert not self.quoted or isinstance(self.prompt, str), "quoted parts are text"
         if not 1 <= self.min_room <= 2**31 - 1:
             raise RequestError(f"min_room is {self.min_room}.", "Give a count from 1.")
 

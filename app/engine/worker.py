@@ -33,6 +33,7 @@ from app.engine.media.prompt import prompt_tokens
 from app.engine.outbox import Outbox
 from app.engine.protocol import messages
 from app.engine.protocol.messages import WorkerMessage
+from app.engine.quoted import Spans
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.tuning.setting_choice import describe_drafts
 from app.engine.tuning.tune_results import Workload
@@ -269,7 +270,7 @@ class Worker:
 def _tokenized(
     backend: Backend, message: messages.Tokenize, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS
 ) -> messages.Tokenized:
-    def tokenize(text: str, is_first: bool) -> list[int]:
+    def tokenize(text: str, is_first: bool, _quoted: Spans) -> list[int]:
         return backend.tokenize(text, message.add_special and is_first, message.parse_special)
 
     tokens = tuple(prompt_tokens(message.text, layouts, tokenize).tokens)

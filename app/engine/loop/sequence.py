@@ -18,6 +18,7 @@ from app.engine.loop.scheduler import TokenDemand
 from app.engine.loop.thought import Thought
 from app.engine.media.chunks import Embeddings, MediaLayout, MediaRows
 from app.engine.media.prompt import PlacedChunk, PromptTokens, prompt_tokens
+from app.engine.quoted import Spans, quoted_tokens
 from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, Timings, Usage, adapter_set
 from app.engine.speculative.acceptance import Acceptance
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
@@ -326,10 +327,13 @@ class Admission:
         return prompt
 
     def _tokens_of(self, prompt: str, request: Request, layouts: Mapping[str, MediaLayout]) -> PromptTokens:
-        def tokenize(text: str, is_first: bool) -> list[int]:
-            return self._backend.tokenize(text, request.add_special and is_first, request.parse_special)
+        def tokenize(text: str, is_first: bool, quoted: Spans) -> list[int]:
+            add_special = request.add_special and is_first
+            if request.parse_special:
+                return quoted_tokens(text, quoted, add_special, self._backend.tokenize)
+            return self._backend.tokenize(text, add_special, False)
 
-        return prompt_tokens(prompt, layouts, tokenize)
+        return prompt_tokens(prompt, layouts, tokenize, request.quoted)
 
     def _check_media(self, request: Request, prompt: PromptTokens) -> None:
         """Raise RequestError for media that cannot be computed, or not with what else is asked."""

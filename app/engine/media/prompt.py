@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.engine.media.chunks import MediaChunk, MediaLayout, is_placeholder, placeholder_tokens
+from app.engine.quoted import Spans, spans_within
 
 __all__ = ["PlacedChunk", "PromptTokens", "n_whole", "prompt_tokens"]
 
@@ -36,13 +37,18 @@ class PromptTokens:
 
 
 def prompt_tokens(
-    prompt: str, layouts: Mapping[str, MediaLayout], tokenize: Callable[[str, bool], list[int]]
+    prompt: str,
+    layouts: Mapping[str, MediaLayout],
+    tokenize: Callable[[str, bool, Spans], list[int]],
+    quoted: Spans = (),
 ) -> PromptTokens:
     """Return the tokens of `prompt`, in which each marker of `layouts` becomes that layout.
 
-    `tokenize(text, is_first)` tokenizes the texts between them; the first one also gets what begins a prompt.
+    `tokenize(text, is_first, quoted)` tokenizes the texts between them, each with its `quoted` parts; the first one
+    also gets what begins a prompt.
     """
-    tokens = tokenize("", True) if _begins_with_marker(prompt, layouts) else []
+    place = 0
+    tokens = tokenize("", True, ()) if _begins_with_marker(prompt, layouts) else []
     chunks: list[PlacedChunk] = []
     for part in _parts(prompt, layouts):
         if (layout := layouts.get(part)) is not None:
@@ -53,7 +59,8 @@ def prompt_tokens(
                 else:
                     tokens.extend(piece)
         elif part:
-            tokens.extend(tokenize(part, not tokens))
+            tokens.extend(tokenize(part, not tokens, spans_within(quoted, place, place + len(part))))
+        place += len(part)
     return PromptTokens(tokens, tuple(chunks))
 
 

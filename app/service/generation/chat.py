@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.json_format import JsonFormat
+from app.engine.quoted import Spans
 from app.engine.request import MediaInput, Request
 from app.service.generation.branches import branches_of
 from app.service.generation.content_forms import in_parts
@@ -21,6 +22,7 @@ from app.service.generation.earlier_turns import REASONING, messages_for
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
 from app.service.generation.media import NO_MEDIA, PromptMedia
+from app.service.generation.quoted_content import QuoteMarks
 from app.service.generation.reasoning_budget import reasoning_budget
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.generation.unreadable_content import notice_of_notes
@@ -49,7 +51,7 @@ class Prompt:
     """Text for the engine; `add_special` is False when the text begins with the model's first token already.
 
     `tags` mark the model's reasoning, `tool_calling` its calls of the tools it was offered, as in its `chat_template`.
-    Other prompts may leave the text at its `branches`, in characters.
+    Other prompts may leave the text at its `branches`, in characters. Its `quoted` parts are what tools returned.
     """
 
     text: str
@@ -57,6 +59,7 @@ class Prompt:
     tags: ReasoningTags = NO_REASONING
     tool_calling: ToolCalling | None = None
     branches: tuple[int, ...] = ()
+    quoted: Spans = ()
     chat_template: str = ""
 
     @property
@@ -116,6 +119,7 @@ class ChatTurn:
             add_special=prompt.add_special,
             visible_tags=prompt.visible_tags,
             branches=prompt.branches,
+            quoted=prompt.quoted,
             reasoning=None if has_grammar else budget,
         )
         if grammar := self._grammar(prompt):
@@ -207,7 +211,8 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
         sent = in_parts(messages) if takes_only_parts else messages
         return await model.renderer.render(file.chat_template, sent, **variables)
 
-    messages = messages_for(file.chat_template, file.recipe.begin(messages))
+    marks = QuoteMarks()
+    messages = messages_for(file.chat_template, file.recipe.begin(marks.marked(messages)))
     messages = turn.thinking.in_messages(messages, file.chat_template)
     known = tool_format_of(file.chat_template)
     tool_format = known or GENERIC
@@ -221,10 +226,11 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
         if not all(tool.name in text for tool in tools.tools):  # some templates that write calls list no tools
             text = await render(_with_instructions(messages, tool_format, tools), None)
         text = tool_format.continued(text)
+    text, quoted = marks.unmarked(text)
     add_special = not (file.bos_token and text.startswith(file.bos_token))
     tool_calling = ToolCalling(tool_format, tools) if tools.tools else None
     tags = reasoning_tags_of(file.chat_template, text)
-    return Prompt(text, add_special, tags, tool_calling, chat_template=file.chat_template)
+    return Prompt(text, add_special, tags, tool_calling, quoted=quoted, chat_template=file.chat_template)
 
 
 async def _with_tools(render: _Render, messages: Messages, options: ToolOptions) -> str:

@@ -83,6 +83,7 @@ def _prefill_request(request: Request, text: str) -> Request:
         n_logprobs=None,
         visible_tags=(),
         branches=(),
+        quoted=(),  # the text is another one: parts of it may be elsewhere
         media=tuple(item for item in request.media if item.marker in text),
     )
 

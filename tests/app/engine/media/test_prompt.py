@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from app.engine.media.chunks import MediaChunk, MediaLayout, is_placeholder, placeholder_tokens
 from app.engine.media.prompt import PlacedChunk, n_whole, prompt_tokens
+from app.engine.quoted import Spans
 
 ONE, OTHER = MediaChunk("a" * 64, 3, 3), MediaChunk("b" * 64, 2, 2)
 LAYOUTS = {"<1>": MediaLayout(((1,), ONE, (2,))), "<2>": MediaLayout((OTHER,))}
 BEGIN = 9
 
 
-def tokenize(text: str, is_first: bool) -> list[int]:
+def tokenize(text: str, is_first: bool, _quoted: Spans = ()) -> list[int]:
     return [BEGIN] * is_first + [*text.encode()]
 
 
@@ -30,6 +31,17 @@ def test_a_picture_may_stand_in_a_prompt_twice() -> None:
 def test_text_without_markers_is_tokenized_as_a_whole() -> None:
     assert prompt_tokens("<3>", LAYOUTS, tokenize).tokens == tokenize("<3>", True)
     assert prompt_tokens("<1>", {}, tokenize).tokens == tokenize("<1>", True)
+
+
+def test_each_text_gets_its_quoted_parts() -> None:
+    seen: list[tuple[str, Spans]] = []
+
+    def note(text: str, _is_first: bool, quoted: Spans) -> list[int]:
+        seen.append((text, quoted))
+        return [*text.encode()]
+
+    prompt_tokens("abc<1>def<2>", LAYOUTS, note, ((1, 7), (8, 9)))
+    assert seen == [("abc", ((1, 3),)), ("def", ((0, 1), (2, 3)))]
 
 
 def test_placeholders_come_from_the_content_and_are_negative_numbers_of_32_bits() -> None:

@@ -90,6 +90,12 @@ async def test_calls_and_results_go_into_the_template_as_they_are() -> None:
     assert '<assistant><tool_call>add {"a": 1}\n<tool>3\n<tool>7\n' in made.text
 
 
+@pytest.mark.parametrize("template", [HERMES, PLAIN, DEEPSEEK])
+async def test_what_tools_returned_is_quoted_in_the_prompt(template: str) -> None:
+    made = await prompt(template, TURNS, OFFER)
+    assert [made.text[slice(*span)] for span in made.quoted] == ["3", "7"]
+
+
 async def test_a_template_without_tool_support_gets_instructions() -> None:
     made = await prompt(PLAIN, HELLO, OFFER)
     assert made.text.startswith("<user>You can call functions.")
