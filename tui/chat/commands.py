@@ -117,6 +117,15 @@ MESSAGE_COMMANDS = CommandTable(
             slash="thoughts",
             has_priority=False,
         ),
+        Command(
+            "expand-call",
+            "Expand or collapse a call of a tool",
+            "Show the arguments and the output of the selected call, or of the last one",
+            "toggle_call",
+            keys="o",
+            slash="output",
+            has_priority=False,
+        ),
     )
 )
 

@@ -5,7 +5,7 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -16,6 +16,7 @@ from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState
 from app.chat.tool_calls import call_text
 from app.protocol.chat import MediaPart
 from app.protocol.chat import Message as ChatMessage
+from app.protocol.tools import ToolCall
 from app.tools.tool import ToolProgress
 from quantizer.errors import UserError
 from tui.chat.turns import media_files_of, turns_of
@@ -28,6 +29,7 @@ __all__ = [
     "LiveCall",
     "RemovedMessages",
     "TranscriptEntry",
+    "has_only_calls",
 ]
 
 # The id of a question that could not be stored, and was not sent.
@@ -62,7 +64,11 @@ class LiveCall:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptEntry:
     """A shown message: its version (from 1 on), whether it is running, and the error that ended it in this session.
-    `beside` is another version to compare it with; an answer that `has_figures` shows them."""
+    `beside` is another version to compare it with; an answer that `has_figures` shows them.
+
+    A message of role "tool" answers `call`, which has `live` while it runs. An entry that `is_joined` is followed by
+    another call of the same answer.
+    """
 
     message: Message
     version: int = 1
@@ -71,6 +77,9 @@ class TranscriptEntry:
     error: UserError | None = None
     beside: TranscriptEntry | None = None
     has_figures: bool = False
+    call: ToolCall | None = None
+    live: LiveCall | None = None
+    is_joined: bool = False
 
     @property
     def ending(self) -> Ending:
@@ -129,8 +138,13 @@ class Conversation:
     def entries(self) -> tuple[TranscriptEntry, ...]:
         """Return the shown branch as entries."""
         tree = self._tree
-        shown = (self._entry(message, tree.siblings(message.id)) for message in tree.path(self.leaf_id))
-        return tuple(self._compared(entry, tree) for entry in shown)
+        branch = tree.path(self.leaf_id)
+        shown = (self._entry(message, tree.siblings(message.id)) for message in branch)
+        with_calls = zip(shown, _calls_of(branch), (*branch[1:], None)[: len(branch)], strict=True)
+        joined = (
+            replace(each, call=call, is_joined=_is_joined(each.message, after)) for each, call, after in with_calls
+        )
+        return tuple(self._compared(entry, tree) for entry in joined)
 
     def add(self, message: Message) -> None:
         """Add or replace a message, and show the branch that ends with it."""
@@ -246,6 +260,7 @@ class Conversation:
             is_running=message.id == self.running_id,
             error=self.errors.get(message.id),
             has_figures=self.shows_figures,
+            live=self.live.get(message.id),
         )
 
     def _compared(self, entry: TranscriptEntry, tree: MessageTree) -> TranscriptEntry:
@@ -259,3 +274,22 @@ class Conversation:
     @property
     def _tree(self) -> MessageTree:
         return MessageTree(self.messages.values())
+
+
+def has_only_calls(message: Message) -> bool:
+    """Return whether an answer has nothing to read but its calls of tools."""
+    return bool(message.calls) and not message.content.strip() and not message.reasoning
+
+
+def _is_joined(message: Message, after: Message | None) -> bool:
+    """Return whether a call is shown right above what comes `after` it."""
+    is_call = message.role == "tool"
+    return is_call and after is not None and (after.role == "tool" or has_only_calls(after))
+
+
+def _calls_of(branch: Sequence[Message]) -> Iterator[ToolCall | None]:
+    """Yield for each message of a branch the call that it answers, None for other messages."""
+    calls: dict[str, ToolCall] = {}
+    for message in branch:
+        calls |= {call.call_id: call for call in message.calls}
+        yield calls.get(message.result.call_id) if message.result else None

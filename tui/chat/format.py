@@ -89,7 +89,7 @@ def presets_text(presets: Mapping[str, ChatSettings]) -> str:
 def empty_answer_text(entry: TranscriptEntry) -> str:
     """Return a sentence in place of an answer that ended without text; empty for every other answer."""
     message = entry.message
-    is_empty = message.role == "assistant" and not message.content.strip()
+    is_empty = message.role == "assistant" and not message.content.strip() and not message.calls
     return _EMPTY_ANSWERS.get((entry.ending, bool(message.reasoning)), "") if is_empty else ""
 
 

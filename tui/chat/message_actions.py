@@ -226,6 +226,11 @@ class ConversationScreen(CommandScreen):
         if not self.transcript.toggle_thoughts():
             self.inform("There are no thoughts here.")
 
+    def toggle_call(self) -> None:
+        """Expand or collapse the selected call of a tool, or the last one; of an answer, its reasoning."""
+        if not self.transcript.toggle_call() and not (self.transcript.selected and self.transcript.toggle_thoughts()):
+            self.inform("There is no call of a tool here.")
+
     def copy_message(self) -> None:
         """Copy the selected message to the clipboard."""
         if selected := self.transcript.selected:

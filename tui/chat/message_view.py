@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.events import Key, Paste
@@ -20,16 +22,16 @@ from app.chat.conversation import Role
 from app.terminal import printable
 from tui.chat.answer_stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
-from tui.chat.conversation import Ending, TranscriptEntry
+from tui.chat.conversation import Ending, TranscriptEntry, has_only_calls
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.question_view import PictureRow, QuestionView, pictures_of
+from tui.chat.tool_call_view import SIGNS, FoldLine, ToolCallView
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 
 __all__ = ["AnswerView", "MessageBar", "MessageView", "ReasoningView", "uniform_rows"]
 
-_SIGNS = {False: "▸", True: "▾"}  # by whether it is open
 # Command and label by role; the key is in bold.
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
     "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
@@ -37,6 +39,11 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
         ("again", "[b]R[/b] again"),
         ("delete", "[b]Del[/b]ete"),
         ("copy-message", "[b]Y[/b] copy"),
+    ),
+    "tool": (
+        ("expand-call", "[b]O[/b]utput"),
+        ("delete", "[b]Del[/b]ete"),
+        ("copy-message", "[b]Y[/b] copy the output"),
     ),
 }
 _END_HINT = " · Ctrl+B: answer now"
@@ -46,16 +53,6 @@ _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
 _OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
 
 
-class ReasoningSummary(Static):
-    """Duration and length of the reasoning."""
-
-    class Clicked(Message):
-        """The user clicked on the line."""
-
-    def on_click(self) -> None:
-        self.post_message(self.Clicked())
-
-
 class ReasoningView(Vertical):
     """The reasoning of an answer: one line, expanded by a click on it or by `toggle`."""
 
@@ -63,7 +60,7 @@ class ReasoningView(Vertical):
         super().__init__()
         self._entry = entry
         self._is_open = False
-        self._summary = ReasoningSummary(self._line(), markup=False)
+        self._summary = FoldLine(self._line(), markup=False)
         self._text = Static(markup=False, classes="text")
         self._text.display = False
 
@@ -78,7 +75,7 @@ class ReasoningView(Vertical):
         if self._is_open and entry.message.reasoning != former:
             self._show_text()
 
-    @on(ReasoningSummary.Clicked)
+    @on(FoldLine.Clicked)
     def toggle(self) -> None:
         """Expand or collapse the text."""
         self._is_open = not self._is_open
@@ -93,7 +90,7 @@ class ReasoningView(Vertical):
         entry = self._entry
         words = format_reasoning(entry.message, is_running=entry.is_running)
         hint = _END_HINT if entry.is_running and not entry.message.content else ""
-        return f"{_SIGNS[self._is_open]} {words}{hint}"
+        return f"{SIGNS[self._is_open]} {words}{hint}"
 
     def _show_text(self) -> None:
         text = printable(self._entry.message.reasoning) if self._is_open else ""
@@ -154,9 +151,13 @@ class AnswerView(Vertical):
         self._reasoning.show(self._entry)
 
     def _show_mark(self) -> None:
-        words = answer_line(self._entry)
+        """Show the line below the answer; one that has only calls of tools is seen by these."""
+        entry = self._entry
+        is_seen = entry.is_running or entry.has_figures or entry.error is not None or not has_only_calls(entry.message)
+        words = answer_line(entry) if is_seen else ""
         self._mark.update(words)
         self._mark.display = bool(words)
+        self.display = is_seen
 
 
 class MessageBar(Static):
@@ -174,7 +175,7 @@ class MessageBar(Static):
             actions = _ACTIONS.get(entry.message.role, _OTHERS)
             if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
                 actions = (*actions, _GO_ON)
-            if code_blocks(entry.message.content):
+            if entry.message.role != "tool" and code_blocks(entry.message.content):
                 actions = (*actions, _CODE)
             if entry.message.reasoning:
                 actions = (*actions, _THOUGHTS)
@@ -204,7 +205,10 @@ class MessageView(Vertical, can_focus=True):
     """One entry. It is selected while it has the focus, and letters are commands then, or while it is marked."""
 
     FOCUS_ON_CLICK = False  # not on mouse down: text below the pointer may be selected and must not move
-    BINDINGS = MESSAGE_COMMANDS.bindings_at_once()
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *MESSAGE_COMMANDS.bindings_at_once(),
+        Binding("enter", "screen.command('expand-call')", "Expand", show=False, priority=True),
+    ]
 
     is_marked: reactive[bool] = reactive(default=False, init=False, toggle_class="-marked")
     """Whether a click or a search selected it: its actions are shown, but keys go to the prompt."""
@@ -235,6 +239,8 @@ class MessageView(Vertical, can_focus=True):
             if pictures := pictures_of(attachments):
                 yield PictureRow(pictures)
             yield QuestionView(self.entry.message.content, attachments)
+        elif self.entry.message.role == "tool":
+            yield ToolCallView(self.entry)
         elif self.entry.beside is None:
             yield AnswerView(self.entry)
         else:
@@ -294,6 +300,13 @@ class MessageView(Vertical, can_focus=True):
             thought.toggle()
         return bool(thoughts)
 
+    def toggle_call(self) -> bool:
+        """Expand or collapse a call of a tool; return False if it is another message."""
+        calls = self.query(ToolCallView)
+        for call in calls:
+            call.toggle()
+        return bool(calls)
+
     async def show(self, entry: TranscriptEntry) -> None:
         """Show the versions and the ending of the message; its text is unchanged."""
         had_error, former, self.entry = self.entry.error is not None, self.entry.beside, entry
@@ -303,6 +316,8 @@ class MessageView(Vertical, can_focus=True):
             return
         for answer, version in zip(self.query(AnswerView), self._versions(), strict=False):
             await answer.show(version)
+        for call in self.query(ToolCallView):
+            call.show(entry)
         if entry.error is not None and not had_error:
             await self.mount(ErrorPanel(entry.error, has_text=_has_answer(entry)))
         elif entry.error is None and had_error:

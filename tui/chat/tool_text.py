@@ -25,7 +25,6 @@ __all__ = [
     "question_lines",
     "question_title",
     "result_text",
-    "with_output",
 ]
 
 # One for each decision; "y" and "n" as everywhere.
@@ -57,7 +56,6 @@ _CUT_OFF = ("?", "cut off: what it did is not known")
 _SEPARATOR = " · "
 _LEAST_S = 0.1  # a duration that is worth its place
 _PREFIX_CHARACTERS = 44
-_TAIL_CHARACTERS = 4000  # of the output of a running call
 
 
 # The question
@@ -129,11 +127,6 @@ def progress_text(progress: ToolProgress | None) -> str:
         return message or "running"
     share = f"{min(max(done / total, 0.0), 1.0):.0%}" if total else f"{done:g}"
     return _SEPARATOR.join(filter(None, (share, message)))
-
-
-def with_output(tail: str, progress: ToolProgress) -> str:
-    """Return the end of a running call's output with what `progress` adds to it."""
-    return (tail + progress.output)[-_TAIL_CHARACTERS:]
 
 
 def call_lines(arguments: str, content: str, result: ToolResult) -> tuple[StyledLine, ...]:

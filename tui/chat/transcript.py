@@ -234,6 +234,11 @@ class Transcript(SteadyScroll):
         views = [self.selected] if self.selected else reversed(self._views)
         return any(view.toggle_thoughts() for view in views)
 
+    def toggle_call(self) -> bool:
+        """Expand or collapse the selected call of a tool, or the last one; return whether there is one."""
+        views = [self.selected] if self.selected else reversed(self._views)
+        return any(view.toggle_call() for view in views)
+
     async def add_notice(self, text: str) -> None:
         """Append a notice."""
         await self.mount(Notice(text))

@@ -18,7 +18,6 @@ from tui.chat.tool_text import (
     question_lines,
     question_title,
     result_text,
-    with_output,
 )
 
 RUN = fake_tool("run_command", Effect.RUN, "commands")
@@ -113,14 +112,6 @@ def test_a_call_is_one_line(result, is_running, text):
 )
 def test_progress_is_a_line(progress, text):
     assert progress_text(progress) == text
-
-
-def test_the_end_of_an_output_is_kept():
-    tail = ""
-    for _ in range(10):
-        tail = with_output(tail, ToolProgress(output="x" * 1000 + "\n"))
-    assert with_output(tail, ToolProgress(output="end")).endswith("x\nend")
-    assert len(tail) == 4000
 
 
 def test_below_a_call_are_its_arguments_its_changes_and_what_the_model_reads():
