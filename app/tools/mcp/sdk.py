@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 import mcp_types as types
@@ -29,7 +29,7 @@ from pydantic import FileUrl, ValidationError
 from app import __version__
 from app.event_log import log_event
 from app.terminal import printable_line
-from app.tools.mcp.configuration import HttpLaunch, ServerConfig, StdioLaunch
+from app.tools.mcp.configuration import HttpLaunch, Launch, ServerConfig, StdioLaunch
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, RefusedError, ServerInfo
 from app.tools.mcp.expansion import expanded
 from app.tools.mcp.http_client import HttpStatus, explained_http, http_client
@@ -45,6 +45,9 @@ _MAX_UNASKED = 20_000  # messages since our last request
 _MAX_UNREADABLE = 1_000  # lines that are no message
 _MAX_PAGES = 50
 _MAX_TEXT = 500
+_OTHER_PROTOCOL = (types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND)
+_NO_STREAMABLE_HTTP = (400, 404, 405)  # what servers of the former HTTP form answer to it
+_ENDED = ((types.CONNECTION_CLOSED, "Connection closed"), (types.INVALID_REQUEST, "Session terminated"))
 _REFUSED = ("sampling/createMessage", "elicitation/create")
 # The number of a request that a line answers, at its beginning or its end: ours are numbers.
 _ANSWER = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?"id"\s*:\s*(\d{1,9})\s*,\s*"result"')
@@ -119,12 +122,27 @@ def _keep_usable_tools(result: dict[str, Any], observer: Observer) -> None:
     result["tools"] = usable
 
 
-class _WatchedReads:
-    """A read stream whose messages are noted, ended where they are too many."""
+class _Watched:
+    """A stream of messages over another one."""
 
     def __init__(self, inner: Any, watch: _Watch) -> None:
         self._inner = inner
         self._watch = watch
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._inner.aclose()
+
+
+class _WatchedReads(_Watched):
+    """A read stream whose messages are noted, ended where they are too many."""
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -147,40 +165,14 @@ class _WatchedReads:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
-    async def __aenter__(self) -> _WatchedReads:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._inner.aclose()
-
-
-class _WatchedWrites:
+class _WatchedWrites(_Watched):
     """A write stream whose requests are noted."""
-
-    def __init__(self, inner: Any, watch: _Watch) -> None:
-        self._inner = inner
-        self._watch = watch
 
     async def send(self, item: SessionMessage) -> None:
         if isinstance(item.message, types.JSONRPCRequest):
             self._watch.sent()
         await self._inner.send(item)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> _WatchedWrites:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._inner.aclose()
 
 
 @asynccontextmanager
@@ -267,37 +259,44 @@ async def _sse(launch: HttpLaunch, watch: _Watch) -> AsyncGenerator[Any, None]:
 async def connect(config: ServerConfig, observer: Observer) -> AsyncIterator[Connection]:
     """Open the connection to a server of `mcp.json`. Raises ToolError where that does not succeed.
 
-    An address whose kind the file does not tell is tried as streamable HTTP, and as SSE where it refuses that.
+    The handshake that all servers up to 2025 know is tried first: some end at any other first message. One that knows
+    only the later protocol says so, and is asked in that. An address whose kind the file does not tell is tried as
+    streamable HTTP, and as SSE where it refuses that.
     """
     assert config.launch is not None
     launch = expanded(config.launch, os.environ)
-    if isinstance(launch, StdioLaunch):
-        async with connect_to(_stdio(launch, watch := _Watch(observer)), watch) as connection:
-            yield connection
-        return
     async with AsyncExitStack() as stack:
-        yield await _connect_http(stack, launch, observer)
-
-
-async def _connect_http(stack: AsyncExitStack, launch: HttpLaunch, observer: Observer) -> Connection:
-    watch = _Watch(observer)
-    if launch.transport == "sse":
-        return await stack.enter_async_context(connect_to(_sse(launch, watch), watch))
-    try:
-        return await stack.enter_async_context(connect_to(_http(launch, watch), watch))
-    except ToolError as error:
-        is_other_kind = 400 <= watch.status.last < 500 and watch.status.last not in (401, 403)
-        if launch.transport or not is_other_kind:
-            raise
-        again = _Watch(observer)
         try:
-            return await stack.enter_async_context(connect_to(_sse(launch, again), again))
+            connection = await _entered(stack, launch, observer, "legacy")
+        except _OtherProtocolError:
+            connection = await _entered(stack, launch, observer, "auto")
+        yield connection
+
+
+class _OtherProtocolError(ToolError):
+    """The server does not know the handshake of the protocols up to 2025."""
+
+
+async def _entered(stack: AsyncExitStack, launch: Launch, observer: Observer, mode: str) -> Connection:
+    watch = _Watch(observer)
+    if isinstance(launch, StdioLaunch):
+        return await stack.enter_async_context(connect_to(_stdio(launch, watch), watch, mode))
+    if launch.transport == "sse":
+        return await stack.enter_async_context(connect_to(_sse(launch, watch), watch, mode))
+    try:
+        return await stack.enter_async_context(connect_to(_http(launch, watch), watch, mode))
+    except ToolError as error:
+        if launch.transport or watch.status.last not in _NO_STREAMABLE_HTTP:
+            raise
+        watch = _Watch(observer)
+        try:
+            return await stack.enter_async_context(connect_to(_sse(launch, watch), watch, "legacy"))
         except ToolError:
             raise error from None
 
 
 @asynccontextmanager
-async def connect_to(server: Any, watch: _Watch | Observer) -> AsyncIterator[Connection]:
+async def connect_to(server: Any, watch: _Watch | Observer, mode: str = "auto") -> AsyncIterator[Connection]:
     """Open a connection over a transport, or in tests to a server of the SDK in this process. Raises ToolError."""
     if not isinstance(watch, _Watch):
         watch = _Watch(watch)
@@ -305,7 +304,7 @@ async def connect_to(server: Any, watch: _Watch | Observer) -> AsyncIterator[Con
         server = _watched(server, watch)
     try:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(_client(server, watch))
+            client = await stack.enter_async_context(_client(server, watch, mode))
             connection = _SdkConnection(client, watch)
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -316,7 +315,7 @@ async def connect_to(server: Any, watch: _Watch | Observer) -> AsyncIterator[Con
         raise await _explained(error, watch) from error
 
 
-def _client(server: Any, watch: _Watch) -> Client:
+def _client(server: Any, watch: _Watch, mode: str) -> Client:
     """Return a client that offers folders, and neither answers of the model nor forms for the person."""
     observer = watch.observer
 
@@ -335,6 +334,7 @@ def _client(server: Any, watch: _Watch) -> Client:
 
     return Client(
         server,
+        mode=mode,
         client_info=_CLIENT,
         list_roots_callback=roots,
         message_handler=heard,
@@ -368,6 +368,10 @@ async def _explained(error: BaseException, watch: _Watch) -> UserError:
         return error
     if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
         return ConnectionEndedError(f"It ended while it started: {await watch.reason()}.")
+    if isinstance(error, MCPError) and error.code in _OTHER_PROTOCOL and watch.status.last not in _NO_STREAMABLE_HTTP:
+        return _OtherProtocolError(
+            f"It does not know the handshake: {printable_line(error.error.message[:_MAX_TEXT])}."
+        )
     if watch.ending is not None:  # a process
         cause = error.error.message if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"
         return ToolError(f"It does not speak the protocol: {printable_line(cause[:_MAX_TEXT])}.")
@@ -445,7 +449,7 @@ class _SdkConnection:
         try:
             return await answer
         except MCPError as error:
-            if error.code == types.CONNECTION_CLOSED or error.error.message == "Session terminated":
+            if (error.code, error.error.message) in _ENDED:
                 self._watch.ended.set()
                 raise ConnectionEndedError(f"It ended: {await self._watch.reason()}.") from error
             raise RefusedError(f"The server answers: {printable_line(error.error.message[:_MAX_TEXT])}") from error

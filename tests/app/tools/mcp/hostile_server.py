@@ -148,10 +148,22 @@ def answer_call(request_id: int, params: dict[str, Any]) -> None:
     call = CALLS.get(MODE, lambda *_: texts("done"))
     result = call(request_id, params.get("_meta", {}).get("progressToken"))
     if result is not None:
+        result |= {"resultType": "complete"} if MODE == "later protocol" else {}
         send({"id": request_id, "result": result})
 
 
+def discover(request_id: int, _params: object) -> None:
+    if MODE != "later protocol":
+        sys.exit(1)  # as servers do that take no other first message than `initialize`
+    about = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "resultType": "complete"}
+    send({"id": request_id, "result": {**about, "ttlMs": 0, "cacheScope": "private"}})
+
+
 def initialize(request_id: int, _params: object) -> None:
+    if MODE == "later protocol":
+        error = {"code": -32022, "message": "too old", "data": {"supported": ["2026-07-28"], "requested": "2025-11-25"}}
+        send({"id": request_id, "error": error})
+        return
     version = "1999-01-01" if MODE == "old protocol" else "2025-06-18"
     about = {"name": "hostile\x1b[2J", "version": "1"}
     capabilities = {"tools": {"listChanged": True}}
@@ -161,13 +173,14 @@ def initialize(request_id: int, _params: object) -> None:
 def list_tools(request_id: int, _params: object) -> None:
     if MODE == "hangs in list":
         hang()
+    later = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if MODE == "later protocol" else {}
     cursor = {"nextCursor": "again"} if MODE == "endless pages" else {}
-    send({"id": request_id, "result": {"tools": tools(), **cursor}})
+    send({"id": request_id, "result": {"tools": tools(), **cursor, **later}})
     if MODE == "changes" and _SEEN["listed"] == 1:
         send({"method": "notifications/tools/list_changed"})
 
 
-METHODS = {"initialize": initialize, "tools/list": list_tools, "tools/call": answer_call}
+METHODS = {"initialize": initialize, "server/discover": discover, "tools/list": list_tools, "tools/call": answer_call}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.tools.mcp.configuration import config_of
-from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits
+from app.tools.mcp.lifecycle import DEFAULT_LIMITS
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, Tool, ToolProgress
 from quantizer.errors import ToolError
@@ -23,7 +23,11 @@ from quantizer.errors import ToolError
 pytest.importorskip("mcp", reason="the optional extra")
 
 SERVER = Path(__file__).with_name("hostile_server.py")
-SOON = replace(DEFAULT_LIMITS, start_s=0.5, list_s=0.5, alive_s=0.5)
+IMPATIENT = {
+    "hangs in initialize": replace(DEFAULT_LIMITS, start_s=0.5),
+    "hangs in list": replace(DEFAULT_LIMITS, list_s=0.5),
+    "is stuck in a call": replace(DEFAULT_LIMITS, alive_s=0.5),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +39,10 @@ def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def hostile(mode: str, limits: Limits = DEFAULT_LIMITS, **entry: object) -> AsyncIterator[McpServer]:
+async def hostile(mode: str, **entry: object) -> AsyncIterator[McpServer]:
     config = config_of("bad", {"command": sys.executable, "args": ["-I", str(SERVER), mode], **entry})
     assert not config.problem
-    server = McpServer("bad", config, "mcp.json", limits=limits)
+    server = McpServer("bad", config, "mcp.json", limits=IMPATIENT.get(mode, DEFAULT_LIMITS))
     try:
         yield server
     finally:
@@ -57,6 +61,13 @@ async def test_an_honest_server_answers() -> None:
         assert server.info.name == "hostile[2J"
 
 
+async def test_a_server_of_the_later_protocol_is_asked_in_that() -> None:
+    async with hostile("later protocol") as server:
+        assert (await server.call(await a_tool(server), {}, CallContext())).text == "done"
+        assert server.info is not None
+        assert server.info.protocol_version == "2026-07-28"
+
+
 @pytest.mark.parametrize(
     ("mode", "cause"),
     [
@@ -67,8 +78,7 @@ async def test_an_honest_server_answers() -> None:
     ],
 )
 async def test_a_server_that_cannot_be_used_says_why(mode: str, cause: str) -> None:
-    limits = SOON if "hangs" in mode else DEFAULT_LIMITS
-    async with hostile(mode, limits) as server:
+    async with hostile(mode) as server:
         with pytest.raises(ToolError, match=cause):
             await server.tools()
         assert server.status().state == "failed"
@@ -136,7 +146,7 @@ async def test_an_answer_that_never_comes_can_be_stopped_and_the_server_goes_on(
 
 
 async def test_a_server_that_is_stuck_in_a_stopped_call_is_replaced() -> None:
-    async with hostile("is stuck in a call", SOON) as server:
+    async with hostile("is stuck in a call") as server:
         tool = await a_tool(server)
         for _ in range(2):
             with pytest.raises(TimeoutError):

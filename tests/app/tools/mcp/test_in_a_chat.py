@@ -47,9 +47,11 @@ def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def runner(folder: Path, modes: Sequence[str], timeout_s: float = 60.0) -> AsyncIterator[ToolRunner]:
-    """Yield a runner of servers called as their modes."""
-    command = {"command": sys.executable, "timeout_s": timeout_s}
-    entries = {mode: {**command, "args": ["-I", str(SERVER), mode]} for mode in modes}
+    """Yield a runner of servers called as their modes; the first has this time for a call."""
+    entries: dict[str, dict[str, object]] = {
+        mode: {"command": sys.executable, "args": ["-I", str(SERVER), mode]} for mode in modes
+    }
+    entries[modes[0]]["timeout_s"] = timeout_s
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": entries}), encoding="utf-8")
     tools = ToolRunner(mcp_servers(McpFile(path)), FileHistory(folder / "history").undo)
