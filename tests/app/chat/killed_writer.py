@@ -11,9 +11,11 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from app.chat.conversation import Message, MessageState
 from app.chat.store import FILE_NAME, ChatStore
@@ -35,10 +37,22 @@ class Trial:
     faults: tuple[str, ...]
 
 
-def kill_a_writer(data_dir: Path, after_s: float) -> Trial:
-    """Start a writer on `data_dir`, kill it `after_s` seconds after its first words, and see what is left."""
+Judge = Callable[[Path, list[dict[str, Any]]], Iterable[str]]
+
+
+def _no_other_faults(_data_dir: Path, _told: list[dict[str, Any]]) -> Iterable[str]:
+    return ()
+
+
+def kill_a_writer(
+    data_dir: Path, after_s: float, writer_path: Path = _WRITER, other_faults: Judge = _no_other_faults
+) -> Trial:
+    """Start a writer on `data_dir`, kill it `after_s` seconds after its first words, and see what is left.
+
+    `other_faults` finds what else is wrong, given what the writer told.
+    """
     environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
-    command = [sys.executable, str(_WRITER), str(data_dir)]
+    command = [sys.executable, str(writer_path), str(data_dir)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as writer:
         assert writer.stdout is not None
         first = writer.stdout.readline()
@@ -47,7 +61,8 @@ def kill_a_writer(data_dir: Path, after_s: float) -> Trial:
         killed_s = time.monotonic()
         writer.kill()
         told = [json.loads(line) for line in (first + lines.rest()).splitlines(keepends=True) if line.endswith(b"\n")]
-    return _judge(data_dir, told, killed_s)
+    trial = _judge(data_dir, told, killed_s)
+    return replace(trial, faults=(*trial.faults, *other_faults(data_dir, told)))
 
 
 class _Reader:
@@ -68,7 +83,7 @@ class _Reader:
         return self._data
 
 
-def _judge(data_dir: Path, told: list[dict[str, object]], killed_s: float) -> Trial:
+def _judge(data_dir: Path, told: list[dict[str, Any]], killed_s: float) -> Trial:
     faults = [] if (health := _integrity(data_dir)) == "ok" else [f"integrity_check: {health}"]
     with ChatStore(data_dir) as store:
         (chat,) = store.chats.page()
