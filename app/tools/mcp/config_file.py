@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["MCP_FILE", "McpFile", "load_json", "mcp_file"]
 MCP_FILE = "mcp.json"
 _SERVERS = "mcpServers"
 _MAX_BYTES = 4 << 20
+_WRITABLE_BY_ALL = 0o002
 _LOCK_TIMEOUT_S = 5.0
 
 
@@ -82,6 +84,10 @@ class McpFile:
             if not self.path.exists():
                 return {}
             with self.path.open("rb") as file:
+                if sys.platform != "win32" and os.fstat(file.fileno()).st_mode & _WRITABLE_BY_ALL:
+                    raise UsageError(
+                        f"Everybody can change {self.path}, which names commands to run.", f"Run: chmod o-w {self.path}"
+                    )
                 data = read_at_most(file, _MAX_BYTES + 1)
         return load_json(data, self.path)
 

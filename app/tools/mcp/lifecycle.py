@@ -27,6 +27,7 @@ from quantizer.errors import ToolError, UserError
 __all__ = ["DEFAULT_LIMITS", "Limits", "Link", "LoopClock", "ServerLifecycle", "sdk_connect", "within"]
 
 _T = TypeVar("_T")
+_MAX_DOUBLINGS = 7  # of the time until a server that does not start is tried again: about an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class ServerLifecycle:
         self._clock = clock or LoopClock()
         self._changing = asyncio.Lock()
         self._link: Link | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._owners: set[asyncio.Task[None]] = set()
         self._n_uses = 0
         self._last_use_s = self._clock.now()
@@ -111,6 +113,7 @@ class ServerLifecycle:
         self._deaths_s: deque[float] = deque()
         self._last_death = ""
         self._retry_at_s = 0.0
+        self._n_failures = 0
         self.listed: Listed | None = None
         self.info: ServerInfo | None = None
         self.problem: UserError | None = None
@@ -149,16 +152,23 @@ class ServerLifecycle:
 
     async def restart(self) -> None:
         """Stop the server, and forget why it could not be started: the next use tries at once."""
+        self._give_up_opening()
         async with self._changing:
             await self._stop()
             self._deaths_s.clear()
-            self._retry_at_s, self.problem, self.listed = 0.0, None, None
+            self._n_failures, self._retry_at_s, self.problem, self.listed = 0, 0.0, None, None
 
     async def close(self) -> None:
         """Stop the server for good."""
         self._is_closed = True
+        self._give_up_opening()
         async with self._changing:
             await self._stop()
+
+    def _give_up_opening(self) -> None:
+        """End a connection that is being opened: nobody waits for a server that takes its time to start."""
+        if self._opening is not None:
+            self._opening.cancel()
 
     async def _ready(self) -> Link:
         link = self._link
@@ -205,9 +215,10 @@ class ServerLifecycle:
         except UserError as error:
             raise self._failed(error) from error
         finally:
+            self._opening = None
             if link is not None and link.listed is not self.listed:  # cancelled, or it did not list
                 link.stop.set()
-        self.problem = None
+        self.problem, self._n_failures = None, 0
         self._link = link
         return link
 
@@ -230,7 +241,8 @@ class ServerLifecycle:
 
     def _failed(self, error: UserError) -> ToolError:
         """Note that the server did not start, and return the error that says so until it may be tried again."""
-        self._retry_at_s = self._clock.now() + self._limits.retry_s
+        self._retry_at_s = self._clock.now() + self._limits.retry_s * 2 ** min(self._n_failures, _MAX_DOUBLINGS)
+        self._n_failures += 1
         self.problem = ToolError(f"The MCP server {self._name} cannot be started. {error.cause}", error.remedy)
         self._observer.log(str(self.problem))
         return self.problem
@@ -241,6 +253,7 @@ class ServerLifecycle:
         ready: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         stop = asyncio.Event()
         owner = asyncio.create_task(self._own(connect, ready, stop), name=f"mcp {self._name}")
+        self._opening = owner
         self._owners.add(owner)
         owner.add_done_callback(self._owners.discard)
         try:
@@ -273,7 +286,7 @@ class ServerLifecycle:
         finally:
             stop.set()
             if not ready.done():
-                ready.cancel()
+                ready.set_exception(ToolError("It was stopped."))
 
     async def _watched(self, connection: Connection, stop: asyncio.Event) -> str:
         """Return why the connection ended by itself, "" where it is ended from here."""

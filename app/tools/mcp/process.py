@@ -15,6 +15,7 @@ import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from app.tools.mcp.configuration import StdioLaunch
@@ -27,8 +28,8 @@ MAX_MESSAGE_BYTES = 16 << 20
 _MAX_WAITING_BYTES = 16 << 20  # that the server has not read
 _MAX_LOGGED_BYTES = 64 << 10  # of standard error, for each start
 _CHUNK_BYTES = 64 << 10
-_EXIT_GRACE_S = 2.0  # after its stdin was closed
-_TERM_GRACE_S = 2.0  # after SIGTERM
+_EXIT_GRACE_S = 1.0  # after its stdin was closed
+_TERM_GRACE_S = 1.0  # after SIGTERM
 _STDERR_WAIT_S = 0.2  # grandchildren may hold the pipe open for longer
 _INSTALLED_WITH = {
     "npx": "Install Node.js, which brings npx.",
@@ -61,7 +62,9 @@ class ServerProcess:
         cls, launch: StdioLaunch, environment: Mapping[str, str], on_stderr: Callable[[str], None]
     ) -> ServerProcess:
         """Start `launch` with exactly `environment`. Raises ToolError where the system cannot start it."""
-        program = shutil.which(launch.command, path=environment.get("PATH"))
+        if launch.cwd and not Path(launch.cwd).is_dir():  # noqa: ASYNC240 - one look
+            raise ToolError(f"Its folder {launch.cwd!r} is not there.", "Correct `cwd` in mcp.json.")
+        program = _program(launch, environment)
         if program is None:
             remedy = _INSTALLED_WITH.get(launch.command, "Install it, or write its whole path into mcp.json.")
             raise ToolError(f"The command {launch.command!r} is not found.", remedy)
@@ -166,6 +169,14 @@ class ServerProcess:
                 n_logged += len(data)
                 if n_logged > _MAX_LOGGED_BYTES:
                     self._on_stderr("more of its output is not logged")
+
+
+def _program(launch: StdioLaunch, environment: Mapping[str, str]) -> str | None:
+    """Return the path of the program, which with a folder in its name is relative to where it starts."""
+    command = launch.command
+    if Path(command).name != command:
+        command = str(Path(launch.cwd or ".", command).absolute())
+    return shutil.which(command, path=environment.get("PATH"))
 
 
 def _detached() -> dict[str, Any]:

@@ -150,6 +150,23 @@ def test_imported_is_what_the_person_agrees_to(mcp: Callable[..., Any], tmp_path
     assert "Imported 0 of 3" in again.out
 
 
+def test_each_server_is_asked_about(mcp: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cursor = tmp_path / ".cursor" / "mcp.json"
+    cursor.parent.mkdir(parents=True)
+    cursor.write_text(json.dumps({"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}), encoding="utf-8")
+    asked: list[str] = []
+
+    def answer(question: str, **_: object) -> bool:
+        asked.append(question)
+        return question == "Import b?"
+
+    monkeypatch.setattr("click.confirm", answer)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert "Imported 1 of 2" in mcp("import").out
+    assert asked == ["Import a?", "Import b?"]
+    assert list(written(tmp_path)) == ["b"]
+
+
 def test_a_server_of_another_command_under_a_name_that_is_taken_is_left_out(
     mcp: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from app.tools.mcp.configuration import ServerConfig, StdioLaunch
-from app.tools.mcp.connection import Connection, Observer, ServerInfo
+from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, ServerInfo
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, LoopClock
 from app.tools.mcp.server import McpServer
 from app.tools.tool import ToolProgress
@@ -35,6 +35,7 @@ class ScriptedConnection:
         self._reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.observer = observer
         self.n_received = 0
+        self.is_closed = asyncio.Event()
 
     def end(self, reason: str = "exit status 3") -> None:
         self._reason.set_result(reason)
@@ -45,7 +46,8 @@ class ScriptedConnection:
     async def list_tools(self) -> list[object]:
         self._script.n_listed += 1
         if self._script.hangs_in_list:
-            await asyncio.Event().wait()
+            await self.is_closed.wait()
+            raise ConnectionEndedError("It ended.")
         self.n_received += 1
         return list(self._script.tools)
 
@@ -89,7 +91,7 @@ class Script:
         self.answer = answer
         self.tools: list[object] = [tool_entry()]
         self.fails_with: ToolError | None = None
-        self.hangs_in_list = False
+        self.hangs_at_start = self.hangs_in_list = False
         self.connections: list[ScriptedConnection] = []
         self.n_closed = self.n_listed = self.n_told = 0
         self.has_closed = asyncio.Event()
@@ -102,12 +104,15 @@ class Script:
     async def connect(self, _config: ServerConfig, observer: Observer) -> AsyncIterator[Connection]:
         connection = ScriptedConnection(self, observer)
         self.connections.append(connection)
+        if self.hangs_at_start:
+            await asyncio.Event().wait()
         if self.fails_with is not None:
             raise self.fails_with
         try:
             yield connection
         finally:
             self.n_closed += 1
+            connection.is_closed.set()
             self.has_closed.set()
 
     def server(

@@ -101,3 +101,12 @@ def test_a_broken_file_is_one_failed_server_for_a_window(tmp_path: Path) -> None
     (server,) = mcp_servers(McpFile(path))
     assert (server.name, server.status().state) == ("mcp_json", "failed")
     assert "line 1, column 2" in server.status().problem
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such modes")
+def test_a_file_that_everybody_can_change_names_no_commands(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("{}", encoding="utf-8")
+    path.chmod(0o666)
+    with pytest.raises(UsageError, match=r"Everybody can change .* chmod o-w"):
+        McpFile(path).servers()

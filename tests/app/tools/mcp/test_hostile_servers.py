@@ -89,8 +89,18 @@ async def test_a_command_that_is_missing_says_what_brings_it() -> None:
         with pytest.raises(ToolError, match=r"'no-such-command' is not found"):
             await server.tools()
     async with hostile("honest", cwd="/no/such/folder") as server:
-        with pytest.raises(ToolError, match=r"cannot be started: No such file"):
+        with pytest.raises(ToolError, match=r"Its folder '/no/such/folder' is not there"):
             await server.tools()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script with a first line of Unix")
+async def test_a_command_with_a_folder_is_relative_to_where_it_starts(tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "server"
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/sh\nexec '{sys.executable}' -I '{SERVER}' honest\n", encoding="utf-8")
+    script.chmod(0o700)
+    async with hostile("honest", command="bin/server", args=[], cwd=str(tmp_path)) as server:
+        assert await server.tools()
 
 
 async def test_garbage_beside_messages_is_skipped() -> None:

@@ -133,6 +133,31 @@ async def test_one_that_did_not_start_is_not_tried_at_every_turn() -> None:
     await server.close()
 
 
+async def test_one_that_never_starts_is_tried_less_and_less_often() -> None:
+    script, clock = Script(), HandClock()
+    script.fails_with = ToolError("No.")
+    server = script.server(clock)
+    tried = []
+    for _ in range(10):
+        with pytest.raises(ToolError):
+            await server.tools()
+        tried.append(script.n_started)
+        await clock.move(31)
+    assert tried == [1, 2, 2, 3, 3, 3, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize("where", ["hangs_at_start", "hangs_in_list"])
+async def test_closing_does_not_wait_for_a_server_that_takes_its_time(where: str) -> None:
+    script = Script()
+    setattr(script, where, True)
+    server = script.server(limits=Limits(start_s=1e6, list_s=1e6))
+    starting = asyncio.create_task(server.tools())
+    await settled()
+    await server.close()
+    with pytest.raises(ToolError, match=r"cannot be started"):
+        await starting
+
+
 async def test_restart_tries_at_once() -> None:
     script = Script()
     script.fails_with = ToolError("No.")
