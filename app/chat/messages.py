@@ -5,6 +5,7 @@ Owns the table and each chat's leaf. The meaning of the tree is `app.chat.conver
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.database import Database, storable
 from app.chat.rows import calls_json, insert, message_columns, message_of, result_json
 from app.chat.tool_calls import call_text
+from app.protocol.codec import decode
 from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
 
@@ -91,6 +93,15 @@ class Messages:
         with self._database.writing() as connection:
             connection.execute("UPDATE messages SET content = ?, result = ?, state = ? WHERE id = ?", values)
             _touch_chat_of(connection, message_id)
+
+    def contents_of_changes(self) -> frozenset[str]:
+        """Return the digests of all contents of files that the changes of stored calls name, of deleted chats too: what
+        an undo may need (`app.tools.file_history`)."""
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT result FROM messages WHERE result <> ''")
+            results = [decode(ToolResult, json.loads(row["result"])) for row in rows]
+        changes = [change for result in results for change in result.changes]
+        return frozenset(digest for change in changes for digest in (change.before, change.after) if digest)
 
     def show(self, chat_id: int, leaf_id: int | None) -> None:
         """Show the branch of a chat that ends with `leaf_id`."""

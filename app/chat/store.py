@@ -23,6 +23,8 @@ from app.chat.messages import Messages, insert_message
 from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
 from app.chat.search import Search
 from app.event_log import log_event
+from app.tools import file_history
+from app.tools.file_history import FileHistory
 from quantizer.errors import StorageError
 
 __all__ = ["FILE_NAME", "SAVED_AFTER_S", "AnswerRecorder", "ChatStore", "Drafts", "StoreThread", "Transcripts"]
@@ -106,8 +108,8 @@ def _attachments(connection: sqlite3.Connection, row_id: int) -> str:
 class ChatStore:
     """A context manager over the chats of one data folder, for one thread. The file is opened on first use.
 
-    `files` keeps pictures and sounds beside it. Any number of windows and processes may have one each. Every method of
-    its parts raises StorageError if the file cannot be used.
+    `files` keeps pictures and sounds beside it, `file_history` what tools replaced in files. Any number of windows and
+    processes may have one each. Every method of its parts raises StorageError if the file cannot be used.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -118,6 +120,7 @@ class ChatStore:
         self.search = Search(self._database)
         self.drafts = Drafts(self._database)
         self.files = AttachmentFiles(self._database, data_dir / FOLDER_NAME)
+        self.file_history = FileHistory(data_dir / file_history.FOLDER_NAME)
 
     def __enter__(self) -> ChatStore:
         return self
@@ -126,10 +129,13 @@ class ChatStore:
         self.close()
 
     def purge_deleted(self) -> int:
-        """Purge chats that were deleted at least a week ago, with the files that only they use; return how many."""
+        """Purge chats that were deleted at least a week ago, with the files that only they use and the former contents
+        that only they can restore; return how many."""
         n_purged = self.chats.purge_deleted(now_ms() - PURGE_AFTER_MS)
         try:
             self.files.remove_unused()
+            if n_purged:
+                self.file_history.remove_unused(self.messages.contents_of_changes())
         except StorageError as error:  # what is left of files keeps nobody from a chat; `localllm prune` removes it
             log_event("app", str(error))
         return n_purged

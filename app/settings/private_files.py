@@ -22,6 +22,7 @@ from quantizer.process import is_process_alive
 __all__ = [
     "ATTACHED",
     "CHATS",
+    "REPLACED",
     "PrivateFiles",
     "conversation_name",
     "find_private_files",
@@ -34,12 +35,14 @@ __all__ = [
 
 CHATS = "chats, drafts and prompt history"
 ATTACHED = "pictures and sounds of chats"
+REPLACED = "former contents of files that tools changed"
 _DATA, _CACHE = "data_dir", "cache_dir"
 _IN_USE = "in-use-"
 # What derives from chats: what it is, the folder, and the names in it.
 _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (CHATS, _DATA, ("chats.db", "chats.db-wal", "chats.db-shm")),
     (ATTACHED, _DATA, ("attachments/*/*",)),
+    (REPLACED, _DATA, ("file-history/??/*",)),
     ("stored responses", _DATA, ("responses.db", "responses.db-wal", "responses.db-shm")),
     ("saved prefixes", _CACHE, ("prefix/*/*",)),
     ("encoded pictures and sounds", _CACHE, ("media/*/*",)),
@@ -51,6 +54,7 @@ _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 _OTHERS_PRIVATE = (
     ("presets", _DATA, ("presets.toml",)),
     ("folders of attachments", _DATA, ("attachments", "attachments/*")),
+    ("folders of former contents", _DATA, ("file-history", "file-history/*")),
     ("jobs", _DATA, ("jobs", "jobs/*.json")),
     ("folders of prefixes", _CACHE, ("prefix", "prefix/*")),
     ("folders of encoded pictures", _CACHE, ("media", "media/*")),
@@ -59,7 +63,7 @@ _OTHERS_PRIVATE = (
 # All names in the two folders, which may be one.
 _OURS = (
     *("chats.db*", "responses.db*", "presets.toml", "prompts", "keys.json", "keys.lock", "jobs", "models"),
-    *("attachments", "checkpoints", "welcome-seen", "config.toml"),
+    *("attachments", "file-history", "checkpoints", "welcome-seen", "config.toml"),
     *("prefix", "media", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
     *(
         "index.db*",
@@ -93,12 +97,15 @@ def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
 
 
 def remove_files(files: PrivateFiles) -> None:
-    """Remove the files, and folders of prefixes, embeddings and attachments that become empty. Raises StorageError."""
+    """Remove the files, and the folders of prefixes, embeddings, attachments and contents that become empty.
+
+    Raises StorageError.
+    """
     for path in files.paths:
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
     for folder in {path.parent for path in files.paths}:
-        if folder.parent.name in ("prefix", "media", "attachments"):
+        if folder.parent.name in ("prefix", "media", "attachments", "file-history"):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 

@@ -126,14 +126,23 @@ class FileHistory:
         with self._locked():
             return self._prune()
 
-    def remove_all_but(self, used: Collection[str]) -> int:
-        """Remove the contents that are not `used`, but for those of the last day; return how many."""
+    def unused(self, used: Collection[str]) -> tuple[tuple[Path, ...], int]:
+        """Return the files of contents that `remove_unused` would remove, and their size in bytes."""
+        doomed = self._unused(used)
+        return tuple(path for path, _ in doomed), sum(n_bytes for _, n_bytes in doomed)
+
+    def remove_unused(self, used: Collection[str]) -> int:
+        """Remove the contents that are not `used`, but for those of the last day, which a chat that is not stored may
+        need; return how many."""
         if not self._folder.is_dir():
             return 0
         with self._locked():
-            old_s = time.time() - _DAY_S
-            doomed = [path for path, kept_s, _ in self._contents() if kept_s < old_s and _digest_of(path) not in used]
-            return self._remove(doomed)
+            return self._remove(path for path, _ in self._unused(used))
+
+    def _unused(self, used: Collection[str]) -> list[tuple[Path, int]]:
+        old_s = time.time() - _DAY_S
+        contents = self._contents()
+        return [(path, size) for path, kept_s, size in contents if kept_s < old_s and _digest_of(path) not in used]
 
     def _planned(self, changes: Sequence[FileChange]) -> list[_Step]:
         """Return the steps that undo `changes`, each file once: the one that was changed first comes last, for the

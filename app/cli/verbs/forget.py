@@ -14,19 +14,19 @@ __all__ = ["forget"]
 
 
 @click.command(epilog="Example: localllm forget --keep-chats --dry-run")
-@click.option("--keep-chats", is_flag=True, help="Keep chats, with their drafts, attachments and prompt history.")
+@click.option("--keep-chats", is_flag=True, help="Keep chats, with their drafts, attachments, undo and prompt history.")
 @options("is_dry_run", "assume_yes", "wants_json")
 def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
     """Delete what was said and all that derives from it, after asking.
 
-    That is chats, drafts, attachments and prompt history, stored responses, saved prefixes, encoded pictures and
-    sounds, logs and crash reports. Models, settings, presets, prompts and keys stay. Exports and importance matrices
-    are where you wrote them.
+    That is chats, drafts, attachments, what tools replaced in files, prompt history, stored responses, saved prefixes,
+    encoded pictures and sounds, logs and crash reports. Models, settings, presets, prompts and keys stay. Exports and
+    importance matrices are where you wrote them.
     """
-    from app.settings.private_files import ATTACHED, CHATS, find_private_files, remove_files, users_of
+    from app.settings.private_files import ATTACHED, CHATS, REPLACED, find_private_files, remove_files, users_of
 
     settings = load_settings()
-    kept = (CHATS, ATTACHED) if keep_chats else ()
+    kept = (CHATS, ATTACHED, REPLACED) if keep_chats else ()
     found = [files for files in find_private_files(settings) if files.what not in kept]
     n_bytes = sum(files.n_bytes for files in found)
     if not wants_json:

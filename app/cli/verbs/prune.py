@@ -1,4 +1,4 @@
-"""`localllm prune`: delete stale downloads and caches, and attachments that no chat has any more."""
+"""`localllm prune`: delete stale downloads and caches, and what no chat has any more."""
 
 from __future__ import annotations
 
@@ -75,15 +75,19 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
 
 
 def _unused_attachments(data_dir: Path) -> tuple[StaleFiles, ...]:
-    """Return the pictures and sounds that no chat and no draft has; none where there are no chats."""
+    """Return the pictures and sounds that no chat and no draft has, and the contents of files that no chat can restore;
+    none where there are no chats."""
     from app.chat.store import FILE_NAME, ChatStore
     from app.library.local.removal import StaleFiles
 
     if not (data_dir / FILE_NAME).exists():
         return ()
     with ChatStore(data_dir) as store:
-        paths, n_bytes = store.files.unused()
-    return (StaleFiles("unused attachments", paths, n_bytes),) if paths else ()
+        found = {
+            "unused attachments": store.files.unused(),
+            "unused file contents": store.file_history.unused(store.messages.contents_of_changes()),
+        }
+    return tuple(StaleFiles(what, paths, n_bytes) for what, (paths, n_bytes) in found.items() if paths)
 
 
 def _remove_unused_attachments(data_dir: Path) -> None:
@@ -93,6 +97,7 @@ def _remove_unused_attachments(data_dir: Path) -> None:
     with ChatStore(data_dir) as store:
         store.files.remove_unused()
         store.files.remove_strays()
+        store.file_history.remove_unused(store.messages.contents_of_changes())
 
 
 def _tell(found: Sequence[StaleFiles]) -> None:

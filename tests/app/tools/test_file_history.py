@@ -232,10 +232,13 @@ def test_old_contents_go_but_not_those_of_the_newest_changes(tmp_path: Path, fol
 
 def test_contents_that_no_chat_names_go_after_a_day(tmp_path: Path, history: FileHistory, folder: Path) -> None:
     changes = [write(history, folder / "a", f"{number}".encode()) for number in range(3)]
-    assert history.remove_all_but([]) == 0
+    assert history.remove_unused([]) == 0
     for number in range(3):
         age(tmp_path / "history", f"{number}".encode(), 2)
-    assert history.remove_all_but([changes[2].before, changes[2].after]) == 1
+    used = [changes[2].before, changes[2].after]
+    paths, n_bytes = history.unused(used)
+    assert ([path.read_bytes() for path in paths], n_bytes) == ([b"0"], 1)
+    assert history.remove_unused(used) == 1
     history.undo([changes[2]])
 
 

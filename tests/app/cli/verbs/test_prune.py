@@ -12,6 +12,7 @@ from typing import Any
 from app.chat.conversation import Attachment, MediaFile, MessageContent
 from app.chat.store import ChatStore
 from app.library.local.index import Index
+from app.tools.file_access import NO_FILE
 from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
@@ -70,6 +71,17 @@ def test_pictures_that_no_chat_has_any_more_go_and_the_others_stay(localllm: Run
     assert localllm("prune", "--yes").out.endswith("Freed 6 B.\n")
     (left,) = (path for path in (home / "data" / "attachments").rglob("*") if path.is_file())
     assert left.read_bytes() == b"used"
+
+
+def test_contents_of_files_that_no_chat_can_restore_go(localllm: Run, home: Path) -> None:
+    with ChatStore(home / "data") as store:
+        store.chats.create()
+        store.file_history.prepare(home / "a", NO_FILE, b"written")
+    assert localllm("prune", "--yes").out == "There is nothing to remove.\n"  # kept just now
+    (content,) = (home / "data" / "file-history").glob("??/*")
+    os.utime(content, (0, 0))
+    assert localllm("prune", "--yes").out.endswith("Freed 7 B.\n")
+    assert not content.exists()
 
 
 def test_without_chats_no_store_of_them_is_made(localllm: Run, home: Path) -> None:
