@@ -310,7 +310,8 @@ class ServerLifecycle:
     def _died(self, reason: str) -> None:
         self._deaths_s.append(self._clock.now())
         self._last_death = reason
-        self.problem = ToolError(f"The MCP server {self._name} ended: {reason}.", "The next use starts it again.")
+        if self._clock.now() >= self._retry_at_s:  # otherwise it is known already that it does not start
+            self.problem = ToolError(f"The MCP server {self._name} ended: {reason}.", "The next use starts it again.")
         self._observer.log(f"ended: {reason}")
 
     async def _stop(self) -> None:
