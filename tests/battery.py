@@ -72,6 +72,7 @@ TRIALS = (
     Trial("kill -9 of jobs, and a queue", "kill_jobs", "--kills", 4, 200, ("--queued", "5")),
     Trial("kill -9 and full disk of each other writer", "kill_writers", "--attempts", 12, 600, (_GUIDE,)),
     Trial("faults of hub and network", "pull_faults", "--trials", 1, 20),
+    Trial("MCP servers that lie, end and ask", "fuzz_mcp", "--servers", 60, 1_000),
     Trial("clients that hang up", "hang_up", "--clients", 60, 500, (_GUIDE,)),
     Trial("what is no request, to every route", "abuse", "", 1, 1),
     Trial("schemas and grammars, good and hostile", "schema_answers", "--cases", 100, 5_000, (_GUIDE,)),
