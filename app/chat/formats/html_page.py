@@ -1,6 +1,7 @@
 """Chats as one web page: the shown branch, without external resources and scripts.
 
-Owns the page. Every text is escaped; Markdown is rendered without raw HTML and pictures.
+Owns the page. Every text is escaped; Markdown is rendered without raw HTML and pictures, calls of tools and their
+results are folded text.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Attachment, MediaFile, Message, MessageState, Transcript
-from app.chat.formats.markdown import speaker
+from app.chat.formats.markdown import result_title, speaker
 from app.chat.formats.media import ContentOf, data_url
+from app.chat.tool_calls import call_text
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -53,9 +55,14 @@ def page(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[s
 
 def _section(message: Message, renderer: MarkdownIt, content_of: ContentOf) -> Iterator[str]:
     yield f'<section class="{message.role}">\n<h2>{escape(speaker(message))}</h2>\n'
+    if message.result is not None:
+        yield f"{_folded(result_title(message), message.content)}</section>\n"
+        return
     if message.reasoning:
         yield _folded("Reasoning", message.reasoning)
     yield renderer.render(message.content)
+    for call in message.calls:
+        yield _folded(call.name, call_text(call).partition("\n")[2])
     for attachment in message.attachments:
         yield from _attached(attachment, content_of)
     if message.state is MessageState.PARTIAL:

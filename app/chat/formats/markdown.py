@@ -1,7 +1,8 @@
 """Chats as Markdown: the shown branch, to read and paste.
 
-Owns the headings. Messages are Markdown already; only an open code block is closed. Pictures and sounds are references,
-whose content follows at the end of the document; a text for a terminal only names them.
+Owns the headings. Messages are Markdown already; only an open code block is closed. Calls of tools and their results
+are code. Pictures and sounds are references, whose content follows at the end of the document; a text for a terminal
+only names them.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from collections.abc import Iterable, Iterator
 
 from app.chat.conversation import Attachment, MediaFile, Message, MessageState, Transcript
 from app.chat.formats.media import ContentOf, data_url
+from app.chat.tool_calls import call_text
+from app.tools.result import ToolOutcome
 
-__all__ = ["markdown", "speaker"]
+__all__ = ["markdown", "result_title", "speaker"]
 
 _IN_A_LABEL = re.compile(r"([\\\[\]`*_<>])")
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)
-_SPEAKERS = {"user": "You", "system": "System", "tool": "Tool"}
+_RUN_OF_FENCE = re.compile(r"`{3,}")
+_SPEAKERS = {"user": "You", "system": "System", "tool": "Tool", "summary": "Summary"}
+_LEAST_FENCE = 3
 
 
 def markdown(transcripts: Iterable[Transcript], content_of: ContentOf | None = None) -> Iterator[str]:
@@ -40,6 +45,21 @@ def speaker(message: Message) -> str:
     return _SPEAKERS.get(message.role) or message.model or "Assistant"
 
 
+def result_title(message: Message) -> str:
+    """Return what the call of a tool message did and how it ended, in a line: "read notes.txt, failed"."""
+    result = message.result
+    assert result is not None, "it is of a message that has one"
+    is_cut_off = result.outcome is ToolOutcome.RUNNING
+    outcome = "cut off" if is_cut_off else "" if result.outcome is ToolOutcome.DONE else result.outcome.value
+    parts = (
+        result.title or result.tool,
+        outcome.replace("_", " "),
+        result.detail,
+        "undone" if result.is_undone else "",
+    )
+    return ", ".join(" ".join(part.split()) for part in parts if part.strip())
+
+
 def closed(text: str) -> str:
     """Return `text` with an open code block closed, so that it does not swallow what follows."""
     fence = ""
@@ -53,15 +73,27 @@ def closed(text: str) -> str:
 
 
 def _section(message: Message, shown: dict[str, MediaFile] | None) -> str:
+    if message.result is not None:
+        title = _IN_A_LABEL.sub(r"\\\1", result_title(message))
+        return f"## {speaker(message)}: {title}\n\n{_fenced(message.content)}\n\n"
     parts = [f"## {speaker(message)}"]
     if message.reasoning:
         parts.append("\n".join(f"> {line}".rstrip() for line in message.reasoning.strip().splitlines()))
-    parts.append(closed(message.content))
+    if message.content or not message.calls:
+        parts.append(closed(message.content))
+    parts += [_fenced(call_text(call)) for call in message.calls]
     for attachment in message.attachments:
         parts += _attached(attachment, shown)
     if message.state is MessageState.PARTIAL:
         parts.append("*(unfinished)*")
     return "\n\n".join(parts) + "\n\n"
+
+
+def _fenced(text: str) -> str:
+    """Return `text` as a block of code, which it cannot close."""
+    longest = max((len(run) for run in _RUN_OF_FENCE.findall(text)), default=_LEAST_FENCE - 1)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text.rstrip()}\n{fence}"
 
 
 def _attached(attachment: Attachment, shown: dict[str, MediaFile] | None) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """A model and a list of messages, as requests to Ollama and OpenAI have them: no branches, no times.
 
-Pictures and sounds in it are imported: Ollama's `images`, OpenAI's `image_url` with a data URL, and `input_audio`.
+Pictures and sounds in it are imported: Ollama's `images`, OpenAI's `image_url` with a data URL, and `input_audio`; and
+so are calls of tools with their results.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from app.chat.conversation import Attachment, Chat, ChatSettings, MessageContent, Role
 from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 from app.chat.formats.media import ImportedMedia
+from app.chat.formats.tools import CallMatcher
 
 __all__ = ["is_plain_messages", "read_plain_messages"]
 
@@ -21,8 +23,8 @@ def is_plain_messages(chat: JsonField) -> bool:
 
 def read_plain_messages(chat: JsonField) -> ImportedChat:
     """Return the chat; a system message at the beginning is its system prompt. Raises FormatError."""
-    media = ImportedMedia()
-    messages = [_message(message, media) for message in chat.at("messages").items()]
+    media, calls = ImportedMedia(), CallMatcher()
+    messages = [_message(message, media, calls) for message in chat.at("messages").items()]
     system = messages.pop(0).content if messages and messages[0].role == "system" else ""
     nodes = {str(index): TreeNode(str(index - 1), message) for index, message in enumerate(messages)}
     header = Chat(id=1, title=chat.at("title").text(), model=chat.at("model").text(), settings=ChatSettings(system))
@@ -30,7 +32,7 @@ def read_plain_messages(chat: JsonField) -> ImportedChat:
     return ImportedChat(transcript, tuple(media.skipped), media.contents)
 
 
-def _message(message: JsonField, media: ImportedMedia) -> MessageContent:
+def _message(message: JsonField, media: ImportedMedia, calls: CallMatcher) -> MessageContent:
     role = _ROLES.get(message.at("role").text())
     if role is None:
         raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(_ROLES))}")
@@ -41,6 +43,8 @@ def _message(message: JsonField, media: ImportedMedia) -> MessageContent:
         content=content,
         attachments=(*pictures, *attached),
         reasoning=message.at("thinking").text() or message.at("reasoning_content").text(),
+        calls=calls.calls(message.at("tool_calls")) if role == "assistant" else (),
+        result=calls.result(message) if role == "tool" else None,
     )
 
 

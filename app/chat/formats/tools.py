@@ -6,12 +6,14 @@ are imported. What calls changed on the disk is not imported either, so that nob
 
 from __future__ import annotations
 
+import json
+
 from app.chat.formats.json_reader import FormatError, JsonField, SkippedItem
 from app.protocol.tools import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 from app.tools.tool_settings import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 
-__all__ = ["read_calls", "read_result", "read_tool_settings"]
+__all__ = ["CallMatcher", "read_calls", "read_result", "read_tool_settings"]
 
 _MAX_ROUNDS = 1000
 _OUTCOMES = tuple(each.value for each in ToolOutcome)
@@ -60,6 +62,44 @@ def read_tool_settings(tools: JsonField, skipped: list[SkippedItem]) -> ToolSett
         skipped.append(SkippedItem(tools.place, "switches tools on or allows calls, which only you do: see /tools"))
     n_rounds = int(tools.at("max_rounds").number()) or DEFAULT_MAX_ROUNDS
     return ToolSettings(rules=denials, max_rounds=min(n_rounds, _MAX_ROUNDS))
+
+
+class CallMatcher:
+    """Reads the calls of messages in OpenAI's and Ollama's form, in their order, and which call a result answers.
+
+    Ollama's have no ids, and name at most the tool: a result then answers the first such call that has none.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[ToolCall] = []
+
+    def calls(self, calls: JsonField) -> tuple[ToolCall, ...]:
+        """Return the calls of an answer. Raises FormatError."""
+        found: dict[str, ToolCall] = {}
+        for index, call in enumerate(calls.items()):
+            call_id = call.at("id").text()
+            call_id = call_id if call_id and call_id not in found else f"call{index:05d}"
+            function = call.at("function")
+            found[call_id] = ToolCall(call_id, function.at("name").text(), _arguments(function.at("arguments")))
+        self._waiting = list(found.values())
+        return tuple(found.values())
+
+    def result(self, message: JsonField) -> ToolResult | None:
+        """Return the result that a message of role "tool" is, None if no call waits for it. Raises FormatError."""
+        call_id = message.at("tool_call_id").text()
+        name = message.at("tool_name").text() or message.at("name").text()
+        named = [call for call in self._waiting if call_id == call.call_id] or [
+            call for call in self._waiting if not call_id and name in ("", call.name)
+        ]
+        if not named:
+            return None
+        self._waiting.remove(named[0])
+        return ToolResult(call_id=named[0].call_id, tool=named[0].name, title=named[0].name, outcome=ToolOutcome.DONE)
+
+
+def _arguments(arguments: JsonField) -> str:
+    """Return the JSON text of arguments, which Ollama writes as an object."""
+    return json.dumps(arguments.value) if isinstance(arguments.value, dict) else arguments.text()
 
 
 def _rule(rule: JsonField) -> ApprovalRule:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from app.chat.conversation import (
     Attachment,
@@ -314,3 +315,27 @@ def test_the_name_of_a_picture_makes_no_element(name: str) -> None:
     tags.feed(_export("html", _with_media(name)))
     assert not tags.tags & {"script", "svg", "iframe", "link"}
     assert not {name for name, _ in tags.attributes if name.startswith("on")}
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "```\nend\n````", "a\n## Heading"])
+def test_calls_and_results_are_code_in_markdown_that_they_cannot_leave(text: str) -> None:
+    parsed = MarkdownIt("commonmark").parse(_export("markdown", _with_tools(text)))
+    code = [token.content.rstrip() for token in parsed if token.type == "fence"]
+    assert text.rstrip() in code
+    assert f"{text}\n{text}".rstrip() in code
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_calls_and_results_are_text_in_a_page(text: str) -> None:
+    tags = _Tags()
+    tags.feed(_export("html", _with_tools(text)))
+    assert not tags.tags & {"script", "img", "iframe", "svg", "link"}
+
+
+def test_a_result_is_headed_by_what_the_call_did_and_how_it_ended() -> None:
+    result = ToolResult(
+        call_id="c", tool="read_file", title="read a_b.txt", outcome=ToolOutcome.TIMED_OUT, is_undone=True
+    )
+    messages = (Message(id=1, parent_id=None, role="tool", content="x", result=result),)
+    transcript = Transcript(Chat(id=1, title="t", leaf_id=1), messages)
+    assert "## Tool: read a\\_b.txt, timed out, undone\n\n```\nx\n```" in _export("markdown", transcript)

@@ -207,9 +207,57 @@ def test_files_that_are_no_text_are_refused_with_a_way_out(tmp_path: Path, monke
         list(read_chats(tmp_path / "none"))
 
 
+OPENAI_CALLS = [
+    {"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"path": "x"}'}},
+    {"id": "b", "type": "function", "function": {"name": "list", "arguments": "{}"}},
+]
+OPENAI_MESSAGES = [
+    {"role": "user", "content": "Read."},
+    {"role": "assistant", "content": None, "tool_calls": OPENAI_CALLS},
+    {"role": "tool", "tool_call_id": "b", "content": "files"},
+    {"role": "tool", "tool_call_id": "a", "content": "text"},
+    {"role": "assistant", "content": "Done."},
+]
+OLLAMA_MESSAGES = [
+    {"role": "user", "content": "Read."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"function": {"name": "read", "arguments": {"path": "x"}}},
+            {"function": {"name": "list", "arguments": {}}},
+        ],
+    },
+    {"role": "tool", "tool_name": "list", "content": "files"},
+    {"role": "tool", "tool_name": "read", "content": "text"},
+    {"role": "assistant", "content": "Done."},
+]
+
+
+@pytest.mark.parametrize("messages", [OPENAI_MESSAGES, OLLAMA_MESSAGES], ids=["OpenAI", "Ollama"])
+def test_calls_and_results_of_plain_messages_are_imported(tmp_path: Path, messages: list[dict[str, Any]]) -> None:
+    branch = _only(tmp_path, {"messages": messages}).transcript.branch
+    assert [message.role for message in branch] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [(call.name, json.loads(call.arguments)) for call in branch[1].calls] == [
+        ("read", {"path": "x"}),
+        ("list", {}),
+    ]
+    results = [message.result for message in branch[2:4]]
+    assert [(result.tool, result.call_id) for result in results if result] == [
+        ("list", branch[1].calls[1].call_id),
+        ("read", branch[1].calls[0].call_id),
+    ]
+
+
+def test_a_result_that_no_call_waits_for_is_a_message_without_one(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "z", "content": "text"}]
+    branch = _only(tmp_path, {"messages": messages}).transcript.branch
+    assert (branch[1].content, branch[1].result) == ("text", None)
+
+
 def _seeds() -> list[Any]:
     own = {"format": "localllm-chat", "version": 1, "messages": [{"id": 1, "role": "user", "content": "x"}]}
-    return [_chatgpt(), _open_webui(), own, _with_tools(), {"messages": [{"role": "user", "content": "x"}]}]
+    return [_chatgpt(), _open_webui(), own, _with_tools(), {"messages": OPENAI_MESSAGES}, {"messages": OLLAMA_MESSAGES}]
 
 
 def _with_tools() -> dict[str, Any]:
