@@ -218,13 +218,13 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
     tool_format = known or GENERIC
     if known is None:
         messages = _as_plain_messages(messages, tool_format)
-        text = await render(_with_instructions(messages, tool_format, tools), None)
+        text = await render(_with_instructions(messages, tool_format, tools, marks), None)
     else:
         if "tool_calls" not in file.chat_template:
             messages = _with_calls_as_text(messages, tool_format)
-        text = await _with_tools(render, messages, tools)
+        text = await _with_tools(render, messages, tools, marks)
         if not all(tool.name in text for tool in tools.tools):  # some templates that write calls list no tools
-            text = await render(_with_instructions(messages, tool_format, tools), None)
+            text = await render(_with_instructions(messages, tool_format, tools, marks), None)
         text = tool_format.continued(text)
     text, quoted = marks.unmarked(text)
     add_special = not (file.bos_token and text.startswith(file.bos_token))
@@ -233,22 +233,25 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
     return Prompt(text, add_special, tags, tool_calling, quoted=quoted, chat_template=file.chat_template)
 
 
-async def _with_tools(render: _Render, messages: Messages, options: ToolOptions) -> str:
+async def _with_tools(render: _Render, messages: Messages, options: ToolOptions, marks: QuoteMarks) -> str:
     """Return the prompt of `messages` with tools, "" where the template fails with their schemas and not without."""
     if not options.tools:
         return await render(messages, None)
     try:
-        return await render(messages, [tool.for_template() for tool in options.tools])
+        return await render(messages, [marks.marked_tool(tool.for_template()) for tool in options.tools])
     except RequestError:
         await render(messages, None)  # a failure of the messages is the client's to know
         return ""
 
 
-def _with_instructions(messages: Messages, tool_format: ToolFormat, options: ToolOptions) -> list[Message]:
+def _with_instructions(
+    messages: Messages, tool_format: ToolFormat, options: ToolOptions, marks: QuoteMarks
+) -> list[Message]:
     """Return `messages` with instructions in the system message, or else before the first message."""
     if not options.tools:
         return list(messages)
-    functions = [json.dumps(tool.for_template()["function"], ensure_ascii=False) for tool in options.tools]
+    definitions = [marks.marked_tool(tool.for_template()["function"]) for tool in options.tools]
+    functions = [json.dumps(definition, ensure_ascii=False) for definition in definitions]
     form = tool_format.written([("NAME", {"ARGUMENT": "VALUE"})])
     text = "\n\n".join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])
     first, *others = messages

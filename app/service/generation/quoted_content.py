@@ -1,9 +1,9 @@
-"""What tools returned in a prompt: where it stands, so that it cannot be taken for turns of the conversation.
+"""What tools and their servers say in a prompt: where it stands, so that it cannot be taken for turns of the chat.
 
-Whoever writes a file or a page that a tool reads could write the special tokens of the model's template, such as those
-that end a turn, and speak as the system or the user. Owns marks around such content, which a template prints with it,
-and finding them again; a mark has a number that nobody can guess. What is marked is tokenized as text
-(`app.engine.quoted`). Independent of templates.
+Whoever writes a file or a page that a tool reads, or a server that describes its tools, could write the special tokens
+of the model's template, such as those that end a turn, and speak as the system or the user. Owns marks around such
+text, which a template prints with it, and finding them again; a mark has a number that nobody can guess. What is marked
+is tokenized as text (`app.engine.quoted`). Independent of templates.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = ["QuoteMarks"]
 Message = dict[str, Any]
 
 # Code points that are no characters, for use within a program.
+_SUSPECT = frozenset("<[｜|")  # what the text of special tokens begins with; names and types have none
 _BEGIN, _END, _CLOSE = "\ufdd0", "\ufdd1", "\ufdd2"
 
 
@@ -37,6 +38,16 @@ class QuoteMarks:
             {**message, "content": self._marked(message["content"])} if message.get("role") == "tool" else message
             for message in messages
         ]
+
+    def marked_tool(self, definition: Any) -> Any:
+        """Return the definition of a tool with marks around its texts that may have special tokens: servers of others
+        describe their tools."""
+        if isinstance(definition, dict):
+            return {self.marked_tool(key): self.marked_tool(value) for key, value in definition.items()}
+        if isinstance(definition, list | tuple):
+            return [self.marked_tool(value) for value in definition]
+        is_suspect = isinstance(definition, str) and not _SUSPECT.isdisjoint(definition)
+        return self._marked(definition) if is_suspect else definition
 
     def _marked(self, content: Any) -> Any:
         if isinstance(content, list):

@@ -10,19 +10,22 @@ import asyncio
 import json
 from collections.abc import Mapping
 from email.message import Message
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from app.protocol.tools import ToolDefinition
-from app.public_web import FetchedFile, FetchLimits, PublicWeb
 from app.tools.output import cleaned, decoded
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput
 from quantizer.errors import UsageError
 
+if TYPE_CHECKING:
+    from app.public_web import FetchedFile, PublicWeb
+
 __all__ = ["FETCH_URL", "WebServer", "public_web"]
 
 _SERVER = "web"
-_LIMITS = FetchLimits(max_bytes=5 << 20, timeout_s=30.0, max_redirects=5, accept="text/html, text/*, application/json")
+_MAX_BYTES, _FETCH_TIMEOUT_S, _MAX_REDIRECTS = 5 << 20, 30.0, 5
+_ACCEPT = "text/html, text/*, application/json, application/pdf"
 _REMEDY = "Fetch another address, or ask the user."
 _MAX_CHARACTERS = 2000
 _SHOWN_CHARACTERS = 200
@@ -53,14 +56,16 @@ FETCH_URL = Tool(
 
 def public_web() -> PublicWeb:
     """Return what reads addresses for models."""
-    return PublicWeb(_LIMITS, _REMEDY)
+    from app.public_web import FetchLimits, PublicWeb  # imports httpx
+
+    return PublicWeb(FetchLimits(_MAX_BYTES, _FETCH_TIMEOUT_S, _MAX_REDIRECTS, _ACCEPT), _REMEDY)
 
 
 class WebServer:
-    """A `ToolServer` for the web; `web` reads the addresses."""
+    """A `ToolServer` for the web; `web` reads the addresses, None for the public ones."""
 
     def __init__(self, web: PublicWeb | None = None) -> None:
-        self._web = web or public_web()
+        self._web = web
 
     @property
     def name(self) -> str:
@@ -85,6 +90,7 @@ class WebServer:
         """Return what is at the address. Raises UserError."""
         del tool, context
         _check(arguments["url"])
+        self._web = self._web or public_web()
         found = await self._web.fetch(arguments["url"])
         text = await asyncio.to_thread(_text_of, found)
         moved = f"[at {found.address}]\n" if found.address != arguments["url"] else ""
