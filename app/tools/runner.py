@@ -22,7 +22,17 @@ from app.tools.argument_check import read_arguments
 from app.tools.backend import FinishedCall
 from app.tools.output import MAX_CHARACTERS, bounded, cleaned
 from app.tools.result import FileChange, ToolOutcome, ToolResult
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress, ToolServer
+from app.tools.tool import (
+    CallContext,
+    Effect,
+    Preview,
+    RestartableServer,
+    ServerStatus,
+    Tool,
+    ToolOutput,
+    ToolProgress,
+    ToolServer,
+)
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.errors import UserError
 
@@ -65,7 +75,7 @@ class ToolRunner:
     async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
         """Return all servers; with `start` those that are switched off too are asked for their tools."""
         if start:
-            await asyncio.gather(*(self._tools(server) for server in self._servers.values()))
+            await asyncio.gather(*(self._tools_now(server) for server in self._servers.values()))
         return (*(server.status() for server in self._servers.values()), *self._hidden)
 
     async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
@@ -80,6 +90,12 @@ class ToolRunner:
             if settings.has(tool.server, tool.name) and _is_usable(tool):
                 offered.setdefault(tool.definition.name, tool)
         return tuple(offered.values())
+
+    async def _tools_now(self, server: ToolServer) -> None:
+        """Ask a server for its tools, also one that failed before: the person may have mended it."""
+        if isinstance(server, RestartableServer) and server.status().state == "failed":
+            await server.restart()
+        await self._tools(server)
 
     async def _tools(self, server: ToolServer) -> tuple[Tool, ...]:
         try:

@@ -9,13 +9,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from app.protocol.tools import ToolDefinition
 from app.tools.output import MAX_CHARACTERS
 from app.tools.result import FileChange
 
-__all__ = ["CallContext", "Effect", "Preview", "ServerStatus", "Tool", "ToolOutput", "ToolProgress", "ToolServer"]
+__all__ = [
+    "CallContext",
+    "Effect",
+    "Preview",
+    "RestartableServer",
+    "ServerStatus",
+    "Tool",
+    "ToolOutput",
+    "ToolProgress",
+    "ToolServer",
+]
 
 
 class Effect(Enum):
@@ -144,3 +154,11 @@ class ToolServer(Protocol):
 
     async def close(self) -> None:
         """Stop it and everything it started."""
+
+
+@runtime_checkable
+class RestartableServer(Protocol):
+    """A server that is a program of others: one that failed is left alone until it is restarted, or for a while."""
+
+    async def restart(self) -> None:
+        """Stop it, and forget why it failed: its next use starts it at once."""

@@ -236,7 +236,7 @@ class ServerLifecycle:
         if len(self._deaths_s) >= self._limits.max_deaths:
             often = f"{len(self._deaths_s)} times within {self._limits.deaths_within_s / 60:g} minutes"
             cause = f"The MCP server {self._name} ended {often}: {self._last_death}."
-            self.problem = ToolError(cause, "It is left alone for a while.")
+            self.problem = ToolError(cause, "It is left alone for a while, or until /tools lists all servers.")
             raise self.problem
 
     def _failed(self, error: UserError) -> ToolError:

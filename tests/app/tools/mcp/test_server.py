@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.file_history import FileHistory
 from app.tools.mcp.configuration import config_of
 from app.tools.mcp.connection import ConnectionEndedError, RefusedError
 from app.tools.mcp.lifecycle import Limits
 from app.tools.mcp.server import McpServer
+from app.tools.runner import ToolRunner
 from app.tools.tool import CallContext, Tool, ToolProgress
+from app.tools.tool_settings import ToolSettings
 from quantizer.errors import ToolError
 from tests.app.tools.mcp.scripted import HandClock, Script, ScriptedConnection, settled, tool_entry
 
@@ -168,6 +171,20 @@ async def test_restart_tries_at_once() -> None:
     await server.restart()
     assert await server.tools()
     await server.close()
+
+
+async def test_listing_all_servers_of_a_window_tries_those_that_failed_at_once(tmp_path: Path) -> None:
+    script = Script()
+    script.fails_with = ToolError("No.")
+    tools = ToolRunner([script.server()], FileHistory(tmp_path).undo)
+    settings = ToolSettings(enabled=("notes",))
+    assert [status.state for status in await tools.servers(start=True)] == ["failed"]
+    assert await tools.offered(settings) == ()
+    assert script.n_started == 1
+    script.fails_with = None
+    assert [status.state for status in await tools.servers(start=True)] == ["running"]
+    assert [tool.name for tool in await tools.offered(settings)] == ["search"]
+    await tools.close()
 
 
 async def test_one_that_hangs_while_it_lists_is_stopped_and_said() -> None:
