@@ -183,15 +183,7 @@ class FileHistory:
         """Remove a file, and the folders that were made for it if they are empty; return how many folders."""
         with _explained(step.path), open_folder(step.path.parent) as folder:
             folder.remove(step.path.name, step.state)
-        n_removed = 0
-        for parent in step.path.parents[: step.n_new_folders]:
-            try:
-                with open_folder(parent.parent) as above:
-                    above.remove_folder(parent.name)
-            except OSError:  # something else is in it
-                break
-            n_removed += 1
-        return n_removed
+        return _remove_empty(step.path.parents[: step.n_new_folders])
 
     def _replace(self, path: Path, content: bytes, mode: int, state: FileState) -> int:
         """Write a file, and return how many folders were made for it."""
@@ -201,12 +193,17 @@ class FileHistory:
         def note(partial: Path) -> None:
             write_atomically(mark, json.dumps(str(partial)), sync=False, mode=PRIVATE_FILE)
 
+        n_made = 0
         try:
             with _explained(path), open_folder(path.parent, make=not state.exists) as folder:
+                n_made = folder.n_made
                 folder.replace(path.name, content, mode, state, note)
-                return folder.n_made
+        except BaseException:
+            _remove_empty(path.parents[:n_made])
+            raise
         finally:
             mark.unlink(missing_ok=True)
+        return n_made
 
     def _remove_partial_files(self) -> None:
         """Remove what killed processes had begun to write: their marks name files elsewhere."""
@@ -304,6 +301,17 @@ def _remove_marked(mark: Path) -> None:
     with contextlib.suppress(FileNotFoundError), open_folder(partial.parent) as folder:
         if (state := folder.read(partial.name)).exists:
             folder.remove(partial.name, state)
+
+
+def _remove_empty(folders: Sequence[Path]) -> int:
+    """Remove `folders`, the innermost first, up to one in which something is; return how many."""
+    for n_removed, folder in enumerate(folders):
+        try:
+            with open_folder(folder.parent) as above:
+                above.remove_folder(folder.name)
+        except (OSError, StorageError):  # it is not empty, or no longer this folder
+            return n_removed
+    return len(folders)
 
 
 def _is_earlier(sha256: str, path: str, changes: Sequence[FileChange]) -> bool:

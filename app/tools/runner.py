@@ -136,6 +136,9 @@ class ToolRunner:
             return await running.call(server, arguments, context, decision.rule)
         except UserError as error:
             return running.finished(ToolOutcome.FAILED, str(error), detail=error.cause)
+        except OSError as error:  # such as a name that is too long for the system
+            cause = f"The system refused: {error.strerror or error}."
+            return running.finished(ToolOutcome.FAILED, cause, detail=cause)
 
     async def _decide(
         self, call: ToolCall, tool: Tool, preview: Preview, rules: Sequence[ApprovalRule], approver: Approver
@@ -209,6 +212,9 @@ class _RunningCall:
             return self.finished(ToolOutcome.TIMED_OUT, text, detail=f"stopped after {limit_s:g} s", rule=rule)
         except UserError as error:
             return self.finished(ToolOutcome.FAILED, str(error), detail=error.cause, rule=rule)
+        except OSError as error:
+            cause = f"The system refused: {error.strerror or error}."
+            return self.finished(ToolOutcome.FAILED, cause, detail=cause, rule=rule)
         return self._finished_with(output, rule)
 
     def _finished_with(self, output: ToolOutput, rule: ApprovalRule | None) -> FinishedCall:

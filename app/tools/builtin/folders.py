@@ -15,7 +15,7 @@ from quantizer.errors import UserError
 
 __all__ = ["Folders", "PathRefusedError", "check_path_text"]
 
-_MAX_CHARACTERS = 4096
+_MAX_CHARACTERS, _MAX_PARTS, _MAX_NAME = 4096, 100, 255  # of a path; the last in bytes, as systems count
 _DRIVE = re.compile(r"[A-Za-z]:")
 _HOME = re.compile(r"~[\w.-]*[/\\]")
 _SEPARATORS = re.compile(r"[/\\]")
@@ -75,9 +75,10 @@ def check_path_text(text: str, *, is_windows: bool = os.name == "nt") -> None:
         raise PathRefusedError("A path is empty or too long.", "Name a file in the folders of this chat.")
     if "\0" in text or any(0xD800 <= ord(character) < 0xE000 for character in text):
         raise PathRefusedError("A path has characters that no name has.", "Name a file in the folders of this chat.")
+    if len(parts := _SEPARATORS.split(text)) > _MAX_PARTS or any(len(part.encode()) > _MAX_NAME for part in parts):
+        raise PathRefusedError("A path has too many folders or too long a name.", "Choose a shorter one.")
     if text.startswith(("//", "\\\\", "/\\", "\\/")):
         raise PathRefusedError(f"{text[:80]} is on another machine or a device.", "Use a path in the folders.")
-    parts = _SEPARATORS.split(text)
     if ".." in (part.strip() for part in parts):
         raise PathRefusedError(f"{text[:80]} goes up with '..'.", "Write the path from the folder down.")
     if text == "~" or _HOME.match(text):

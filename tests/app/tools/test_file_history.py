@@ -90,6 +90,20 @@ def test_an_undo_can_be_undone(history: FileHistory, folder: Path) -> None:
     assert (folder / "a").read_bytes() == b"old"
 
 
+def test_a_write_that_fails_leaves_no_folder_that_was_made_for_it(
+    history: FileHistory, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = folder / "a" / "b" / "c.txt"
+    change = history.prepare(path, NO_FILE, b"new")
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(StorageError, match="No space left"):
+        history.write(change, NO_FILE, b"new")
+    assert list(folder.iterdir()) == []
+
+
 def test_several_changes_of_a_file_are_undone_to_the_first(history: FileHistory, folder: Path) -> None:
     (folder / "a").write_bytes(b"0")
     changes = [write(history, folder / "a", content) for content in (b"1", b"2", b"0", b"3")]

@@ -77,6 +77,8 @@ def test_a_folder_that_is_named_by_a_link_is_the_one_that_it_leads_to(home: Path
         "a\0b",
         "\ud800",
         "x" * 5000,
+        "x" * 256,
+        "a/" * 200 + "b",
         "//server/share/a",
         "\\\\server\\share",
         "\\\\?\\C:\\a",

@@ -148,12 +148,31 @@ async def test_arguments_that_lie_change_nothing(window: Window) -> None:
         {"path": "a", "content": "x", "force": True},
         {"path": "a\0", "content": "x"},
         {"path": "a", "content": "\ud800"},
+        {"path": "x" * 300, "content": "x"},
+        {"path": "/".join(["deep"] * 800), "content": "x"},
     ):
         finished = await window.run("write_file", Decision.ONCE, **arguments)
         assert finished.result.outcome is ToolOutcome.FAILED
         assert window.approver.questions == []
     assert not (window.folder.parent / "outside").exists()
     assert list(window.folder.iterdir()) == []
+
+
+async def test_names_that_the_system_refuses_are_results(window: Window) -> None:
+    for name in ("read_file", "list_folder"):
+        assert (await window.run(name, path="x" * 300)).result.outcome is ToolOutcome.FAILED
+    assert (await window.run("search_text", path="x" * 300, pattern="a")).result.outcome is ToolOutcome.FAILED
+    ran = await window.run("run_command", Decision.ONCE, argv=["x" * 300])
+    assert ran.result.outcome is ToolOutcome.FAILED
+
+
+async def test_a_disk_that_keeps_nothing_lets_nothing_be_written(window: Window) -> None:
+    (window.folder / "a").write_text("old\n")
+    (window.folder.parent / "data").write_text("no folder can be made here")
+    finished = await window.run("write_file", Decision.ONCE, path="a", content="new\n")
+    assert finished.result.outcome is ToolOutcome.FAILED
+    assert "cannot be stored" in finished.text
+    assert (finished.result.changes, (window.folder / "a").read_text()) == ((), "old\n")
 
 
 async def test_what_a_killed_window_left_is_removed_by_the_next(tmp_path: Path) -> None:
