@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,44 @@ def test_a_chat_of_open_webui_comes_with_its_system_prompt_and_thought(tmp_path:
     assert found.transcript.chat.settings.system == "Be exact."
     assert (found.transcript.chat.title, found.transcript.chat.model) == ("Sums", "qwen3:8b")
     assert found.transcript.chat.is_pinned
+
+
+def _open_webui_call(call_id: str, name: str, arguments: object, result: object) -> str:
+    given, returned = (html.escape(json.dumps(value)) for value in (arguments, result))
+    values = f'id="{call_id}" name="{name}" arguments="{given}" result="{returned}" files=""'
+    return f'<details type="tool_calls" done="true" {values}>\n<summary>Tool Executed</summary>\n</details>\n'
+
+
+def test_calls_within_an_answer_of_open_webui_are_messages_of_their_own(tmp_path: Path) -> None:
+    first = _open_webui_call("a", "read", '{"path": "<x>"}', "text > text")
+    second = _open_webui_call("b", "list", {}, {"files": []})
+    reasoning = '<details type="reasoning" done="true">\n<summary>Thought</summary>\n> Hm.\n</details>\n'
+    content = f"{reasoning}Let me see.\n{first}{second}Then.\n{_open_webui_call('c', 'read', {}, 'x')}Done."
+    messages = {
+        "q": {"role": "user", "content": "Read.", "parentId": None},
+        "a": {"role": "assistant", "content": content, "parentId": "q", "model": "m"},
+        "n": {"role": "user", "content": "Thanks.", "parentId": "a"},
+    }
+    branch = _only(tmp_path, {"history": {"messages": messages, "currentId": "n"}}).transcript.branch
+    assert [(message.role, message.content) for message in branch] == [
+        ("user", "Read."),
+        ("assistant", "Let me see."),
+        ("tool", "text > text"),
+        ("tool", '{"files": []}'),
+        ("assistant", "Then."),
+        ("tool", "x"),
+        ("assistant", "Done."),
+        ("user", "Thanks."),
+    ]
+    assert [(call.name, call.arguments) for call in branch[1].calls] == [("read", '{"path": "<x>"}'), ("list", "{}")]
+    assert (branch[1].reasoning, branch[1].model) == ("Hm.", "m")
+    assert [message.result.call_id for message in branch if message.result] == ["a", "b", "c"]
+
+
+def test_an_answer_of_open_webui_that_ends_with_a_call_ends_with_its_result(tmp_path: Path) -> None:
+    messages = {"a": {"role": "assistant", "content": _open_webui_call("a", "read", {}, "x"), "parentId": None}}
+    transcript = _only(tmp_path, {"history": {"messages": messages, "currentId": "a"}}).transcript
+    assert [message.role for message in transcript.branch] == ["assistant", "tool"]
 
 
 def test_a_list_of_messages_as_ollama_takes_it_is_one_branch(tmp_path: Path) -> None:
