@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from quantizer.errors import ModelFileError
+from quantizer.gguf.character_map import character_map_faults
 from quantizer.gguf.gguf_reader import STRING, ArrayRef, invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.hyperparameters import hyperparameter_faults
@@ -204,6 +205,7 @@ def _vocabulary_faults(header: Header) -> Iterator[str]:
         return
     yield from _parallel_faults(header, n_tokens)
     yield from frame_faults(header, n_tokens)
+    yield from character_map_faults(header)
     yield from _faults_in(_Vocabulary.of(header))
 
 

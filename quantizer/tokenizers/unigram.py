@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quantizer.errors import CheckpointError
+from quantizer.gguf.character_map import is_sound_map
 from quantizer.tokenizers.folder import TokenizerFolder, unsound
 from quantizer.tokenizers.pretokenizers import Preparation, preparation
 from quantizer.tokenizers.sentencepiece_model import PieceModel
@@ -16,7 +17,6 @@ from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token, TokenTy
 __all__ = ["alphabet_of_pieces", "read_unigram"]
 
 _MODEL_NAME = "t5"
-_SIZE_BYTES = 4
 _ONE_SPACE = "Replace ' {2,}' '▁'", "Replace ' {2,}' ' '"
 _MAPPED = ("Precompiled",)
 _MAPPED_TO_ONE_SPACE = [(*_MAPPED, *strip, step) for step in _ONE_SPACE for strip in ((), ("Strip right",))]
@@ -60,9 +60,7 @@ def alphabet_of_pieces(model: PieceModel, name: str) -> Alphabet:
 def _alphabet(
     tokens: dict[int, Token], adds_prefix: bool, drops_spaces: bool, charsmap: bytes, special_ids: dict[str, int]
 ) -> Alphabet:
-    # the map begins with the size of its trie, which llama.cpp trusts
-    n_trie_bytes = int.from_bytes(charsmap[:_SIZE_BYTES], "little")
-    if charsmap and (len(charsmap) <= _SIZE_BYTES + n_trie_bytes or not charsmap.endswith(b"\0")):
+    if charsmap and not is_sound_map(charsmap):
         raise unsound("The tokenizer's map of characters")
     return Alphabet(
         model=_MODEL_NAME,

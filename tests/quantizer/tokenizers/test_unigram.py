@@ -12,7 +12,7 @@ from quantizer.tokenizers import Token, TokenizerVocabulary, TokenType, read_voc
 from tests.quantizer.tokenizer_files import piece_model, unigram, write
 
 CONFIG = Config({"vocab_size": 16, "type_vocab_size": 1})
-CHARSMAP = (4).to_bytes(4, "little") + bytes(4) + b"a\0"
+CHARSMAP = (1024).to_bytes(4, "little") + bytes(1024) + b"a\0"
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
@@ -47,7 +47,7 @@ def test_the_map_of_characters_is_kept_as_it_is(tmp_path: Path) -> None:
     assert read(tmp_path, precompiled(CHARSMAP)).alphabet.charsmap == CHARSMAP
 
 
-@pytest.mark.parametrize("charsmap", [b"\0\0", b"\xff\0\0\0abc\0", CHARSMAP[:-1]])
+@pytest.mark.parametrize("charsmap", [b"\0\0", b"\xff\0\0\0abc\0", CHARSMAP[:-1]], ids=["short", "long", "cut"])
 def test_a_map_of_characters_that_lies_about_its_size_is_refused(tmp_path: Path, charsmap: bytes) -> None:
     with pytest.raises(CheckpointError, match="map of characters is not sound"):
         read(tmp_path, precompiled(charsmap))
