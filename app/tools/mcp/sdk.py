@@ -45,6 +45,7 @@ _MAX_UNASKED = 20_000  # messages since our last request
 _MAX_UNREADABLE = 1_000  # lines that are no message
 _MAX_PAGES = 50
 _MAX_TEXT = 500
+_MAX_LOGGED_LINES = 200  # of each connection, and of the package
 _OTHER_PROTOCOL = (types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND)
 _NO_STREAMABLE_HTTP = (400, 404, 405)  # what servers of the former HTTP form answer to it
 _ENDED = ((types.CONNECTION_CLOSED, "Connection closed"), (types.INVALID_REQUEST, "Session terminated"))
@@ -65,8 +66,16 @@ def _log_quietly() -> None:
 
 
 class _EventLog(logging.Handler):
+    """Writes the first lines of the package: a server can make it write one for each of its messages."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._n_lines = 0
+
     def emit(self, record: logging.LogRecord) -> None:
-        log_event("mcp", printable_line(record.getMessage()[:_MAX_TEXT]))
+        self._n_lines += 1
+        if self._n_lines <= _MAX_LOGGED_LINES:
+            log_event("mcp", printable_line(record.getMessage()[:_MAX_TEXT]))
 
 
 _log_quietly()
@@ -83,6 +92,13 @@ class _Watch:
         self.ending: Callable[[], Awaitable[str]] | None = None
         self.status = HttpStatus()
         self._n_unasked = 0
+        self._n_logged = 0
+
+    def log(self, text: str) -> None:
+        """Log a message of the server; of one that sends many only the first."""
+        self._n_logged += 1
+        if self._n_logged <= _MAX_LOGGED_LINES:
+            self.observer.log(text[:_MAX_TEXT])
 
     def sent(self) -> None:
         self._n_unasked = 0
@@ -330,7 +346,7 @@ def _client(server: Any, watch: _Watch, mode: str) -> Client:
             observer.changed()
 
     async def logged(params: types.LoggingMessageNotificationParams) -> None:
-        observer.log(f"{params.level}: {str(params.data)[:_MAX_TEXT]}")
+        watch.log(f"{params.level}: {params.data}")
 
     return Client(
         server,

@@ -87,6 +87,15 @@ def notify(request_id: int, progress: object) -> dict[str, Any]:
     return texts("done")
 
 
+def log_much(*_: object) -> dict[str, Any]:
+    for number in range(1_000):
+        send(
+            {"method": "notifications/message", "params": {"level": "info", "data": f"\x1b[31m{number}" + "x" * 1_000}}
+        )
+        send({"method": "notifications/message", "params": {"level": "no level"}})
+    return texts("done")
+
+
 def never_end_a_line(*_: object) -> NoReturn:
     while True:
         write("x" * (1 << 20))
@@ -134,6 +143,7 @@ CALLS: dict[str, Callable[[int, object], dict[str, Any] | None]] = {
     "floods with notifications": notify,
     "floods without an end of line": never_end_a_line,
     "floods its stderr": write_errors,
+    "floods the log": log_much,
     "invalid result": lambda *_: {"content": "no list", "isError": "perhaps"},
     "evil output schema": lambda *_: {**texts("done"), "structuredContent": {"a": "a" * 40 + "!"}},
     "asks": ask,

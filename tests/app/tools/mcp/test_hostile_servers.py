@@ -177,6 +177,18 @@ async def test_a_flood_of_errors_is_logged_within_bounds_and_without_control_cha
     assert lines[-1] == "more of its output is not logged"
 
 
+async def test_a_flood_of_log_messages_is_logged_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    for module in ("server", "sdk"):
+        monkeypatch.setattr(f"app.tools.mcp.{module}.log_event", lambda _source, text: lines.append(text))
+    monkeypatch.setattr("app.tools.mcp.sdk._MAX_UNASKED", 20_000)
+    async with hostile("floods the log") as server:
+        assert (await server.call(await a_tool(server), {}, CallContext())).text == "done"
+    assert 200 <= len(lines) <= 410
+    assert max(map(len, lines)) <= 510
+    assert "\x1b" not in "".join(lines)
+
+
 async def test_an_answer_that_is_none_is_a_result_that_says_so() -> None:
     async with hostile("invalid result") as server:
         output = await server.call(await a_tool(server), {}, CallContext())
