@@ -34,6 +34,7 @@ __all__ = ["OWN_TEMPLATE", "SettingsEditor"]
 OWN_TEMPLATE = "model"  # as the argument of /template
 _NOT_A_FILE = ("{", "::=", "\n")  # of a schema, or of a grammar
 
+_NO_TOOLS = "It has no place for tools: the model is offered none."
 _CLEAR = "clear"
 _AUTO = "auto"
 
@@ -120,7 +121,10 @@ class SettingsEditor:
         text = "" if name.lower() == OWN_TEMPLATE else name
         options = change_options(self.settings.options, {"template": text})
         self.settings = replace(self.settings, options=options)
-        return f"Template: {name.lower()}, {TEMPLATE_MEANINGS[name.lower()]}." if text else "The model's own template."
+        if not text:
+            return "The model's own template."
+        note = f" {_NO_TOOLS}" if self.settings.tools.enabled else ""
+        return f"Template: {name.lower()}, {TEMPLATE_MEANINGS[name.lower()]}.{note}"
 
     async def prompt(self, name: str) -> str:
         """Return the text of a prompt in the library. Raises UserError."""

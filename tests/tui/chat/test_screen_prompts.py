@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient, ScriptedReply
+from app.tools.tool_settings import ToolSettings
 from quantizer.errors import NoTemplateError
 from tui.chat.repository import SqliteChatRepository
 
@@ -35,6 +37,17 @@ async def test_a_base_model_says_how_to_talk_with_it_and_then_continues_the_text
     assert [options.max_tokens for options in client.options] == [None, 256, 256]
     with ChatStore(tmp_path) as store:
         assert store.chats.get(1).settings.options == {"template": "completion"}
+
+
+async def test_a_template_says_that_tools_are_not_offered_with_it(open_app, tmp_path):
+    with ChatStore(tmp_path) as store:
+        chat = store.chats.create(title="tools", settings=ChatSettings(tools=ToolSettings(("files",))))
+        store.messages.add(chat.id, None, MessageContent(role="user", content="Hi"))
+    client = ScriptedClient()
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.sees("ready")
+        await user.asks("/template completion")
+        await user.sees("offered none")
 
 
 async def test_a_template_is_chosen_from_a_list_and_formats_the_chat(open_app):

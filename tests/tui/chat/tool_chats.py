@@ -13,6 +13,7 @@ import pytest
 from app.chat.conversation import ChatSettings, Message, MessageContent
 from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.tools import ToolCall
+from app.tools.backend import ToolBackend
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.result import FileChange
 from app.tools.tool import Effect, ToolOutput
@@ -63,7 +64,7 @@ def backend_of(**script: Sequence[ScriptedCall]) -> FakeToolBackend:
 @asynccontextmanager
 async def opened_chat(
     client: ScriptedClient,
-    backend: FakeToolBackend,
+    backend: ToolBackend,
     data_dir: Path | None = None,
     tools: ToolSettings = TOOLS,
     chat_id: int | None = None,
