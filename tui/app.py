@@ -26,6 +26,8 @@ from textual.worker import WorkerFailed
 
 from app.settings.settings import Settings
 from app.terminal import printable, printable_line, printable_paste
+from app.tools.backend import ToolBackend
+from app.tools.lazy import LazyTools
 from quantizer.errors import UserError
 from quantizer.process import stop_job
 from tui.chat.answer_stream import Clock
@@ -89,6 +91,7 @@ class LocalllmApp(App[None]):
         *,
         is_welcoming: bool = False,
         settings_controller: SettingsController | None = None,
+        tools: ToolBackend | None = None,
     ) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty means unset, but Textual would turn colours off
@@ -101,12 +104,14 @@ class LocalllmApp(App[None]):
         self.animation_level = "none"
         settings = settings or Settings()
         repository = repository or InMemoryChatRepository()
+        tools = tools or LazyTools(settings.data_dir)
         self.app_context = AppContext(
             connection=connection,
             downloads=Downloads(connection),
             jobs=JobMonitor(connection),
             repository=repository,
-            session=ChatSession(connection, repository, clock),
+            session=ChatSession(connection, repository, clock, tools=tools),
+            tools=tools,
             settings=settings,
             settings_controller=settings_controller or SettingsController(settings),
             clock=clock,

@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 
 from app.client.fake import ScriptedClient
 from app.settings.settings import Settings
+from app.tools.backend import ToolBackend
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
 from tui.chat.repository import ChatRepository
@@ -98,11 +99,12 @@ def open_app(tmp_path: Path) -> InlineSession:
         size: tuple[int, int] = (80, 24),
         repository: ChatRepository | None = None,
         settings: Mapping[str, str] = NO_SETTINGS,
+        tools: ToolBackend | None = None,
     ) -> AsyncIterator[User]:
         async with ServiceConnection(client.opened, "guide") as connection:
             changed: Any = settings
             own = replace(on_disk, **changed)
-            app = LocalllmApp(connection, repository, clock=lambda: 0.0, settings=own)
+            app = LocalllmApp(connection, repository, clock=lambda: 0.0, settings=own, tools=tools)
             async with app.run_test(size=size, notifications=True) as pilot:
                 yield User(pilot)
 

@@ -88,7 +88,6 @@ MESSAGE_COMMANDS = CommandTable(
             "Restore the deleted messages; else undo typing",
             "undo",
             keys=_UNDO_KEYS,
-            slash="undo",
         ),
         Command(
             "copy-message",
@@ -173,6 +172,35 @@ CHAT_COMMANDS = CommandTable(
             slash="copy",
         ),
         *MESSAGE_COMMANDS,
+        Command(
+            "undo-step",
+            "Take the last step back",
+            "Take back the last step of the model's work with the files it changed, or deleted messages",
+            "undo_step",
+            slash="undo",
+        ),
+        Command(
+            "redo-step",
+            "Do a step again",
+            "Do again what was taken back last, files included",
+            "redo_step",
+            slash="redo",
+        ),
+        Command(
+            "tools",
+            "Tools",
+            "Let the model read and write files, run commands and more; on NAME, off NAME, folder PATH, or the list",
+            "edit_tools",
+            slash="tools",
+            argument="CHANGE",
+        ),
+        Command(
+            "answer-approval",
+            "Answer a tool's question",
+            "Go to the question whether a tool may run (also Tab): Y once, T its tool, S its server, N deny, X never",
+            "answer_approval",
+            keys="alt+a",
+        ),
         Command(
             "attach",
             "Attach a file",

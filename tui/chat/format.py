@@ -45,6 +45,7 @@ _LABELS = {
     "unloaded": "unloaded when idle, loads with the next question",
     "reading": "processing the prompt",
     "answering": "answering",
+    "asking": "waits for your decision",
     "failed": "not available",
 }
 # By how an answer without text ended, and whether it has reasoning; an error or a stop says enough.
@@ -137,7 +138,7 @@ def _number(value: Scalar | None) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The values of the status line; None is unknown. `activity` is a connection's phase, "reading" or "answering";
-    `think` is how much the model is to think, empty for its own way."""
+    `think` is how much the model is to think, empty for its own way; `tools` are the servers whose tools are on."""
 
     model: str
     activity: str
@@ -151,6 +152,7 @@ class Status:
     plan: Plan | None = None
     last: Completed | None = None
     think: str = ""
+    tools: str = ""
 
     def text(self, n_cells: int | None = None) -> str:
         """Return the line: model, activity, then what fits into `n_cells` in order of importance."""
@@ -168,6 +170,7 @@ class Status:
             _shortened(self.model),
             _LABELS[self.activity] + (_bar(self.progress) if self.activity == "loading" else ""),
             f"! {self._devices() or 'too large'}: F7 helps" if self._is_unfit else "",
+            f"tools {self.tools}" if self.tools else "",
             f"think {self.think}" if self.think else "",
             self._rate(),
             "" if self.time_to_first_token_s is None else f"first token {self.time_to_first_token_s:.2f} s",
@@ -208,7 +211,7 @@ class Status:
 
 
 def status_of(
-    connection: ConnectionState, figures: AnswerFigures, *, is_running: bool = False, think: str = ""
+    connection: ConnectionState, figures: AnswerFigures, *, is_running: bool = False, think: str = "", tools: str = ""
 ) -> Status:
     """Return the status; `figures` are those of the last answer, which may be running. Figures of another model than
     the present one are left out."""
@@ -229,6 +232,7 @@ def status_of(
         plan=connection.plan,
         last=figures.cost if is_same_model else None,
         think=think,
+        tools=tools,
     )
 
 

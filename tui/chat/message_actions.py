@@ -218,8 +218,12 @@ class ConversationScreen(CommandScreen):
     @on(MessageView.Typed)
     def _typed_elsewhere(self, event: MessageView.Typed) -> None:
         event.stop()
+        self._give_to_prompt(event.text)
+
+    def _give_to_prompt(self, text: str) -> None:
+        """Let the prompt have what was typed elsewhere."""
         self.set_focus(self.prompt)
-        self.prompt.post_message(Paste(event.text))
+        self.prompt.post_message(Paste(text))
 
     def toggle_thoughts(self) -> None:
         """Expand or collapse the reasoning of the selected answer, or of the last one."""

@@ -9,16 +9,19 @@ from app.terminal import printable, printable_line
 from quantizer.errors import ContextOverflowError, ModelFileError, UnfitError, UserError
 from tui.chat.commands import EXAMPLES
 from tui.chat.format import Status
+from tui.chat.rounds import RoundLimitError
 from tui.commands import FEATURES
 
-__all__ = ["DeletionNotice", "ErrorPanel", "Greeting", "Notice", "StatusLine", "WaitingQuestions"]
+__all__ = ["DeletionNotice", "ErrorPanel", "Greeting", "Notice", "OtherQuestions", "StatusLine", "WaitingQuestions"]
 
 _KEYS: dict[type[UserError], str] = {
     ContextOverflowError: "Ctrl+N starts a new chat.",
     ModelFileError: "F6 lists local models; Ctrl+R retries.",
+    RoundLimitError: "Ctrl+G lets it go on; /tools rounds NUMBER changes how often it may call tools.",
     UnfitError: "F6 lists other models; Ctrl+R retries.",
 }
 _OTHER_KEYS = "Ctrl+R retries."
+_TITLES: dict[type[UserError], str] = {RoundLimitError: "The model waits for you"}
 _MAX_WAITING = 3  # lines
 _WAITING_HINT = "sent after this answer; Up in the empty prompt takes the last one back"
 
@@ -53,7 +56,7 @@ class ErrorPanel(Static):
     def __init__(self, error: UserError, *, has_text: bool = False) -> None:
         lines = (error.cause, error.remedy, _KEYS.get(type(error), _OTHER_KEYS))
         super().__init__("\n".join(printable(line) for line in lines if line), markup=False)
-        self.border_title = "The answer is incomplete" if has_text else "No answer"
+        self.border_title = _TITLES.get(type(error), "The answer is incomplete" if has_text else "No answer")
 
 
 class Greeting(Static):
@@ -103,6 +106,25 @@ class WaitingQuestions(Static):
     async def on_click(self) -> None:
         """Take the last question back."""
         await self.run_action("screen.command('take-back')")
+
+
+class OtherQuestions(Static):
+    """The chats that are not shown and wait for a decision about a tool, in one line; a click opens the first."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.display = False
+
+    def show(self, titles: list[str]) -> None:
+        """Show the titles of the chats that wait; without any, take no row."""
+        others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+        first = printable_line(titles[0]) if titles else ""
+        self.update(f"! “{first}”{others} asks whether a tool may run: Alt+A goes there" if titles else "")
+        self.display = bool(titles)
+
+    async def on_click(self) -> None:
+        """Go to the first."""
+        await self.run_action("screen.command('answer-approval')")
 
 
 class StatusLine(Static):

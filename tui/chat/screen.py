@@ -20,18 +20,19 @@ from textual.worker import Worker
 from app.chat.conversation import Attachment, ChatSettings, MessageContent
 from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
+from tui.chat.approval_panel import ApprovalPanel
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.attachments import files_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
-from tui.chat.draft_screen import DraftScreen
 from tui.chat.format import advice
-from tui.chat.notices import StatusLine, WaitingQuestions
+from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
 from tui.chat.open_chat import OpenChat
 from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
+from tui.chat.tool_screen import ToolScreen
 from tui.chat.transcript import Transcript
 from tui.commands import slash_line, unknown_command
 from tui.widgets.notifications import NotificationLine
@@ -45,7 +46,7 @@ __all__ = ["ChatScreen"]
 _TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
 
 
-class ChatScreen(DraftScreen):
+class ChatScreen(ToolScreen):
     """A conversation with a model."""
 
     CSS_PATH = "chat.tcss"
@@ -66,6 +67,8 @@ class ChatScreen(DraftScreen):
 
     def compose(self) -> ComposeResult:
         yield Transcript()
+        yield OtherQuestions()
+        yield ApprovalPanel()
         yield WaitingQuestions()
         yield NotificationLine()
         yield Composer(AttachmentReader(self._session.keep_files), self._slash_words, self._arguments_of)
@@ -129,6 +132,8 @@ class ChatScreen(DraftScreen):
     async def _arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
         if slash == "attach":
             return [(name, "") for name in await asyncio.to_thread(files_below, Path.cwd())]
+        if slash == "tools":
+            return await self._tools_editor.arguments()
         return await self._settings_editor.arguments_of(slash)
 
     def _slash_words(self) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from app.chat.sampling_options import think_of
 from app.tools.backend import ToolBackend
@@ -16,6 +17,7 @@ from tui.chat.conversation import Conversation
 from tui.chat.format import Status, status_of
 from tui.chat.open_chat import ChatView, OpenChat
 from tui.chat.repository import ChatRepository, OpenedChat
+from tui.chat.tool_switches import tools_in_short
 from tui.connection import ServiceConnection
 
 __all__ = ["ChatSession"]
@@ -54,8 +56,15 @@ class ChatSession:
     @property
     def status(self) -> Status:
         """The current content of the status line."""
-        think = think_of(self.conversation.settings.options)
-        return status_of(self.connection.state, self.chat.figures, is_running=self.chat.is_streaming, think=think)
+        settings = self.conversation.settings
+        status = status_of(
+            self.connection.state,
+            self.chat.figures,
+            is_running=self.chat.is_streaming,
+            think=think_of(settings.options),
+            tools=tools_in_short(settings.tools),
+        )
+        return replace(status, activity="asking") if self.chat.approvals.questions else status
 
     @property
     def answering_ids(self) -> frozenset[int]:
@@ -106,8 +115,10 @@ class ChatSession:
                 await chat.stop()
 
     async def close(self) -> None:
-        """Stop every answer and keep its text."""
+        """Stop every answer and keep its text; then stop the tools."""
         await asyncio.gather(*(chat.close() for chat in self._all()))
+        if self._tools is not None:
+            await self._tools.close()
 
     async def replace_missing_model(self) -> str:
         """If the model that the shown chat was held with cannot be loaded, use the default one, and return a sentence

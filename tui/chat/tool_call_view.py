@@ -70,10 +70,9 @@ class ToolCallView(Vertical):
         return self._entry.message.result or _NO_RESULT
 
     def _words(self) -> str:
-        is_running = self._entry.is_running
-        words = result_text(self._result, is_running=is_running)
-        if is_running:
-            words = f"{words} · {progress_text(self._entry.live.progress if self._entry.live is not None else None)}"
+        words = result_text(self._result, is_running=self._entry.is_running)
+        if self._entry.live is not None:
+            words = f"{words} · {progress_text(self._entry.live.progress)}"
         return f"{SIGNS[self._is_open]} {words}"
 
     def _show_tail(self) -> None:

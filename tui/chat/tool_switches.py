@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from app.terminal import printable_line
-from app.tools.backend import ServerStatus
-from app.tools.tool import Tool
+from app.tools.tool import ServerStatus, Tool
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.errors import UsageError
 
@@ -24,6 +23,7 @@ __all__ = [
     "rule_text",
     "summary",
     "switched",
+    "tools_in_short",
     "tools_text",
     "with_folder",
     "with_rounds",
@@ -34,6 +34,7 @@ __all__ = [
 ALL = "all"
 _N_MOST_ROUNDS = 1000
 _N_NAMED = 20
+_N_IN_SHORT = 2
 _DESCRIPTION_CHARACTERS = 60
 
 
@@ -154,6 +155,13 @@ def summary(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: i
         return "No tools are on in this chat."
     cost = "" if n_tokens is None else f", {n_tokens} tokens of every prompt"
     return f"{n_on} tool{'' if n_on == 1 else 's'} on{cost}, at most {settings.max_rounds} rounds of calls an answer."
+
+
+def tools_in_short(settings: ToolSettings) -> str:
+    """Return the servers of which tools are on, for a status line."""
+    servers = [printable_line(name) for name in dict.fromkeys(each.partition("/")[0] for each in settings.enabled)]
+    shown = ", ".join(servers[:_N_IN_SHORT])
+    return f"{shown} +{len(servers) - _N_IN_SHORT}" if len(servers) > _N_IN_SHORT else shown
 
 
 def _box(is_checked: bool) -> str:

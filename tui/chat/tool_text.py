@@ -73,7 +73,8 @@ def question_lines(question: ApprovalQuestion) -> tuple[StyledLine, ...]:
     arguments = plain_lines(_indented(question.arguments))
     if preview.kind == "arguments":
         return who, *arguments
-    shown = diff_lines(preview.text) if preview.kind == "diff" else plain_lines(preview.text)
+    text = preview.text.rstrip("\n")
+    shown = diff_lines(text) if preview.kind == "diff" else plain_lines(text)
     return who, *shown, StyledLine(f"{ARGUMENTS}:", "heading"), *arguments
 
 
@@ -85,9 +86,9 @@ def decision_text(decision: Decision, question: ApprovalQuestion) -> str:
         return f"all that begin with {_prefix(argv)}" if argv else f"{tool} in this chat"
     return {
         Decision.ONCE: "allow once",
-        Decision.SERVER: f"all of {printable_line(question.tool.server)} in this chat",
+        Decision.SERVER: f"all of {printable_line(question.tool.server)}",
         Decision.DENY: "deny",
-        Decision.NEVER: f"never {tool} in this chat",
+        Decision.NEVER: "never",
     }[decision]
 
 

@@ -21,6 +21,7 @@ from textual.widgets import Footer
 
 from app.settings.settings import Settings
 from app.terminal import printable
+from app.tools.backend import ToolBackend
 from quantizer.errors import UserError
 from tui.chat.answer_stream import Clock
 from tui.chat.repository import ChatRepository
@@ -43,14 +44,16 @@ _WARNING_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """Connection, downloads, jobs, repository, open chats, previews of pictures, settings and clock. The creator of the
-    app closes the connection and the repository. `clock` counts seconds, `settings_controller` changes settings."""
+    """Connection, downloads, jobs, repository, open chats, tools, previews of pictures, settings and clock. The creator
+    of the app closes the connection and the repository. `clock` counts seconds, `settings_controller` changes settings.
+    """
 
     connection: ServiceConnection
     downloads: Downloads
     jobs: JobMonitor
     repository: ChatRepository
     session: ChatSession
+    tools: ToolBackend
     settings: Settings
     settings_controller: SettingsController
     clock: Clock

@@ -57,9 +57,9 @@ def test_arguments_that_are_no_json_are_shown_as_they_are():
     [
         (Decision.ONCE, "allow once"),
         (Decision.TOOL, "write_file in this chat"),
-        (Decision.SERVER, "all of files in this chat"),
+        (Decision.SERVER, "all of files"),
         (Decision.DENY, "deny"),
-        (Decision.NEVER, "never write_file in this chat"),
+        (Decision.NEVER, "never"),
     ],
 )
 def test_a_decision_says_what_it_is_about(decision, text):

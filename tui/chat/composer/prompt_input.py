@@ -65,6 +65,10 @@ class PromptInput(TextArea):
         text: str
         is_typed: bool
 
+    @dataclass
+    class Passed(Message):
+        """The user pressed Tab where nothing is to be completed."""
+
     def __init__(self, neighbours: PromptDelegate) -> None:
         super().__init__(
             compact=True,
@@ -144,8 +148,9 @@ class PromptInput(TextArea):
             self._sent.append(text)
 
     def action_accept(self) -> None:
-        """Apply the selected completion."""
-        self._neighbours.accept()
+        """Apply the selected completion; without one, let the screen use the key."""
+        if not self._neighbours.accept():
+            self.post_message(self.Passed())
 
     def action_submit(self) -> None:
         """Complete an unfinished word, else send the text unless it is blank."""

@@ -1,0 +1,184 @@
+"""The question whether a tool may run, above the composer: what it would do, and one key for each decision.
+
+Owns when a key counts. Letters typed in the composer never decide anything: only the person brings the focus here, and
+keys that arrive right after it, as in a burst of pasted text, still go to the composer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.events import Blur, Focus, Key, Paste
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Static
+
+from app.tools.approval import ApprovalQuestion, Decision
+from tui.chat.tool_text import KEYS, decision_text, question_lines, question_title
+from tui.widgets.styled_lines import StyledLines
+
+__all__ = ["ARM_S", "ApprovalPanel"]
+
+ARM_S = 0.25  # longer than between the keys of a paste, shorter than a person needs to read a line
+_SCROLLS = {"up": -1, "down": 1}
+
+
+class DecisionLine(Static):
+    """The decisions with their keys; a click is as good as the key."""
+
+    @dataclass
+    class Clicked(Message):
+        """The person clicked on the decision with this key."""
+
+        key: str
+
+    def action_decide(self, key: str) -> None:
+        """Report the click."""
+        self.post_message(self.Clicked(key))
+
+
+class ApprovalPanel(Vertical, can_focus=True):
+    """Shows the first of the questions that wait; hidden without one. Its keys count once it `is_armed`, shortly after
+    it got the focus."""
+
+    @dataclass
+    class Decided(Message):
+        """The person answered `question`."""
+
+        question: ApprovalQuestion
+        decision: Decision
+
+    @dataclass
+    class Typed(Message):
+        """The person typed or pasted what decides nothing: it is for the composer."""
+
+        text: str
+
+    @dataclass
+    class Left(Message):
+        """The person goes back to the composer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.display = False
+        self._questions: tuple[ApprovalQuestion, ...] = ()
+        self._is_armed = False
+        self._arming: Timer | None = None
+        self._lines = StyledLines()
+        self._keys = DecisionLine()
+
+    def compose(self) -> ComposeResult:
+        scroll = VerticalScroll(self._lines)
+        scroll.can_focus = False
+        yield scroll
+        yield self._keys
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether its keys decide."""
+        return self._is_armed
+
+    def show(self, questions: Sequence[ApprovalQuestion]) -> bool:
+        """Show the first of `questions`; return whether that is another one than before, which nobody has seen yet."""
+        former, self._questions = self._questions, tuple(questions)
+        is_other = (former[:1] or (None,))[0] is not (self._questions[:1] or (None,))[0]
+        if is_other:
+            self._disarm()
+            self.display = bool(self._questions)
+            self._lines.show(question_lines(self._questions[0]) if self._questions else ())
+            self.query_one(VerticalScroll).scroll_home(animate=False)
+        if self._questions:
+            self._draw()
+        return is_other
+
+    def scroll_pages(self, n_pages: int) -> None:
+        """Scroll the question, up if negative."""
+        scroll = self.query_one(VerticalScroll)
+        scroll.scroll_relative(y=n_pages * max(1, scroll.size.height - 1), animate=False)
+
+    def on_focus(self, event: Focus) -> None:
+        """Count keys soon."""
+        event.stop()
+        self._disarm()
+        self._arming = self.set_timer(ARM_S, self._arm)
+        self._draw()
+
+    def on_blur(self, event: Blur) -> None:
+        """Count no keys."""
+        event.stop()
+        self._disarm()
+        self._draw()
+
+    def on_key(self, event: Key) -> None:
+        """Decide, scroll, or give the key to the composer."""
+        if event.key in ("tab", "shift+tab"):
+            self._take(event)
+            self.post_message(self.Left())
+        elif rows := _SCROLLS.get(event.key):
+            self._take(event)
+            self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
+        elif event.is_printable and event.character:
+            self._take(event)
+            self._decide_or_give(event.character)
+
+    def on_paste(self, event: Paste) -> None:
+        """Give a pasted text to the composer."""
+        event.stop()
+        self.post_message(self.Typed(event.text))
+
+    @on(DecisionLine.Clicked)
+    def _clicked(self, event: DecisionLine.Clicked) -> None:
+        """Do what the key does, but for the click that brought the focus here."""
+        event.stop()
+        if self._is_armed:
+            self._decide_or_give(event.key)
+
+    def _decide_or_give(self, character: str) -> None:
+        question, decision = self._questions[0] if self._questions else None, KEYS.get(character.lower())
+        if question is not None and decision in question.decisions and self._is_armed:
+            self._disarm()  # at once: the next key is for no other question
+            self.post_message(self.Decided(question, decision))
+        else:
+            self.post_message(self.Typed(character))
+
+    def _arm(self) -> None:
+        self._is_armed = self.has_focus and bool(self._questions)
+        self._draw()
+
+    def _disarm(self) -> None:
+        self._is_armed = False
+        if self._arming is not None:
+            self._arming.stop()
+            self._arming = None
+
+    def _draw(self) -> None:
+        if not self._questions:
+            return
+        question = self._questions[0]
+        self.set_class(self._is_armed, "-armed")
+        self.border_title = Content(question_title(question))
+        more = f"{n_more} more after it · " if (n_more := len(self._questions) - 1) else ""
+        lead = "" if self.has_focus else "Tab, then a key decides · "
+        self.border_subtitle = f"{more}{lead}Esc denies it and stops the answer"
+        self._keys.update(self._key_line(question))
+
+    @staticmethod
+    def _key_line(question: ApprovalQuestion) -> Content:
+        """Return the keys of the decisions."""
+        labels = {key: Content(decision_text(each, question)).markup for key, each in KEYS.items()}
+        parts = [
+            Content.from_markup(f"[@click=decide('{key}')][b]{key.upper()}[/b]\u00a0{labels[key]}[/]")
+            for key, decision in KEYS.items()
+            if decision in question.decisions
+        ]
+        return Content("  ").join(parts)
+
+    @staticmethod
+    def _take(event: Key) -> None:
+        event.stop()
+        event.prevent_default()

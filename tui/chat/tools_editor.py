@@ -1,0 +1,182 @@
+"""Changes of a chat's tools by command or from a list: switches, folders, rules, rounds; and what the tools cost.
+
+Owns reading the typed forms. Each method returns the line to show. The next question stores the settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from app.terminal import printable_line
+from app.tools.backend import ToolBackend
+from app.tools.tool import ServerStatus
+from app.tools.tool_settings import ToolSettings
+from quantizer.errors import UsageError, UserError
+from tui.chat.composer.attachments import files_below
+from tui.chat.session import ChatSession
+from tui.chat.tool_switches import (
+    ALL,
+    enabled_tools,
+    is_on,
+    names_of,
+    summary,
+    switched,
+    tools_text,
+    with_folder,
+    with_rounds,
+    without_folder,
+    without_rule,
+)
+
+__all__ = ["ToolsEditor"]
+
+_FORMS = "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER or forget NUMBER."
+_N_FOLDERS_OFFERED = 200
+_FILES = "files"  # the built-in server that needs a folder
+
+
+class ToolsEditor:
+    """Edits the tools of the chat that `session` has open; `tools` are those of the window. Typed paths are relative to
+    `folder`."""
+
+    def __init__(self, session: ChatSession, tools: ToolBackend, folder: Path) -> None:
+        self._session = session
+        self._tools = tools
+        self._folder = folder
+
+    @property
+    def settings(self) -> ToolSettings:
+        """The tools of the open chat."""
+        return self._session.conversation.settings.tools
+
+    async def servers(self, *, start: bool = False) -> Sequence[ServerStatus]:
+        """Return all servers; with `start` all are asked for their tools, else those of which a tool is on."""
+        if self.settings.enabled and not start:
+            await self._tools.offered(self.settings)
+        return await self._tools.servers(start=start)
+
+    async def n_tokens(self, servers: Sequence[ServerStatus]) -> int | None:
+        """Return how many tokens of each prompt the tools that are on take; None where the engine does not say it."""
+        definitions = [tool.definition for tool in enabled_tools(self.settings, servers)]
+        connection = self._session.connection
+        if not definitions or connection.state.phase != "ready":
+            return None if definitions else 0
+        try:
+            client = await connection.client()
+            return await client.count_tool_tokens(definitions, connection.state.model)
+        except UserError:  # another engine may not count them
+            return None
+
+    async def run(self, text: str) -> str:
+        """Do what follows /tools, without a text list the tools. Raises UserError."""
+        word, _, rest = text.strip().partition(" ")
+        rest = rest.strip()
+        if not word:
+            servers = await self.servers()
+            return tools_text(self.settings, servers, await self.n_tokens(servers))
+        forms = {
+            "on": self._switch_on,
+            "off": self._switch_off,
+            "folder": self.add_folder,
+            "drop": self.drop_folder,
+            "rounds": self._set_rounds,
+            "forget": self._forget,
+        }
+        if word.lower() not in forms or not rest:
+            raise UsageError(f"/tools {text} is not known.", _FORMS)
+        return await forms[word.lower()](rest)
+
+    async def switch(self, name: str, *, is_switched_on: bool) -> str:
+        """Switch a server or a tool. Raises UsageError for an unknown name."""
+        known = await self._tools.servers()
+        self._change(lambda settings: switched(settings, known, name, is_switched_on=is_switched_on))
+        servers = await self.servers()
+        problems = [printable_line(each.problem) for each in servers if each.problem and is_on(self.settings, each)]
+        note = summary(self.settings, servers, await self.n_tokens(servers))
+        return " ".join([note, *problems, *self._folder_hint()])
+
+    async def add_folder(self, path: str) -> str:
+        """Let tools read and write below a folder. Raises UsageError for a path that is none."""
+        folder = await asyncio.to_thread(self._existing, path)
+        self._change(lambda settings: with_folder(settings, folder))
+        return self._folders_text()
+
+    async def drop_folder(self, path: str) -> str:
+        """Take a folder from the tools. Raises UsageError for one that they do not have."""
+        folder = path if path in self.settings.folders else await asyncio.to_thread(self._absolute, path)
+        self._change(lambda settings: without_folder(settings, folder))
+        return self._folders_text()
+
+    async def forget_rule(self, index: int) -> str:
+        """Remove a decision, counted from 0. Raises UsageError for one that does not exist."""
+        self._change(lambda settings: without_rule(settings, index))
+        return "It is asked about again."
+
+    async def arguments(self) -> Sequence[tuple[str, str]]:
+        """Return what may follow /tools, each with a note."""
+        return await asyncio.to_thread(self._arguments, await self._tools.servers())
+
+    def _arguments(self, servers: Sequence[ServerStatus]) -> list[tuple[str, str]]:
+        names = names_of(servers)
+        notes = {server.name: printable_line(server.origin) for server in servers}
+        offered = [(f"{word} {name}", notes.get(name, "")) for word in ("on", "off") for name in names]
+        dropped = [(f"drop {printable_line(folder)}", "") for folder in self.settings.folders]
+        return [*offered, (f"off {ALL}", ""), *dropped, *((f"folder {each}", "") for each in self._folders_below())]
+
+    # One for each typed form
+
+    async def _switch_on(self, names: str) -> str:
+        return await self._switch_all(names, is_switched_on=True)
+
+    async def _switch_off(self, names: str) -> str:
+        return await self._switch_all(names, is_switched_on=False)
+
+    async def _switch_all(self, names: str, *, is_switched_on: bool) -> str:
+        text = ""
+        for name in names.replace(",", " ").split():
+            text = await self.switch(name, is_switched_on=is_switched_on)
+        return text
+
+    async def _set_rounds(self, text: str) -> str:
+        self._change(lambda settings: with_rounds(settings, text))
+        return f"An answer has at most {self.settings.max_rounds} rounds of calls, then you are asked."
+
+    async def _forget(self, number: str) -> str:
+        if not (number.isascii() and number.isdecimal()):
+            raise UsageError(f"{number} is no number of a rule.", "/tools lists them.")
+        return await self.forget_rule(int(number) - 1)
+
+    def _change(self, change: Callable[[ToolSettings], ToolSettings]) -> None:
+        conversation = self._session.conversation
+        conversation.settings = replace(conversation.settings, tools=change(conversation.settings.tools))
+
+    def _absolute(self, path: str) -> str:
+        """Return a typed path as an absolute one without links, whether it exists or not."""
+        try:
+            return str((self._folder / Path(path.strip().strip("'\"")).expanduser()).resolve())
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UsageError(f"{path} is no path.", "Give that of a folder.") from error
+
+    def _existing(self, path: str) -> str:
+        folder = self._absolute(path)
+        if not Path(folder).is_dir():
+            raise UsageError(f"There is no folder {path}.", "Give one that exists.")
+        return folder
+
+    def _folders_text(self) -> str:
+        folders = ", ".join(map(printable_line, self.settings.folders))
+        return f"Tools read and write in: {folders}" if folders else "Tools have no folder."
+
+    def _folder_hint(self) -> list[str]:
+        needs_one = any(each.partition("/")[0] == _FILES for each in self.settings.enabled)
+        if not needs_one or self.settings.folders:
+            return []
+        return [f"They have no folder yet: /tools folder . names {printable_line(str(self._folder))}."]
+
+    def _folders_below(self) -> list[str]:
+        """Return the folders below the present one that hold files, nearest first."""
+        parents = (path.rpartition("/")[0] for path in files_below(self._folder))
+        return [".", *dict.fromkeys(filter(None, parents))][:_N_FOLDERS_OFFERED]
