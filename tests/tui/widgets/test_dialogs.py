@@ -12,7 +12,7 @@ from tui.widgets.dialogs import InputDialog
 
 
 async def test_f1_shows_every_command_and_escape_returns(open_app):
-    async with open_app(ScriptedClient(), size=(120, 96)) as user:
+    async with open_app(ScriptedClient(), size=(120, 120)) as user:
         await user.presses("f1")
         await user.sees("Ctrl+J, Shift+Enter", "Search commands, models, chats and settings")
         rows = [row.split("│")[1] for row in user.screen_text.split("\n") if row.count("│") == 2]
