@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
+from app.protocol.metering import ContextLength
 from app.service.generation.content_forms import ContentForms
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile
@@ -136,6 +137,13 @@ class ServedModel:
         """Return the facts of the model once it is loaded; see `EngineClient.ready`."""
         with self.in_use() as engine:
             return await engine.ready()
+
+    async def lengthen_context(self, n_ctx: int) -> ContextLength:
+        """Load the model with a context of `n_ctx` tokens, or as many of them as fit; see `ContextGrowth.lengthen`."""
+        with self.in_use() as engine:
+            await engine.ready()
+            reason = await self.shared.growth.lengthen(n_ctx, self.file.n_ctx_train)
+            return ContextLength((await engine.ready()).n_ctx, self.file.n_ctx_train, reason)
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:

@@ -17,11 +17,12 @@ from app.service.pool.engine_client import EngineClient
 from app.service.pool.load_queue import LoadQueue
 from quantizer.errors import ContextOverflowError, UserError
 
-__all__ = ["ContextGrowth", "RoomWanted", "context_sizes", "room_for_answer"]
+__all__ = ["ContextGrowth", "RoomWanted", "context_sizes", "lengths_to_try", "room_for_answer"]
 
 _USUAL_ROOM = 2048  # most turns of agents and most thoughts are shorter
 _STEP = 1024
 _NO_LIMIT = 1 << 40
+_N_LENGTHS = 8  # of a context that is wanted before a prompt needs it: all of it, seven eighths …
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ def context_sizes(wanted: RoomWanted) -> Sequence[int]:
     roomy, narrow = 1 << (n_wanted - 1).bit_length(), -(-n_wanted // _STEP) * _STEP
     sizes = [min(n_ctx, roomy, wanted.n_ctx_train) for n_ctx in (roomy, narrow)]
     return [n_ctx for n_ctx in dict.fromkeys(sizes) if n_ctx > wanted.n_prompt]
+
+
+def lengths_to_try(n_ctx: int, n_ctx_now: int, n_ctx_train: int) -> Sequence[int]:
+    """Return the contexts to try where `n_ctx` tokens are wanted, the longest first, each longer than the present one.
+
+    None is longer than the model was trained for, if that is known.
+    """
+    n_most = min(n_ctx, n_ctx_train) if n_ctx_train else n_ctx
+    lengths = [n_most, *(n_ctx * eighths // _N_LENGTHS // _STEP * _STEP for eighths in range(_N_LENGTHS - 1, 0, -1))]
+    return [length for length in lengths if n_ctx_now < length <= n_most]
 
 
 def room_for_answer(request: Request) -> int:
@@ -96,9 +107,10 @@ class ContextGrowth:
             if self._is_met(wanted):
                 return ""
             remedy = self._refusal(wanted)
-            n_ctx = 0 if remedy else await self._fitting(wanted, more_than=overflow.n_ctx)
+            n_ctx = 0 if remedy else await self._fitting(context_sizes(wanted), more_than=overflow.n_ctx)
             if n_ctx:
-                remedy = await self._load_with(n_ctx, wanted, overflow)
+                cause = f"a prompt has {wanted.n_prompt:,} tokens"
+                remedy = await self._load_with(n_ctx, wanted.n_prompt + wanted.n_answer, overflow.n_ctx, cause)
             if n_ctx and not remedy:
                 self._is_refused = False
                 return _notice(overflow, n_ctx) if self._engine.config.n_ctx == n_ctx else ""
@@ -107,9 +119,31 @@ class ContextGrowth:
             return ""
         raise ContextOverflowError(overflow.n_prompt_tokens, overflow.n_ctx, remedy or _no_memory(wanted))
 
-    def _is_met(self, wanted: RoomWanted) -> bool:
+    async def lengthen(self, n_ctx: int, n_ctx_train: int) -> str:
+        """Load the engine again with `n_ctx` tokens, or as many of them as fit, before a prompt needs them.
+
+        Return why the context stays shorter than that; "" where it is as long.
+        """
+        async with self._turn:
+            facts = self._engine.status.facts
+            n_now = facts.n_ctx if facts is not None else 0
+            if n_now >= n_ctx:
+                return ""
+            if not self._is_chosen_here:
+                return f"it was loaded with --ctx {n_now}"
+            length = await self._fitting(lengths_to_try(n_ctx, n_now, n_ctx_train), more_than=n_now)
+            if length and (remedy := await self._load_with(length, n_ctx, n_now, f"{n_ctx:,} tokens are wanted")):
+                return remedy
+            if n_ctx_train and max(length, n_now) >= n_ctx_train:
+                return f"it was trained on {n_ctx_train:,}"
+            return "" if length == n_ctx else "there is no free memory for more"
+
+    def _has(self, n_ctx: int) -> bool:
         facts = self._engine.status.facts
-        return facts is not None and facts.n_ctx >= wanted.n_prompt + wanted.n_answer
+        return facts is not None and facts.n_ctx >= n_ctx
+
+    def _is_met(self, wanted: RoomWanted) -> bool:
+        return self._has(wanted.n_prompt + wanted.n_answer)
 
     async def settle(self) -> None:
         """Before a load: return to the usual context where the memory for the longer one is gone."""
@@ -130,28 +164,29 @@ class ContextGrowth:
             return f"Shorten it, start a new chat, or load the model with --ctx {n_ctx}."
         return ""
 
-    async def _fitting(self, wanted: RoomWanted, *, more_than: int) -> int:
-        """Return the context to load, 0 where there is no memory for any."""
-        for n_ctx in context_sizes(wanted):
+    async def _fitting(self, sizes: Sequence[int], *, more_than: int) -> int:
+        """Return the first of `sizes` that there is memory for, 0 where there is none for any."""
+        for n_ctx in sizes:
             config = replace(self._engine.config, n_ctx=n_ctx, n_cells=0)
             if more_than < n_ctx < self._n_ctx_failed and await self._queue.fits(self._engine, config):
                 return n_ctx
         return 0
 
-    async def _load_with(self, n_ctx: int, wanted: RoomWanted, overflow: ContextOverflowError) -> str:
-        """Load the engine with `n_ctx` once its answers have ended; return what helps where that fails."""
+    async def _load_with(self, n_ctx: int, n_wanted: int, n_before: int, cause: str) -> str:
+        """Load the engine with `n_ctx` once its answers have ended, unless `n_wanted` are there by then.
+
+        Return what helps where that fails. `cause` is logged.
+        """
         engine = self._engine
         with engine.closed():
             while engine.is_busy:
                 self._became_idle.clear()
                 await self._became_idle.wait()
-            if self._is_met(wanted):
+            if self._has(n_wanted):
                 return ""
             before = engine.config
-            cause = (
-                f"a prompt has {wanted.n_prompt:,} tokens, so its context grows from {overflow.n_ctx:,} to {n_ctx:,}"
-            )
-            log_event("service", f"{engine.model_path.name} is loaded again: {cause}.")
+            grows = f"its context grows from {n_before:,} to {n_ctx:,}"
+            log_event("service", f"{engine.model_path.name} is loaded again: {cause}, so {grows}.")
             self._n_ctx, self._is_growing = n_ctx, True
             self._reload(replace(before, n_ctx=n_ctx, n_cells=0))
         # A client that goes away meanwhile must not leave a context behind that does not load.

@@ -1,4 +1,4 @@
-"""Routes of plans: /api/localllm/plan for this machine or another, and /reload, which loads a model by a plan.
+"""Routes of plans: /api/localllm/plan for this machine or another, /reload, which loads a model by a plan, /context.
 
 Owns the body, and its effect on an engine's config. A plan is made in a thread: it reads files and queries devices.
 """
@@ -14,13 +14,14 @@ from fastapi import Request
 from pydantic import AfterValidator, Field, StrictStr
 
 from app.engine.protocol.messages import EngineConfig
+from app.protocol.metering import ContextLength
 from app.protocol.plan import PlanReport, PlanRequest
-from app.service.api.app_state import app_state
+from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body
 from app.service.api.native.status import ModelId
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
-from app.service.http.streaming import JsonResponse
+from app.service.http.streaming import JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import LoadedModel
 from offload.footprint.kv_cache import parse_kv_types
@@ -62,6 +63,13 @@ class PlanBody(Body):
         return PlanRequest(**self.model_dump())
 
 
+class ContextBody(Body):
+    """The context that a model should have, in tokens."""
+
+    model: StrictStr = ""
+    n_ctx: Annotated[int, Field(ge=_LEAST_CELLS, le=_MOST_CELLS)]
+
+
 @router.post("/plan", openapi_extra=errors(404, 502))
 async def plan(request: Request, body: PlanBody) -> JsonResponse[PlanReport]:
     """The plan of a model before it is loaded: verdict, bytes by device, speeds, remedies."""
@@ -82,6 +90,19 @@ async def reload(request: Request, body: PlanBody) -> JsonResponse[ModelId]:
     parse_kv_types(wanted.kv_type)
     model = await app_state(request).models.reload(wanted.model, partial(apply_plan_request, wanted))
     return JsonResponse({"id": model.ref.id})
+
+
+@router.post("/context", openapi_extra=errors(404))
+async def lengthen_context(request: Request, body: ContextBody) -> JsonResponse[ContextLength]:
+    """Load a model, or load it again, with a context of so many tokens before a prompt needs them, as far as training
+    and memory allow; running answers end first. Returns when it is loaded. A context of the user's choice stays.
+    """
+    model = await model_of(request, body.model)
+    return await while_connected(request, _lengthened(model, body.n_ctx))
+
+
+async def _lengthened(model: ServedModel, n_ctx: int) -> JsonResponse[ContextLength]:
+    return JsonResponse(await model.lengthen_context(n_ctx))
 
 
 def apply_plan_request(request: PlanRequest, config: EngineConfig) -> EngineConfig:

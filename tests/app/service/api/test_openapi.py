@@ -149,6 +149,7 @@ ANSWERED: Answered = {
     "POST /api/localllm/keep-alive": [{"keep_alive": "10m"}, {"keep_alive": -1}],
     "POST /api/localllm/plan": [{}, {"is_full": True, "n_ctx": 512, "vram": ["RTX 3060=1GiB"], "ram": "8GiB@40GB/s"}],
     "POST /api/localllm/reload": [{"n_ctx": 4096}],
+    "POST /api/localllm/context": [{"n_ctx": 512}],
     "POST /api/localllm/jobs": [JOB],
 }
 ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?external=1"}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request
 from app.service.http.access_log import WARNING_HEADER
-from app.service.pool.context_growth import RoomWanted, context_sizes, room_for_answer
+from app.service.pool.context_growth import RoomWanted, context_sizes, lengths_to_try, room_for_answer
 from app.service.pool.memory import ModelDemand
 from app.service.pool.memory_fake import FakeMemory
 from offload.devices.machine import Machine
@@ -250,3 +250,49 @@ async def test_a_service_that_ends_while_a_context_grows_starts_no_other_worker(
     assert refused.status_code in (400, 500)
     assert engine.worker_pid is None
     assert not engine.holds_memory
+
+
+async def test_a_context_is_made_longer_before_a_prompt_needs_it(start: Started) -> None:
+    service = await start.service()
+    told = await service.call("context", model=BASE, n_ctx=20_000)
+    assert told.json() == {"n_ctx": 20_000, "n_ctx_train": TRAINED, "reason": ""}
+    (before,) = service.pids.values()
+    again = await service.call("context", model=BASE, n_ctx=16_000)
+    assert again.json() == {"n_ctx": 20_000, "n_ctx_train": TRAINED, "reason": ""}
+    assert [*service.pids.values()] == [before], "it is long enough"
+
+
+async def test_a_context_is_as_long_as_training_allows_and_the_reason_is_told(start: Started) -> None:
+    service = await start.service()
+    told = await service.call("context", n_ctx=TRAINED * 2)
+    assert told.json() == {"n_ctx": TRAINED, "n_ctx_train": TRAINED, "reason": "it was trained on 65,536"}
+    assert (await service.call("context", n_ctx=TRAINED * 2)).json() == told.json()
+
+
+async def test_a_context_is_as_long_as_memory_allows_and_the_reason_is_told(start: Started) -> None:
+    service = await start.service(memory=FakeMemory(20, SIZES, max_n_ctx=30_000))
+    told = (await service.call("context", n_ctx=32_768)).json()
+    assert told == {"n_ctx": 28_672, "n_ctx_train": TRAINED, "reason": "there is no free memory for more"}
+
+
+async def test_a_context_that_the_user_chose_is_not_made_longer(start: Started) -> None:
+    service = await start.service(ctx=USUAL)
+    told = (await service.call("context", n_ctx=8192)).json()
+    assert (told["n_ctx"], told["reason"]) == (USUAL, f"it was loaded with --ctx {USUAL}")
+
+
+async def test_a_longer_context_that_does_not_load_is_undone_and_the_reason_is_told(start: Started) -> None:
+    service = await start.service(memory=_Optimist(20, SIZES))
+    told = (await service.call("context", n_ctx=16_384)).json()
+    assert told["n_ctx"] == USUAL
+    assert "16,384 tokens could not be loaded" in told["reason"]
+
+
+@given(st.integers(64, 1 << 20), st.integers(0, 1 << 20), st.integers(0, 1 << 20))
+def test_each_length_to_try_is_longer_than_the_present_one_and_no_longer_than_wanted_or_trained(
+    n_ctx: int, n_now: int, n_ctx_train: int
+) -> None:
+    lengths = lengths_to_try(n_ctx, n_now, n_ctx_train)
+    assert all(n_now < length <= n_ctx and length <= (n_ctx_train or length) for length in lengths)
+    assert [*lengths] == sorted(lengths, reverse=True)
+    assert bool(lengths) >= (n_now < n_ctx and (not n_ctx_train or n_now < n_ctx_train))
