@@ -24,6 +24,7 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
+from app.protocol.metering import ContextLength, MeteredKey, MeteredUsage
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from app.protocol.status import ModelStatus, ServiceStatus
 from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition
@@ -293,7 +294,8 @@ class ScriptedClient(ScriptedJobs):
     both; `ended_thoughts` are the answers whose thought was ended, `schemas` those checked, which raise `schema_error`;
     `loads` the loaded models, `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed`
     count uses of `opened`. `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those
-    of `reload`.
+    of `reload`. `has_tools` is what its template has, `n_ctx_most` the longest context that fits, `metered` what
+    requests with a metered key used; `n_keys` counts those that are open.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
@@ -312,6 +314,10 @@ class ScriptedClient(ScriptedJobs):
         self.schema_error: UserError | None = None
         self.loads: list[str] = []
         self.options: list[GenerationOptions] = []
+        self.has_tools: bool | None = True
+        self.n_ctx_most = 1 << 20
+        self.metered = MeteredUsage()
+        self.n_keys = 0
         self.n_aborted = 0
         self.n_opened = 0
         self.n_closed = 0
@@ -423,6 +429,31 @@ class ScriptedClient(ScriptedJobs):
         """Record the request, and return its model."""
         self.reloads.append(request)
         return request.model or "guide"
+
+    async def lengthen_context(self, model: str, n_ctx: int) -> ContextLength:  # noqa: ARG002
+        """Lengthen the context of the only model up to `n_ctx_most`."""
+        length = max(self.model.n_ctx, min(n_ctx, self.n_ctx_most))
+        self.model = replace(self.model, n_ctx=length)
+        return ContextLength(length, 0, "there is no free memory for more" if length < n_ctx else "")
+
+    async def takes_tools(self, model: str) -> bool | None:  # noqa: ARG002
+        """Return `has_tools`."""
+        return self.has_tools
+
+    async def metered_key(self) -> AsyncGenerator[MeteredKey, None]:
+        """Yield one key."""
+        self.n_keys += 1
+        try:
+            yield MeteredKey("run", "llm-run-secret")
+            await asyncio.Event().wait()
+        finally:
+            self.n_keys -= 1
+
+    async def metered_usage(self, key_id: str) -> MeteredUsage:
+        """Return `metered`. Raises RequestError for an unknown key."""
+        if key_id != "run" or not self.n_keys:
+            raise RequestError("There is no such key.")
+        return self.metered
 
     async def _paused(self) -> None:
         self._may_go_on.clear()

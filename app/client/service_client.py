@@ -24,6 +24,7 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
+from app.protocol.metering import ContextLength, MeteredKey, MeteredUsage
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ServiceStatus
 from app.protocol.tools import ToolDefinition
@@ -208,6 +209,28 @@ class ServiceClient(Connection):
         Running answers fail. Raises as `plan`, and UsageError for a request for another machine.
         """
         return str((await self.call("POST", f"{_ROOT}/reload", request))["id"])
+
+    async def lengthen_context(self, model: str, n_ctx: int) -> ContextLength:
+        """Load `model` with a context of `n_ctx` tokens, or as many of them as training and memory allow, and return
+        what it has once it is loaded. A context that the user chose stays."""
+        return decode(ContextLength, await self.call("POST", f"{_ROOT}/context", {"model": model, "n_ctx": n_ctx}))
+
+    async def takes_tools(self, model: str) -> bool | None:
+        """Return whether the chat template of `model` has tools, None for a model without one; loads the model."""
+        props = await self.call("GET", f"/props?{urlencode({'model': model})}")
+        return bool(props["chat_template_caps"]["supports_tools"]) if props["chat_template"] else None
+
+    async def metered_key(self) -> AsyncGenerator[MeteredKey, None]:
+        """Yield a key that may ask models until this is closed, and whose requests are counted; end with the service.
+
+        Raises ServiceError where the service died.
+        """
+        async for data in self.events("POST", f"{_ROOT}/metered-keys"):
+            yield decode(MeteredKey, data)
+
+    async def metered_usage(self, key_id: str) -> MeteredUsage:
+        """Return what the requests with a metered key used so far. Raises RequestError for one that has ended."""
+        return decode(MeteredUsage, await self.call("GET", f"{_ROOT}/metered-keys/{key_id}"))
 
     async def jobs(self) -> tuple[Job, ...]:
         """Return the jobs that run, wait or ended, oldest first."""

@@ -31,6 +31,7 @@ from app.service.api.lmstudio import routes as lmstudio
 from app.service.api.lmstudio import sdk_routes as lmstudio_sdk
 from app.service.api.native import jobs as native_jobs
 from app.service.api.native import library as native_library
+from app.service.api.native import metered_keys as native_metered_keys
 from app.service.api.native import metrics as native_metrics
 from app.service.api.native import plan as native_plan
 from app.service.api.native import status as native_status
@@ -95,6 +96,7 @@ _ROUTE_MODULES = (
     native_library,
     native_jobs,
     native_metrics,
+    native_metered_keys,
     native_thoughts,
     docs,
 )
@@ -161,6 +163,7 @@ def create_app(
         responses=stored,
         runs=runs,
         document=cache(create_document),
+        metered_keys=policy.metered,
         media_fetcher=_media_fetcher(models.settings),
     )
     for module in _ROUTE_MODULES:

@@ -42,7 +42,7 @@ class ShutdownPolicy:
         self.n_attending += 1
         try:
             yield self.n_attending
-            await self._closed.wait()
+            await self.closed()
         finally:
             self.n_attending -= 1
             self.end_if_due()
@@ -50,6 +50,10 @@ class ShutdownPolicy:
     def close(self) -> None:
         """Let go of the clients: the service ends."""
         self._closed.set()
+
+    async def closed(self) -> None:
+        """Wait until the service ends."""
+        await self._closed.wait()
 
     def lose_owner(self) -> None:
         """End now, or with the last client that attends, or after the last job."""

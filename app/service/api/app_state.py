@@ -16,6 +16,7 @@ from app.service.generation.documents import DocumentReader
 from app.service.generation.media import MediaFetcher
 from app.service.generation.template_caps import TemplateProbe
 from app.service.http.access_log import record_of
+from app.service.http.metered_keys import MeteredKeys
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager
@@ -37,6 +38,7 @@ class AppState:
     """The objects behind the routes.
 
     `runs` are responses in the background; `document` returns the OpenAPI document, which is made at the first call.
+    `metered_keys` are the temporary API keys that are open.
     `instances` are the names that LM Studio's clients gave to loaded models, with the ids of those. In prompts that
     clients write themselves `media_marker` stands for a picture or sound. `media_fetcher` fetches these from the web,
     if the settings allow that.
@@ -50,6 +52,7 @@ class AppState:
     responses: ResponseStore
     runs: Runs
     document: Callable[[], dict[str, Any]]
+    metered_keys: MeteredKeys = field(default_factory=MeteredKeys)
     refused: RefusedContent = field(default_factory=RefusedContent)
     template_probe: TemplateProbe = field(default_factory=TemplateProbe)
     instances: dict[str, str] = field(default_factory=dict)

@@ -133,7 +133,7 @@ class Generation:
                 answer = answers[event.request_id]
                 delta = answer.add(event)
                 if isinstance(event, Finished):
-                    model.record.add(event.usage.n_prompt_tokens, event.usage.n_output_tokens)
+                    model.record.add_answer(event, has_tools=self.tool_calling is not None)
                 yield answer, delta
         only, *others = answers.values()
         if self.on_finished and not others:  # of several it is unknown which one the conversation goes on from

@@ -15,7 +15,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.engine.protocol.messages import Finished
 from app.event_log import log_event
+from app.service.http.metered_keys import UsageMeter
 from app.service.pool.engine_client import EngineClient
 from app.terminal import printable_line
 
@@ -26,6 +28,7 @@ _KEY = "localllm.record"
 _MOST_SHOWN = 8
 _MOST_SHOWN_CHARACTERS = 60
 _MOST_LOGGED = 256  # combinations of a path and fields
+_ERROR_STATUS = 400
 _NO_STATUS = 499  # the client went away before there was one
 _SWITCHING_PROTOCOLS = 101
 
@@ -35,7 +38,7 @@ class RequestRecord:
     """The model of a request, and its tokens: those of a prompt with several answers count once for each.
 
     `notices` are for the client, `ignored` are the fields of its request that have no effect. `until_end` holds what
-    lasts until the whole answer was sent.
+    lasts until the whole answer was sent. `meter` counts the requests of a temporary key, if it came with one.
     """
 
     model_id: str = ""
@@ -46,6 +49,13 @@ class RequestRecord:
     until_end: ExitStack = field(default_factory=ExitStack)
     notices: list[str] = field(default_factory=list)
     ignored: tuple[str, ...] = ()
+    meter: UsageMeter | None = None
+
+    def add_answer(self, end: Finished, *, has_tools: bool) -> None:
+        """Add an answer that has ended, to a request that `has_tools` or not."""
+        self.add(end.usage.n_prompt_tokens, end.usage.n_output_tokens)
+        if self.meter is not None:
+            self.meter.add_answer(end.usage, end.timings, has_tools=has_tools)
 
     def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
         """Add the tokens of an answer or a vector."""
@@ -116,6 +126,8 @@ class AccessLog:
             with record.until_end:
                 await self._app(scope, receive, send_and_note)
         finally:
+            if record.meter is not None and record.model_id and status >= _ERROR_STATUS and status != _NO_STATUS:
+                record.meter.add_failure()
             if record.ignored:
                 self._log_ignored(scope["path"], record.ignored_text)
             if self._write is not None:

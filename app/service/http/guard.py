@@ -10,15 +10,17 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.event_log import log_event
 from app.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
+from app.service.http.access_log import record_of
 from app.service.http.cors import is_preflight, preflight_response, sending_to_page
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
+from app.service.http.metered_keys import MeteredKeys
 from app.service.http.streaming import JsonResponse
 from app.settings.origins import NO_ORIGINS, Origins, entry_for, parse_origins
 from app.settings.parsing import is_host_name, is_loopback, parse_host_names
@@ -53,7 +55,8 @@ _SOCKET_KEY = "localllm.socket_key"
 class GuardPolicy:
     """Which requests are accepted. `any_address` accepts an IP address as Host: a web page can rebind only names.
 
-    Where a key is required, one with a valid key may have any name as Host: a rebound page has none.
+    Where a key is required, one with a valid key may have any name as Host: a rebound page has none. `metered` are the
+    temporary keys, which may ask models and whose requests are counted, also where no key is required.
     """
 
     hosts: frozenset[str] = _LOOPBACK_NAMES
@@ -62,6 +65,7 @@ class GuardPolicy:
     api_key: str = ""
     stored: KeyFile | None = None
     max_body_bytes: int = 64 << 20  # with pictures and sounds; of text `routing` takes less
+    metered: MeteredKeys = field(default_factory=MeteredKeys)
 
     @property
     def requires_key(self) -> bool:
@@ -70,6 +74,8 @@ class GuardPolicy:
 
     def scopes_of(self, secret: str) -> frozenset[KeyScope]:
         """Return the scopes of the key `secret`, none for an unknown one. Raises StorageError."""
+        if self.metered.of_secret(secret):
+            return _INFER
         scopes = self.stored.scopes_of(secret) if self.stored else frozenset[KeyScope]()
         is_configured = bool(self.api_key) and is_secret(secret, self.api_key)
         return ALL_SCOPES if is_configured else scopes
@@ -156,6 +162,7 @@ class Guard:
         if origin and is_preflight(scope, headers):
             await preflight_response(headers)(scope, receive, send)
             return
+        record_of(scope).meter = self._policy.metered.of_secret(_given_key(headers))
         if scope["type"] == "http":
             receive = _counted(receive, self._policy.max_body_bytes)
         await self._app(scope, receive, send)

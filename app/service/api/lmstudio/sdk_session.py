@@ -255,7 +255,8 @@ class _Session:
     @asynccontextmanager
     async def _recorded(self) -> AsyncIterator[Context]:
         """Give what one call has; tell the client the warnings of its model, and count its tokens in the connection."""
-        record, whole = RequestRecord(), self._context.record
+        whole = self._context.record
+        record = RequestRecord(meter=whole.meter)
         with record.until_end:
             yield replace(self._context, record=record)
         whole.model_id = record.model_id or whole.model_id

@@ -156,8 +156,13 @@ ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library":
 RANKS = {f"POST {path}" for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")}
 REFUSED = {f"POST {path}" for path in ("/api/push", "/props", "/slots/{slot_id}", "/lora-adapters")}
 OF_RUNNING = "POST /api/localllm/requests/{response_id}/end-thought"
-NO_ANSWER = {*REFUSED, *RANKS, OF_RUNNING}  # and what the fake engine cannot, or only while an answer runs
-ENDLESS = {"GET /api/localllm/jobs/events", "GET /api/localllm/attend"}  # streams that only the client ends
+OF_OPEN_KEY = "GET /api/localllm/metered-keys/{key_id}"
+NO_ANSWER = {*REFUSED, *RANKS, OF_RUNNING, OF_OPEN_KEY}  # and what the fake engine cannot, or only while something runs
+ENDLESS = {  # streams that only the client ends
+    "GET /api/localllm/jobs/events",
+    "GET /api/localllm/attend",
+    "POST /api/localllm/metered-keys",
+}
 DOCUMENT = create_document()
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
 
@@ -315,6 +320,13 @@ def test_the_first_event_of_an_endless_stream_matches_the_document(own: RunningS
     _check(json.loads(first.removeprefix("data: ")), described["x-item-schema"])
 
 
+def test_what_a_key_used_matches_the_document(own: RunningService) -> None:
+    with own.http.stream("POST", "/api/localllm/metered-keys") as response:
+        first = next(line for line in response.iter_lines() if line.startswith("data: "))
+        key_id = json.loads(first.removeprefix("data: "))["id"]
+        holds(OF_OPEN_KEY, own.http.get(f"/api/localllm/metered-keys/{key_id}"))
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_each_refusal_of_a_web_page_matches_the_document(own: RunningService, operation: str) -> None:
     method, path = operation.split()
@@ -355,6 +367,7 @@ def test_each_refusal_of_invalid_json_matches_the_document(own: RunningService, 
         ("POST /api/localllm/remove", {"model": "guide"}, 400),
         ("POST /api/localllm/jobs", {"kind": "dance"}, 400),
         ("GET /api/localllm/search", {}, 400),
+        (OF_OPEN_KEY, {}, 404),
     ],
 )
 def test_each_error_matches_the_document(
