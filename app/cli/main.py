@@ -43,6 +43,7 @@ _VERBS = {
     "run": _Verb("app.cli.verbs.run:run", "Run a prompt, or an unsaved chat."),
     "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import chats."),
     "serve": _Verb("app.cli.verbs.serve:serve", "Serve editors and programs on this machine."),
+    "launch": _Verb("app.cli.verbs.launch:launch", "Start a coding agent (claude, codex, opencode …) on your model."),
     "ps": _Verb("app.cli.verbs.ps:ps", "List the models of a running service, and their settings."),
     "jobs": _Verb("app.cli.verbs.jobs:jobs", "List, watch and cancel jobs of a running service."),
     "key": _Verb("app.cli.verbs.key:key", "Show, create and remove API keys."),

@@ -1,54 +1,8 @@
 from __future__ import annotations
 
-import json
 import os
-import tomllib
 
-import pytest
-
-from app.cli.verbs.serve import EDITORS, context_advice, editor_settings
 from tests.app.cli.in_process import run_localllm
-
-URL = "http://127.0.0.1:11500"
-
-
-@pytest.mark.parametrize("editor", EDITORS)
-def test_every_editor_is_pointed_at_the_service(editor: str) -> None:
-    text = editor_settings(editor, URL, "coder")
-    assert URL.removeprefix("http://") in text
-    assert "{url}" not in text
-    assert "{model}" not in text
-    assert "{ctx}" not in text
-    assert editor in {"zed", "llama.vim"} or "coder" in text, "these choose among the models that they find"
-
-
-def test_lines_in_a_known_form_are_in_that_form() -> None:
-    assert tomllib.loads(editor_settings("codex", URL, "coder"))["model_provider"] == "localllm"
-    _, line = editor_settings("zed", URL, "coder").splitlines()
-    assert json.loads(f"{{{line}}}")["language_models"]["ollama"]["api_url"] == URL
-
-
-def test_an_agent_learns_how_long_the_context_is_and_compacts_in_time() -> None:
-    assert "CLAUDE_CODE_AUTO_COMPACT_WINDOW=65536 claude" in editor_settings("claude-code", URL, "coder")
-    assert "CLAUDE_CODE_AUTO_COMPACT_WINDOW=40960 claude" in editor_settings("claude-code", URL, "coder", 40960)
-    assert tomllib.loads(editor_settings("codex", URL, "coder"))["model_context_window"] == 32768
-    options = json.loads(editor_settings("opencode", URL, "coder", 20480))
-    assert options["provider"]["localllm"]["models"]["coder"]["limit"]["context"] == 20480
-
-
-@pytest.mark.parametrize(
-    ("n_ctx", "advice"),
-    [
-        (0, "35,000 tokens: serve with --ctx 65536; without it the model is loaded again"),
-        (16384, "more than --ctx 16384 holds: serve with --ctx 65536"),
-        (40960, "--ctx 40960 holds them"),
-        (65536, ""),
-    ],
-)
-def test_what_an_agent_brings_is_told_with_the_context_that_it_needs(n_ctx: int, advice: str) -> None:
-    assert advice in context_advice("claude-code", n_ctx)
-    assert bool(advice) == bool(context_advice("claude-code", n_ctx))
-    assert context_advice("zed", n_ctx) == ""
 
 
 def test_advice_is_no_part_of_the_settings() -> None:

@@ -1,0 +1,136 @@
+"""The lines with which editors and agents are pointed at the service for good: `localllm serve --editor NAME`.
+
+Owns the texts. What an agent needs is in `agents`, from which its lines are made.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+
+from app.launch.agents import Target, agent_named, claude_code_variables, codex_settings, opencode_settings
+
+__all__ = ["EDITORS", "context_advice", "editor_settings"]
+
+_ANY_KEY = "localllm"  # for programs that insist on one
+
+# Of editors; {url}, {host} and {model} are filled in.
+_LINES: Mapping[str, str] = {
+    "llama.vim": """\
+" in .vimrc; for a model that fills in the middle
+let g:llama_config = {'endpoint_fim': '{url}/infill', 'endpoint_inst': '{url}/v1/chat/completions'}
+""",
+    "continue": """\
+# in ~/.continue/config.yaml, under models:
+  - name: localllm
+    provider: ollama
+    model: {model}
+    apiBase: {url}
+    roles: [chat, edit, apply, autocomplete, embed]
+""",
+    "zed": """\
+// in settings.json
+"language_models": {"ollama": {"api_url": "{url}"}}
+""",
+    "codecompanion": """\
+-- in the setup of codecompanion.nvim
+adapters = {
+  http = {
+    localllm = function()
+      return require("codecompanion.adapters").extend("ollama", {
+        env = { url = "{url}" },
+        schema = { model = { default = "{model}" } },
+      })
+    end,
+  },
+},
+""",
+    "cline": """\
+API Provider: Ollama
+Base URL:     {url}
+Model:        {model}
+""",
+    "gptel": """\
+;; in Emacs' init file
+(gptel-make-openai "localllm" :protocol "http" :host "{host}" :endpoint "/v1/chat/completions"
+  :stream t :models '({model}))
+""",
+}
+
+
+def _aider(target: Target) -> str:
+    return f"{_variables({'OLLAMA_API_BASE': target.url})} aider --model {shlex.quote(f'ollama_chat/{target.model}')}"
+
+
+def _claude_code(target: Target) -> str:
+    variables = {"ANTHROPIC_AUTH_TOKEN": _ANY_KEY, **claude_code_variables(target)}
+    return " \\\n  ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) + " claude"
+
+
+def _codex(target: Target) -> str:
+    lines = ["# in ~/.codex/config.toml"]
+    table = ""
+    for name, value in codex_settings(target).items():
+        of_table, _, key = name.rpartition(".")
+        if of_table != table:
+            lines += ["", f"[{of_table}]"]
+            table = of_table
+        lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join(lines)
+
+
+def _opencode(target: Target) -> str:
+    settings = {"$schema": "https://opencode.ai/config.json", **opencode_settings(target, _ANY_KEY)}
+    return json.dumps(settings, indent=2)
+
+
+def _qwen_code(target: Target) -> str:
+    named = {"OPENAI_BASE_URL": f"{target.url}/v1", "OPENAI_API_KEY": _ANY_KEY, "OPENAI_MODEL": target.model}
+    return f"{_variables(named)} qwen --auth-type openai"
+
+
+_AGENT_LINES: Mapping[str, Callable[[Target], str]] = {
+    "aider": _aider,
+    "claude-code": _claude_code,
+    "codex": _codex,
+    "opencode": _opencode,
+    "qwen-code": _qwen_code,
+}
+
+EDITORS = (*_LINES, *_AGENT_LINES)
+
+
+def editor_settings(editor: str, url: str, model: str, n_ctx: int = 0) -> str:
+    """Return what points `editor`, one of EDITORS, at the service at `url` and its `model`; without a final newline.
+
+    An agent learns of the context: `n_ctx`, or one that is long enough for it.
+    """
+    if lines := _AGENT_LINES.get(editor):
+        agent = agent_named(editor)
+        assert agent is not None, "every agent with lines is in the table"
+        assert agent.need is not None, "an agent has a first prompt"
+        return lines(Target(url, model, n_ctx or agent.need.n_ctx))
+    text = _LINES[editor]
+    for name, value in {"{url}": url, "{host}": url.partition("://")[2], "{model}": model}.items():
+        text = text.replace(name, value)
+    return text.rstrip("\n")
+
+
+def context_advice(editor: str, n_ctx: int) -> str:
+    """Return which context `editor` needs, "" for one that needs no long one; `n_ctx` is that of the settings."""
+    agent = agent_named(editor)
+    needed = agent.need if agent is not None else None
+    if needed is None:
+        return ""
+    brings = f"{editor} begins a session with about {needed.n_first:,} tokens"
+    if not n_ctx:
+        loads = "without it the model is loaded again with a longer context when they come, as far as memory allows"
+        return f"{brings}: serve with --ctx {needed.n_ctx}; {loads}."
+    if n_ctx <= needed.n_first:
+        return f"{brings}, more than --ctx {n_ctx} holds: serve with --ctx {needed.n_ctx}."
+    return f"{brings}; --ctx {n_ctx} holds them." if n_ctx < needed.n_ctx else ""
+
+
+def _variables(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())

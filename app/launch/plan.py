@@ -1,0 +1,148 @@
+"""The plan of a launch: the command with its variables and files, and what was checked of the model before.
+
+Owns the decisions. Pure: reads nothing and starts nothing; the key of the run is no part of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.launch.agents import AGENTS, Agent, Target
+
+__all__ = ["Check", "FirstPrompt", "LaunchPlan", "ModelFacts", "first_prompt", "plan_launch"]
+
+_ROUNDED_TO = -2  # an estimate is as exact as hundreds of tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What is known of the model that an agent will use.
+
+    `n_ctx` and `n_ctx_train` are in tokens, 0 where unknown; `context_reason` says why the context is no longer.
+    `takes_tools` says whether the chat template has tools; it is None where that is unknown. `token_ratio` is how many
+    tokens this model's tokenizer makes of one of Qwen's. `n_first_measured` is the longest first prompt of a run.
+    """
+
+    id: str
+    n_ctx: int = 0
+    n_ctx_train: int = 0
+    context_reason: str = ""
+    has_template: bool = True
+    takes_tools: bool | None = None
+    token_ratio: float = 1.0
+    n_first_measured: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrompt:
+    """The tokens with which a session begins, and how they are known."""
+
+    n_tokens: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that was checked. A "refusal" cannot work, a "warning" may; "unknown" is checked in a real launch."""
+
+    verdict: Literal["ok", "warning", "refusal", "unknown"]
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """The command of an agent, its variables and those that it does not inherit, the files of its run, and the checks.
+
+    `app.launch.agents.KEY` and `FOLDER` stand for what only the run knows.
+    """
+
+    agent: Agent
+    target: Target
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    removed: tuple[str, ...]
+    files: Mapping[str, str]
+    checks: tuple[Check, ...]
+
+    def of(self, verdict: str) -> tuple[Check, ...]:
+        """Return the checks with this verdict."""
+        return tuple(check for check in self.checks if check.verdict == verdict)
+
+
+def plan_launch(agent: Agent, path: str, url: str, facts: ModelFacts, arguments: Sequence[str] = ()) -> LaunchPlan:
+    """Return how `agent`, whose command is at `path`, is started with `arguments` against the service at `url`."""
+    n_ctx = facts.n_ctx or (agent.need.n_ctx if agent.need else 0)
+    target = Target(url, facts.id, n_ctx)
+    start = agent.start(target)
+    return LaunchPlan(
+        agent=agent,
+        target=target,
+        command=(path, *start.arguments, *(arguments or agent.default_arguments)),
+        environment=start.environment,
+        removed=start.removed,
+        files=start.files,
+        checks=tuple(_checks(agent, facts)),
+    )
+
+
+def first_prompt(agent: Agent, facts: ModelFacts) -> FirstPrompt | None:
+    """Return the first prompt of `agent` in tokens of this model, None where nobody has counted it."""
+    if facts.n_first_measured:
+        return FirstPrompt(facts.n_first_measured, "measured in a run with this model")
+    if agent.need is None:
+        return None
+    n_tokens = round(round(agent.need.n_first * facts.token_ratio), _ROUNDED_TO)
+    ratio = f"; this model's makes {facts.token_ratio:.2f} of each" if abs(facts.token_ratio - 1) >= 0.005 else ""
+    return FirstPrompt(n_tokens, f"{agent.need.n_first:,} counted with Qwen's tokenizer{ratio}")
+
+
+def _checks(agent: Agent, facts: ModelFacts) -> Iterator[Check]:
+    if not facts.has_template:
+        cause = f"{facts.id} has no chat template: it continues text and cannot follow an agent."
+        yield Check("refusal", cause, "Use an instruction-tuned model; `localllm recommend` has some.")
+    elif agent.needs_tools:
+        yield _tools_check(agent, facts)
+    prompt = first_prompt(agent, facts)
+    if prompt is not None:
+        yield _context_check(agent, facts, prompt)
+
+
+def _tools_check(agent: Agent, facts: ModelFacts) -> Check:
+    if facts.takes_tools is None:
+        return Check("unknown", "Whether the model takes tools is checked once it is loaded.")
+    if facts.takes_tools:
+        return Check("ok", f"The chat template of {facts.id} takes tools.")
+    cause = f"The chat template of {facts.id} has no tools: localllm describes them in the prompt instead"
+    trained = "a model that was not trained for them seldom calls well"
+    return Check("warning", f"{cause}, and {trained}.", f"Use another model for {agent.title}: `localllm recommend`.")
+
+
+def _context_check(agent: Agent, facts: ModelFacts, prompt: FirstPrompt) -> Check:
+    begins = f"{agent.title} begins a session with about {prompt.n_tokens:,} tokens ({prompt.source})"
+    if not facts.n_ctx:
+        return Check("unknown", f"{begins}; the model's context is checked once it is loaded.")
+    n_wanted = agent.need.n_ctx if agent.need else prompt.n_tokens
+    has = f"{facts.id} has {facts.n_ctx:,} tokens of context"
+    if facts.n_ctx >= max(n_wanted, prompt.n_tokens + 1):
+        return Check("ok", f"{begins}; {has}.")
+    because = f", because {facts.context_reason}" if facts.context_reason else ""
+    remedy = " ".join(_ways_out(agent, facts, n_wanted))
+    if facts.n_ctx <= prompt.n_tokens:
+        return Check("refusal", f"{begins}, but {has}{because}.", remedy)
+    return Check("warning", f"{begins}; {has}{because}: long sessions need {n_wanted:,}.", remedy)
+
+
+def _ways_out(agent: Agent, facts: ModelFacts, n_wanted: int) -> Iterator[str]:
+    """Yield what helps where the context is too short: what the limit is decides."""
+    if facts.n_ctx_train and facts.n_ctx_train < n_wanted:
+        yield f"Use a model that was trained on {n_wanted:,} tokens."
+    elif "--ctx" in facts.context_reason:
+        yield f"Start it with --ctx {n_wanted}."
+    else:
+        yield "Use --kv-type q8_0, which halves the memory of the context, or a smaller model."
+    others = [other.name for other in AGENTS if other.need and other.need.n_ctx <= facts.n_ctx and other != agent]
+    if others:
+        yield f"These agents need less: {', '.join(others)}."

@@ -1,0 +1,98 @@
+"""What is checked of a model before an agent is started, and what a plan holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.launch.agents import FOLDER, agent_named
+from app.launch.plan import LaunchPlan, ModelFacts, first_prompt, plan_launch
+
+URL = "http://127.0.0.1:11500"
+GOOD = ModelFacts(id="coder", n_ctx=65_536, n_ctx_train=262_144, takes_tools=True)
+
+
+def _plan(name: str, facts: ModelFacts, *arguments: str) -> LaunchPlan:
+    agent = agent_named(name)
+    assert agent is not None
+    return plan_launch(agent, f"/bin/{name}", URL, facts, arguments)
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "opencode", "aider", "qwen", "cn", "copilot", "pi"])
+def test_a_model_with_tools_and_context_passes(name: str) -> None:
+    plan = _plan(name, GOOD)
+    assert {check.verdict for check in plan.checks} == {"ok"}
+    assert plan.target.n_ctx == 65_536
+
+
+def test_the_users_arguments_follow_ours() -> None:
+    assert _plan("claude", GOOD, "-p", "hi").command == (
+        "/bin/claude",
+        "--settings",
+        f"{FOLDER}/settings.json",
+        "-p",
+        "hi",
+    )
+    assert _plan("zed", GOOD).command == ("/bin/zed", "--wait", ".")
+    assert _plan("zed", GOOD, "a.py").command == ("/bin/zed", "--wait", "a.py")
+
+
+def test_a_model_without_a_chat_template_is_refused() -> None:
+    (refusal,) = _plan("claude", replace(GOOD, has_template=False, takes_tools=None)).of("refusal")
+    assert "no chat template" in refusal.text
+    assert "localllm recommend" in refusal.remedy
+
+
+def test_a_template_without_tools_is_a_warning_but_not_for_an_agent_that_needs_none() -> None:
+    facts = replace(GOOD, takes_tools=False)
+    (warning,) = _plan("codex", facts).of("warning")
+    assert "has no tools" in warning.text
+    assert not _plan("aider", facts).of("warning")
+
+
+def test_a_context_below_the_first_prompt_is_refused_with_the_agents_that_need_less() -> None:
+    (refusal,) = _plan("claude", replace(GOOD, n_ctx=32_768, context_reason="there is no free memory for more")).of(
+        "refusal"
+    )
+    assert "begins a session with about 35,000 tokens (35,000 counted with Qwen's tokenizer)" in refusal.text
+    assert "coder has 32,768 tokens of context, because there is no free memory for more" in refusal.text
+    assert "--kv-type q8_0" in refusal.remedy
+    assert "codex, opencode, aider" in refusal.remedy
+    assert "claude" not in refusal.remedy
+
+
+def test_a_context_for_the_first_prompt_but_not_for_a_session_is_a_warning() -> None:
+    facts = replace(GOOD, n_ctx=40_960, n_ctx_train=40_960, context_reason="it was trained on 40,960")
+    (warning,) = _plan("claude", facts).of("warning")
+    assert "because it was trained on 40,960: long sessions need 65,536" in warning.text
+    assert "trained on 65,536 tokens" in warning.remedy
+
+
+def test_a_context_of_the_users_choice_names_the_option() -> None:
+    facts = replace(GOOD, n_ctx=8192, context_reason="it was loaded with --ctx 8192")
+    (refusal,) = _plan("codex", facts).of("refusal")
+    assert "--ctx 32768" in refusal.remedy
+
+
+def test_the_first_prompt_is_estimated_with_the_models_tokenizer_until_it_was_measured() -> None:
+    agent = agent_named("codex")
+    assert agent is not None
+    estimated = first_prompt(agent, replace(GOOD, token_ratio=1.13))
+    assert estimated is not None
+    assert (estimated.n_tokens, estimated.source) == (
+        9600,
+        "8,500 counted with Qwen's tokenizer; this model's makes 1.13 of each",
+    )
+    measured = first_prompt(agent, replace(GOOD, token_ratio=1.13, n_first_measured=9731))
+    assert measured is not None
+    assert (measured.n_tokens, measured.source) == (9731, "measured in a run with this model")
+    zed = agent_named("zed")
+    assert zed is not None
+    assert first_prompt(zed, GOOD) is None
+
+
+def test_of_a_model_that_is_not_loaded_nothing_is_claimed() -> None:
+    plan = _plan("codex", ModelFacts(id="coder"))
+    assert {check.verdict for check in plan.checks} == {"unknown"}
+    assert plan.target.n_ctx == 32_768, "what it would be loaded with"
