@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +33,14 @@ _OTHERS_SETTINGS = ("OPENAI_", "ANTHROPIC_", "CLAUDE")  # of whoever runs this
 class Client:
     """A package in one version, and the script that uses it; `command` is what it installs for a shell, if it does.
 
-    Without a package the script is the client.
+    Without a package the script is the client. An `agent` of `localllm launch` is started by that too.
     """
 
     name: str
     package: str
-    script: str
+    script: str = ""
     command: str = ""
+    agent: str = ""
     also: tuple[str, ...] = ()  # packages that this one needs and does not name, or that the script adds
     is_small: bool = False  # installed and run within seconds
 
@@ -58,7 +59,7 @@ CLIENTS = (
     Client("litellm", "litellm==1.106.2", "with_litellm.py", also=("mcp==2.3.0",)),
     Client("llm", "llm==0.36", "with_llm.py"),
     Client("instructor", "instructor==1.17.0", "with_instructor.py"),
-    Client("aider", "aider-chat==0.86.2", "with_aider.py"),
+    Client("aider", "aider-chat==0.86.2", "with_aider.py", agent="aider"),
     Client("lmstudio", "lmstudio==1.5.0", "with_lmstudio.py", is_small=True),
     Client("openai-js", "openai@6.49.0", "with_openai.mjs", is_small=True),
     Client("anthropic-js", "@anthropic-ai/sdk@1.12.0", "with_anthropic.mjs", is_small=True),
@@ -68,9 +69,13 @@ CLIENTS = (
     Client("pydantic-ai", "pydantic-ai-slim[openai]==2.68.0", "with_pydantic_ai.py", is_small=True),
     Client("ai-sdk", "ai@7.0.173", "with_ai_sdk.mjs", also=("@ai-sdk/openai@4.0.118", "zod@4.6.7"), is_small=True),
     Client("continue", "@continuedev/openai-adapters@1.37.0", "with_continue.mjs", is_small=True),
-    Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude"),
-    Client("codex", "@openai/codex@0.169.0", "with_codex.py", "codex"),
-    Client("opencode", "opencode-ai@1.18.33", "with_opencode.py", "opencode"),
+    Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude", "claude"),
+    Client("codex", "@openai/codex@0.169.0", "with_codex.py", "codex", "codex"),
+    Client("opencode", "opencode-ai@1.18.33", "with_opencode.py", "opencode", "opencode"),
+    Client("qwen-code", "@qwen-code/qwen-code@0.24.4", "with_qwen_code.py", "qwen", "qwen"),
+    Client("continue-cli", "@continuedev/cli@1.5.47", "", "cn", "cn"),
+    Client("copilot", "@github/copilot@1.0.102", "", "copilot", "copilot"),
+    Client("pi", "@mariozechner/pi-coding-agent@0.73.1", "", "pi", "pi"),
     Client(
         "mcp-filesystem",
         "@modelcontextprotocol/server-filesystem@2026.8.31",
@@ -88,7 +93,6 @@ CLIENTS = (
     Client("mcp-fetch", "mcp-server-fetch==2026.10.24", "with_mcp_server.py", is_small=True),
     Client("mcp-git", "mcp-server-git==2026.10.19", "with_mcp_server.py", is_small=True),
     Client("mcp-time", "mcp-server-time==2026.10.19", "with_mcp_server.py", is_small=True),
-    Client("qwen-code", "@qwen-code/qwen-code@0.24.4", "with_qwen_code.py", "qwen"),
 )
 
 
@@ -151,7 +155,13 @@ def install(client: Client, folder: Path) -> str:
 
 
 def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
-    """Run the script of `client`; return what it said where it failed, "" where all was well."""
+    """Run the scripts of `client`; return what the first that failed said, "" where all was well."""
+    own = [_command(client, folder)] if client.script else []
+    launched = [[*_python("with_launch.py"), client.agent, _command_path(client, folder)]] if client.agent else []
+    return next(filter(None, (_run(command, client, folder, urls) for command in (*own, *launched))), "")
+
+
+def _run(command: Sequence[str], client: Client, folder: Path, urls: dict[str, str]) -> str:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(_OTHERS_SETTINGS)},
@@ -160,11 +170,10 @@ def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
             "LLM_USER_PATH": str(Path(home, "llm")),
             "CLIENT_NAME": client.name,
             "CLIENT_FOLDER": str(folder),
-            "CLIENT_COMMAND": str(folder / "node_modules" / ".bin" / client.command),
+            "CLIENT_COMMAND": _command_path(client, folder),
             "PYTHONPATH": os.pathsep.join((str(folder), str(_HERE))),
             "NO_PROXY": "127.0.0.1",
         }
-        command = _command(client, folder)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
     return "" if done.returncode == 0 else done.stdout[-2000:] + done.stderr[-2000:]
 
@@ -172,10 +181,18 @@ def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
 def _command(client: Client, folder: Path) -> list[str]:
     """Return how the script is run; one for node has to lie beside what it imports."""
     if not client.script.endswith(".mjs"):
-        return [sys.executable, "-P", str(_HERE / client.script)]
+        return _python(client.script)
     for name in ("asking.mjs", client.script):
         shutil.copy(_HERE / name, folder / name)
     return [shutil.which("node") or "node", str(folder / client.script)]
+
+
+def _command_path(client: Client, folder: Path) -> str:
+    return str(folder / "node_modules" / ".bin" / client.command)
+
+
+def _python(script: str) -> list[str]:
+    return [sys.executable, "-P", str(_HERE / script)]
 
 
 def main() -> int:
