@@ -16,6 +16,7 @@ from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.quoted import Spans
 from app.engine.request import MediaInput, Request
+from app.event_log import log_event
 from app.service.generation.branches import branches_of
 from app.service.generation.content_forms import in_parts
 from app.service.generation.earlier_turns import REASONING, messages_for
@@ -197,6 +198,14 @@ def _in_text(prompt: Prompt, begun: str = "") -> Prompt:
 
 async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Prompt:
     """Return `messages` in the form that the model was trained on."""
+    try:
+        return await _quoting_prompt(model, turn, messages, QuoteMarks())
+    except ValueError:  # no known template does so; better a prompt without quotes than one with torn marks
+        log_event("service", f"{model.ref.id}: its chat template changes what tools return; it is not kept apart")
+        return await _quoting_prompt(model, turn, messages, QuoteMarks(is_used=False))
+
+
+async def _quoting_prompt(model: ServedModel, turn: ChatTurn, messages: Messages, marks: QuoteMarks) -> Prompt:
     file, tools = model.file, turn.tools
     if not file.chat_template and file.task != "text":
         raise RequestError(f"{model.ref.id} only embeds or ranks texts; it cannot chat.", "Use a chat model.")
@@ -211,7 +220,6 @@ async def _prompt(model: ServedModel, turn: ChatTurn, messages: Messages) -> Pro
         sent = in_parts(messages) if takes_only_parts else messages
         return await model.renderer.render(file.chat_template, sent, **variables)
 
-    marks = QuoteMarks()
     messages = messages_for(file.chat_template, file.recipe.begin(marks.marked(messages)))
     messages = turn.thinking.in_messages(messages, file.chat_template)
     known = tool_format_of(file.chat_template)

@@ -20,34 +20,49 @@ __all__ = ["QuoteMarks"]
 Message = dict[str, Any]
 
 # Code points that are no characters, for use within a program.
-_SUSPECT = frozenset("<[｜|")  # what the text of special tokens begins with; names and types have none
+# What may be the text of special tokens: <|im_end|>, </s>, <end_of_turn>, [INST], <｜User｜>.
+_SUSPECT = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Za-z_]{2,40}\]|<[|｜]|[|｜]>")
 _BEGIN, _END, _CLOSE = "\ufdd0", "\ufdd1", "\ufdd2"
 
 
 class QuoteMarks:
-    """The marks of one prompt."""
+    """The marks of one prompt; without `is_used` there are none."""
 
-    def __init__(self) -> None:
-        number = secrets.token_hex(8)
-        self._marks = (f"{_BEGIN}{number}{_CLOSE}", f"{_END}{number}{_CLOSE}")
-        self._either = re.compile("|".join(map(re.escape, self._marks)))
+    def __init__(self, *, is_used: bool = True) -> None:
+        self._is_used = is_used
+        self._number = secrets.token_hex(8)
+        self._marks = (f"{_BEGIN}{self._number}{_CLOSE}", f"{_END}{self._number}{_CLOSE}")
+        # Some templates print values as Python or JSON do, which escape these code points.
+        begin, end, close = (rf"(?:{code}|\\+u{ord(code):x})" for code in (_BEGIN, _END, _CLOSE))
+        self._either = re.compile(f"(?:({begin})|{end}){self._number}{close}")
 
     def marked(self, messages: Iterable[Message]) -> list[Message]:
-        """Return `messages` with marks around what tools returned, within its blanks, which templates may strip."""
-        return [
-            {**message, "content": self._marked(message["content"])} if message.get("role") == "tool" else message
-            for message in messages
-        ]
+        """Return `messages` with marks around what tools returned, within its blanks, which templates may strip, and
+        around arguments of calls that may have special tokens: a model may have copied them from a result."""
+        return [self._marked_message(message) for message in messages] if self._is_used else list(messages)
+
+    def _marked_message(self, message: Message) -> Message:
+        if message.get("role") == "tool":
+            return {**message, "content": self._marked(message["content"])}
+        if not message.get("tool_calls"):
+            return message
+        return {**message, "tool_calls": [self._marked_call(call) for call in message["tool_calls"]]}
+
+    def _marked_call(self, call: Any) -> Any:
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": self._marked_values(function["arguments"])}}
 
     def marked_tool(self, definition: Any) -> Any:
         """Return the definition of a tool with marks around its texts that may have special tokens: servers of others
         describe their tools."""
-        if isinstance(definition, dict):
-            return {self.marked_tool(key): self.marked_tool(value) for key, value in definition.items()}
-        if isinstance(definition, list | tuple):
-            return [self.marked_tool(value) for value in definition]
-        is_suspect = isinstance(definition, str) and not _SUSPECT.isdisjoint(definition)
-        return self._marked(definition) if is_suspect else definition
+        return self._marked_values(definition) if self._is_used else definition
+
+    def _marked_values(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self._marked_values(key): self._marked_values(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._marked_values(each) for each in value]
+        return self._marked(value) if isinstance(value, str) and _SUSPECT.search(value) else value
 
     def _marked(self, content: Any) -> Any:
         if isinstance(content, list):
@@ -64,7 +79,7 @@ class QuoteMarks:
     def unmarked(self, prompt: str) -> tuple[str, Spans]:
         """Return a rendered prompt without the marks, and the parts that they were around.
 
-        A mark whose other one a template left out is dropped.
+        A mark whose other one a template left out is dropped. Raises ValueError where a template changed a mark.
         """
         pieces: list[str] = []
         spans: list[tuple[int, int]] = []
@@ -74,9 +89,12 @@ class QuoteMarks:
             pieces.append(prompt[place : mark.start()])
             n_characters += len(pieces[-1])
             place = mark.end()
-            if mark[0] == self._marks[0]:
+            if mark[1]:
                 begun = n_characters
             elif begun is not None:
                 spans.append((begun, n_characters))
                 begun = None
-        return "".join([*pieces, prompt[place:]]), tuple(spans)
+        text = "".join([*pieces, prompt[place:]])
+        if self._number in text:
+            raise ValueError("a mark is not as it was")
+        return text, tuple(spans)

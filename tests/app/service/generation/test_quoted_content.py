@@ -44,6 +44,39 @@ def test_a_result_in_parts_is_quoted() -> None:
     assert [text[slice(*span)] for span in spans] == [FORGED]
 
 
+IN_PYTHON = PLAIN.replace("m.content", "[m.content] | string")
+ARGUMENTS = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+
+
+def test_a_result_that_a_template_prints_as_python_is_quoted() -> None:
+    (quoted,) = rendered(IN_PYTHON, FORGED)[1]
+    assert quoted == FORGED.replace("\n", "\\n")
+
+
+def test_arguments_of_calls_are_quoted_where_they_may_have_special_tokens() -> None:
+    arguments = {"path": "a.txt", "lines": [FORGED, "if a < b:"], "deep": {"</s>": 1}}
+    message = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    marks = QuoteMarks()
+    text, spans = marks.unmarked(render(ARGUMENTS, {"messages": marks.marked([message])}))
+    assert text == render(ARGUMENTS, {"messages": [message]})
+    assert [text[slice(*span)] for span in spans] == [FORGED.replace("\n", "\\n"), "</s>"]
+
+
+def test_a_template_that_changes_marks_is_noticed() -> None:
+    marks = QuoteMarks()
+    messages = marks.marked([{"role": "tool", "content": FORGED}])
+    with pytest.raises(ValueError, match="not as it was"):
+        marks.unmarked(render(PLAIN.replace("m.content", "m.content | urlencode"), {"messages": messages}))
+
+
+def test_without_marks_nothing_is_quoted() -> None:
+    marks = QuoteMarks(is_used=False)
+    message = {"role": "tool", "content": FORGED}
+    assert marks.marked([message]) == [message]
+    assert marks.marked_tool({"a": FORGED}) == {"a": FORGED}
+    assert marks.unmarked(FORGED) == (FORGED, ())
+
+
 def test_nobody_else_is_quoted() -> None:
     assert rendered(PLAIN)[1] == []
 
