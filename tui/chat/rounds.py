@@ -7,7 +7,8 @@ ends; one that is stopped in the middle as cancelled. Whether a call may run, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from app.chat.conversation import Message, MessageContent, MessageState
@@ -78,18 +79,17 @@ class CallRunner:
         begun = MessageContent(role="tool", content="", state=MessageState.PARTIAL, result=result)
         message = await self._added(begun)
         watched = _WatchedApprover(approver)
-        drawing = asyncio.create_task(self._show_along())
+        finished: FinishedCall | None = None
         try:
-            await self._show()
-            finished = await self._finished(call, message.id, watched, max_characters)
+            async with self._drawn_along():
+                finished = await self._finished(call, message.id, watched, max_characters)
         except asyncio.CancelledError:
-            text = _WITHDRAWN if watched.is_asking else _STOPPED
-            stopped = replace(self._result(message.id), outcome=ToolOutcome.CANCELLED)
-            await asyncio.shield(self._end(message.id, text, stopped))
+            if finished is None:
+                stopped = replace(self._result(message.id), outcome=ToolOutcome.CANCELLED)
+                finished = FinishedCall(_WITHDRAWN if watched.is_asking else _STOPPED, stopped)
+            await asyncio.shield(self._end(message.id, finished))
             raise
-        finally:
-            drawing.cancel()
-        await self._end(message.id, finished.text, finished.result)
+        await asyncio.shield(self._end(message.id, finished))
         return finished
 
     async def _added(self, begun: MessageContent) -> Message:
@@ -102,7 +102,7 @@ class CallRunner:
             message = await adding
             self._conversation.begin(message)
             stopped = replace(self._result(message.id), outcome=ToolOutcome.CANCELLED)
-            await asyncio.shield(self._end(message.id, _WITHDRAWN, stopped))
+            await asyncio.shield(self._end(message.id, FinishedCall(_WITHDRAWN, stopped)))
             raise
         self._conversation.begin(message)
         return message
@@ -129,20 +129,38 @@ class CallRunner:
         note = repeat_note(so_far)
         return replace(finished, text=f"{finished.text}\n\n{note}") if note else finished
 
-    async def _end(self, message_id: int, text: str, result: ToolResult) -> None:
-        await self._stored.finish_call(message_id, text, result)
-        self._conversation.live.pop(message_id, None)
-        self._replace(message_id, content=text, result=result, state=MessageState.FINISHED)
-        self._conversation.end(self._conversation.messages[message_id])
+    async def _end(self, message_id: int, finished: FinishedCall) -> None:
+        text, result = finished.text, finished.result
+        try:
+            await self._stored.finish_call(message_id, text, result)
+        finally:
+            self._conversation.live.pop(message_id, None)
+            self._replace(message_id, content=text, result=result, state=MessageState.FINISHED)
+            self._conversation.end(self._conversation.messages[message_id])
         await self._show()
 
-    async def _show_along(self) -> None:
-        """Draw what changes while the call runs, at the pace of a terminal."""
+    @asynccontextmanager
+    async def _drawn_along(self) -> AsyncIterator[None]:
+        """Draw the call and what changes while it runs, at the pace of a terminal. After the block nothing is drawn."""
+        await self._show()
+        ended = asyncio.Event()
+        drawing = asyncio.create_task(self._show_until(ended))
+        try:
+            yield
+        finally:
+            ended.set()
+            self._has_news.set()
+            await drawing
+
+    async def _show_until(self, ended: asyncio.Event) -> None:
         while True:
             await self._has_news.wait()
             self._has_news.clear()
+            if ended.is_set():
+                return
             await self._show()
-            await asyncio.sleep(SHOWN_AFTER_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), SHOWN_AFTER_S)
 
     def _result(self, message_id: int) -> ToolResult:
         result = self._conversation.messages[message_id].result

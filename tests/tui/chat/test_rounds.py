@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat.conversation import ChatSettings, MessageContent, MessageState
+from app.chat.conversation import ChatSettings, Message, MessageContent, MessageState
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, READY, ScriptedClient, ScriptedReply
 from app.protocol.status import Occupancy
@@ -15,7 +16,7 @@ from app.tools.fake import ScriptedApprover, ScriptedCall
 from app.tools.result import ToolOutcome
 from app.tools.tool import ToolOutput, ToolProgress
 from app.tools.tool_settings import ToolSettings
-from quantizer.errors import EngineError, ModelFileError
+from quantizer.errors import EngineError, ModelFileError, StorageError
 from tests.tui.chat.tool_chats import (
     TOOLS,
     WRITTEN,
@@ -29,6 +30,8 @@ from tests.tui.chat.tool_chats import (
     unbatched,
     until,
 )
+from tui.chat.answer_stream import StreamChunk
+from tui.chat.conversation import TranscriptEntry
 from tui.chat.rounds import RoundLimitError
 from tui.chat.turns import NOT_RUN
 
@@ -326,6 +329,50 @@ async def test_progress_and_output_are_shown_while_a_call_runs():
         gate.set()
         await chat.wait()
         assert chat.conversation.live == {}
+
+
+class _SlowView:
+    def __init__(self) -> None:
+        self.shown: list[Message] = []
+        self._is_showing = False
+
+    async def show(self, entries: Sequence[TranscriptEntry]) -> None:
+        assert not self._is_showing
+        self._is_showing = True
+        await asyncio.sleep(0.01)
+        self._is_showing = False
+        self.shown.append(entries[-1].message)
+
+    async def write(self, message: Message, chunk: StreamChunk) -> None: ...
+
+
+async def test_what_changes_is_drawn_one_after_the_other_and_last_as_it_ended():
+    progress = tuple(ToolProgress(output=f"line {number}\n") for number in range(50))
+    backend = backend_of(read=[ScriptedCall(progress=progress)])
+    async with opened_chat(ScriptedClient(calling(call(1)), said("Done.")), backend) as chat:
+        chat.view = view = _SlowView()
+        branch = await ask(chat)
+    tools = [message for message in view.shown if message.role == "tool"]
+    assert (tools[0].state, tools[-1]) == (MessageState.PARTIAL, branch[2])
+
+
+async def test_a_result_that_cannot_be_stored_is_shown_as_such_and_ends_the_rounds():
+    client, backend = ScriptedClient(calling(call(1), call(2)), said("Done.")), backend_of()
+    async with opened_chat(client, backend) as chat:
+
+        async def fail(*_args: object) -> None:
+            raise StorageError("The disk is full.", "Free some space.")
+
+        working, chat.stored.finish_call = chat.stored.finish_call, fail
+        branch = await ask(chat)
+        assert roles(branch) == ["user", "assistant", "tool"]
+        assert isinstance(chat.conversation.errors[branch[-1].id], StorageError)
+        assert (chat.conversation.running_id, chat.is_streaming) == (None, False)
+        chat.stored.finish_call = working
+        chat.continue_answer(chat.unfinished_answer())
+        await chat.wait()
+        assert chat.conversation.branch[-1].content == "Done."
+        assert not chat.conversation.errors
 
 
 async def test_the_title_is_generated_once_the_rounds_have_ended(tmp_path: Path):
