@@ -19,7 +19,7 @@ from app.engine.backend import Backend
 from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_models import mtp_layer_bytes, with_found_head
-from app.engine.load.draft_loading import HeadFile, Place, head_file, load_draft_sources, load_head
+from app.engine.load.draft_sources import HeadFile, Place, head_file, load_draft_sources, load_head
 from app.engine.load.load_plan import LoadPlan, plan_load
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key

@@ -13,7 +13,7 @@ import pytest
 
 from app.engine.fake import FakeBackend
 from app.engine.llama import LlamaModel
-from app.engine.load.draft_loading import load_draft_model
+from app.engine.load.draft_sources import load_draft_model
 from app.engine.protocol.messages import EngineConfig
 from app.engine.speculative.step_cost import StepCost
 from app.engine.truncation import Truncation
