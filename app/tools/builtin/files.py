@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,12 @@ class _Write:
 
 
 class FileServer:
-    """A `ToolServer` for the files in the folders of a chat; what it overwrites is kept in `history`."""
+    """A `ToolServer` for the files in the folders of a chat; what it overwrites is kept in `history`. It writes none in
+    `own_folders`, those of localllm."""
 
-    def __init__(self, history: FileHistory) -> None:
+    def __init__(self, history: FileHistory, own_folders: Sequence[Path] = ()) -> None:
         self._history = history
+        self._own_folders = tuple(own_folders)
         self._previewed: OrderedDict[str, _Write] = OrderedDict()
 
     @property
@@ -76,7 +78,7 @@ class FileServer:
     async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return what a call would do: of a write its difference. Raises UserError for one that is not possible."""
         if tool in (WRITE_FILE, EDIT_FILE):
-            write = await asyncio.to_thread(_planned, tool, arguments, context)
+            write = await asyncio.to_thread(self._planned, tool, arguments, context)
             self._previewed[_key(tool, arguments, context)] = write
             while len(self._previewed) > _MAX_PREVIEWED:
                 self._previewed.popitem(last=False)
@@ -110,7 +112,7 @@ class FileServer:
         shown = self._previewed.pop(_key(tool, arguments, context), None)
         if shown is None:
             raise StorageError("A write was not shown before it was to happen.", "Call the tool again.")
-        now = await asyncio.to_thread(_planned, tool, arguments, context)
+        now = await asyncio.to_thread(self._planned, tool, arguments, context)
         if (now.path, now.state.sha256, now.content) != (shown.path, shown.state.sha256, shown.content):
             raise StorageError(f"{shown.shown} was changed after this was shown.", "Read it again, and decide anew.")
         change = await asyncio.to_thread(self._history.prepare, now.path, now.state, now.content)
@@ -121,6 +123,9 @@ class FileServer:
         if not now.is_kept:
             lines.append(_NOT_KEPT)
         return ToolOutput("\n".join(lines), detail=now.summary if now.is_kept else f"{now.summary}, cannot be undone")
+
+    def _planned(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> _Write:
+        return _planned(tool, arguments, Folders(context.folders, self._own_folders))
 
     async def close(self) -> None:
         """Nothing runs between calls."""
@@ -136,9 +141,8 @@ async def _finished(awaitable: Any) -> None:
         raise
 
 
-def _planned(tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> _Write:
+def _planned(tool: Tool, arguments: Mapping[str, Any], folders: Folders) -> _Write:
     """Return what a write would do now. Raises UserError for one that is not possible."""
-    folders = Folders(context.folders)
     path = folders.find(arguments["path"], is_written=True)
     shown = folders.shown(path)
     state = _state_of(path, shown)

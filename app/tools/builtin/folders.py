@@ -31,10 +31,14 @@ class PathRefusedError(UserError):
 
 
 class Folders:
-    """The folders of a chat. Raises PathRefusedError for a path that is not in them, or that is hostile."""
+    """The folders of a chat. Raises PathRefusedError for a path that is not in them, or that is hostile.
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    Nothing is written in the folders that are `kept` unless the person named a folder in there.
+    """
+
+    def __init__(self, folders: Sequence[Path], kept: Sequence[Path] = ()) -> None:
         self._folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+        self._kept = tuple(Path(os.path.realpath(folder)) for folder in kept)
 
     @property
     def first(self) -> Path:
@@ -47,7 +51,7 @@ class Folders:
         """Return the resolved path that `text` means; there need not be a file. One that `is_written` is in no .git."""
         check_path_text(text)
         path = Path(os.path.realpath(self.first / text))
-        if not any(path == folder or folder in path.parents for folder in self._folders):
+        if not any(_is_within(path, folder) for folder in self._folders):
             shown = ", ".join(map(str, self._folders))
             raise PathRefusedError(f"{text} leads outside the folders of this chat.", f"They are: {shown}.")
         try:
@@ -56,17 +60,26 @@ class Folders:
             raise PathRefusedError(f"{text} leads to a file whose name is no text.", "Choose another file.") from None
         if is_written and _KEPT in (part.lower() for part in path.parts):
             raise PathRefusedError(f"{text} is in a folder {_KEPT}, where tools do not write.", "Use git itself.")
+        if is_written and any(
+            _is_within(path, kept) and not _is_within(self.root_of(path), kept) for kept in self._kept
+        ):
+            cause = f"{text} is in a folder of localllm, where tools do not write."  # mcp.json starts programs
+            raise PathRefusedError(cause, "Ask the user to change it.")
         return path
 
     def root_of(self, path: Path) -> Path:
         """Return the folder of the chat that a path found here is in."""
-        return next(folder for folder in self._folders if path == folder or folder in path.parents)
+        return next(folder for folder in self._folders if _is_within(path, folder))
 
     def shown(self, path: Path) -> str:
         """Return how `path` is named to model and person: from the first folder if it is in there, else whole."""
-        if self._folders and (path == self.first or self.first in path.parents):
+        if self._folders and _is_within(path, self.first):
             return path.relative_to(self.first).as_posix()
         return str(path)
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    return path == folder or folder in path.parents
 
 
 def check_path_text(text: str, *, is_windows: bool = os.name == "nt") -> None:

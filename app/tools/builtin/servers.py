@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from app.event_log import log_event
+from app.settings.settings import settings_file
 from app.tools.builtin.commands import CommandServer
 from app.tools.builtin.environment import command_environment, removed_names
 from app.tools.builtin.files import FileServer
@@ -22,9 +23,10 @@ __all__ = ["built_in_servers", "tool_runner"]
 _TRUSTED = ("files",)  # what only reads in the folders of a chat needs no question
 
 
-def built_in_servers(history: FileHistory) -> tuple[ToolServer, ...]:
-    """Return the servers that come with localllm; what they overwrite is kept in `history`."""
-    return (FileServer(history), CommandServer(removed_names(os.environ)), WebServer())
+def built_in_servers(history: FileHistory, own_folders: Sequence[Path] = ()) -> tuple[ToolServer, ...]:
+    """Return the servers that come with localllm; what they overwrite is kept in `history`. They write no file in
+    `own_folders`."""
+    return (FileServer(history, own_folders), CommandServer(removed_names(os.environ)), WebServer())
 
 
 def tool_runner(data_dir: Path, others: Iterable[ToolServer] = ()) -> ToolRunner:
@@ -34,7 +36,7 @@ def tool_runner(data_dir: Path, others: Iterable[ToolServer] = ()) -> ToolRunner
     """
     history = FileHistory(data_dir / FOLDER_NAME)
     threading.Thread(target=_sweep, args=(history,), name="file-history", daemon=True).start()
-    servers = (*built_in_servers(history), *others)
+    servers = (*built_in_servers(history, (data_dir, settings_file().parent)), *others)
     return ToolRunner(servers, history.undo, trusted=_TRUSTED, environment=command_environment(os.environ))
 
 

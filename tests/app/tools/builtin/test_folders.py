@@ -115,6 +115,15 @@ def test_without_folders_there_is_nothing_to_touch() -> None:
         Folders([]).find("a")
 
 
+def test_nothing_is_written_into_a_folder_of_localllm_unless_the_person_named_one_in_there(home: Path) -> None:
+    own = home / ".config" / "localllm"
+    with pytest.raises(PathRefusedError, match="a folder of localllm"):
+        Folders([home], [own]).find(".config/localllm/mcp.json", is_written=True)
+    assert Folders([home], [own]).find(".config/localllm/mcp.json") == own / "mcp.json"
+    assert Folders([home], [own]).find(".config/other.json", is_written=True) == home / ".config" / "other.json"
+    assert Folders([own], [own]).find("notes.txt", is_written=True) == own / "notes.txt"
+
+
 @pytest.mark.parametrize("text", [".git/hooks/pre-commit", "src/.git/config", ".GIT/config"])
 def test_nothing_is_written_into_the_folder_of_git(folders: Folders, text: str) -> None:
     folders.find(text)
