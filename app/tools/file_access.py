@@ -275,11 +275,16 @@ def _made(name: str, above: int) -> int:
 
 def _checked_folder(path: Path, make: bool) -> OpenFolder:
     n_made = 0
-    for folder in (*reversed(path.parents), path) if make else ():
-        if not folder.is_dir():
-            folder.mkdir()
-            n_made += 1
-    if os.path.realpath(path) != str(path) or not path.is_dir():
+    has_link = os.path.realpath(path) != str(path)
+    try:
+        for folder in (*reversed(path.parents), path) if make and not has_link else ():
+            if not folder.is_dir():
+                folder.mkdir()
+                n_made += 1
+        is_folder = not has_link and stat.S_ISDIR(path.lstat().st_mode)
+    except (NotADirectoryError, FileExistsError):
+        is_folder = False
+    if not is_folder:
         raise StorageError(f"{path} is no folder, or a link is on the way to it.", "Name another path.")
     return OpenFolder(path, None, n_made)
 

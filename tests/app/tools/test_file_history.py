@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from app.tools import file_access
 from app.tools.file_access import NO_FILE, open_folder
 from app.tools.file_history import FileHistory, HistoryLimits
 from app.tools.result import FileChange
@@ -102,6 +103,25 @@ def test_a_write_that_fails_leaves_no_folder_that_was_made_for_it(
     with pytest.raises(StorageError, match="No space left"):
         history.write(change, NO_FILE, b"new")
     assert list(folder.iterdir()) == []
+
+
+def test_without_descriptors_of_folders_as_on_windows_all_is_done_by_paths(
+    history: FileHistory, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_access, "_HAS_DESCRIPTORS", False)
+    (folder / "a").write_bytes(b"old")
+    changes = [write(history, folder / "a", b"new"), write(history, folder / "made" / "deeper" / "b", b"fresh")]
+    assert changes[1].n_new_folders == 2
+    undone = history.undo(changes)
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("a", b"old")]
+    history.undo(undone)
+    assert ((folder / "a").read_bytes(), (folder / "made/deeper/b").read_bytes()) == (b"new", b"fresh")
+    (folder / "a").write_bytes(b"by hand")
+    with pytest.raises(StorageError, match="changed since"):
+        history.undo(changes)
+    (folder / "link").symlink_to("made")
+    with pytest.raises(StorageError, match="link is on the way"), open_folder(folder / "link"):
+        pass
 
 
 def test_several_changes_of_a_file_are_undone_to_the_first(history: FileHistory, folder: Path) -> None:
