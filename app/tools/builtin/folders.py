@@ -48,7 +48,8 @@ class Folders:
         return self._folders[0]
 
     def find(self, text: str, *, is_written: bool = False) -> Path:
-        """Return the resolved path that `text` means; there need not be a file. One that `is_written` is in no .git."""
+        """Return the resolved path that `text` means; there need not be a file. With `is_written` a file may be
+        written there."""
         check_path_text(text)
         path = Path(os.path.realpath(self.first / text))
         if not any(_is_within(path, folder) for folder in self._folders):
@@ -58,14 +59,17 @@ class Folders:
             str(path).encode()
         except UnicodeEncodeError:
             raise PathRefusedError(f"{text} leads to a file whose name is no text.", "Choose another file.") from None
-        if is_written and _KEPT in (part.lower() for part in path.parts):
+        if is_written:
+            self._check_writable(path, text)
+        return path
+
+    def _check_writable(self, path: Path, text: str) -> None:
+        if _KEPT in (part.lower() for part in path.parts):
             raise PathRefusedError(f"{text} is in a folder {_KEPT}, where tools do not write.", "Use git itself.")
-        if is_written and any(
-            _is_within(path, kept) and not _is_within(self.root_of(path), kept) for kept in self._kept
-        ):
+        root = self.root_of(path)
+        if any(_is_within(path, kept) and not _is_within(root, kept) for kept in self._kept):
             cause = f"{text} is in a folder of localllm, where tools do not write."  # mcp.json starts programs
             raise PathRefusedError(cause, "Ask the user to change it.")
-        return path
 
     def root_of(self, path: Path) -> Path:
         """Return the folder of the chat that a path found here is in."""
