@@ -84,7 +84,8 @@ class ModelStatus:
     `warnings` are the planner's, where only a part of the model fits. `occupancy` and `counters` are None while its
     engine cannot report them, `plan` until loading has one. `n_bytes` is the memory of its worker, 0 where unknown.
     `shares_with` are other names of its file that use the same engine: its figures are theirs too. `settings` are what
-    a loaded model runs with, empty for any other. It `sees` pictures and `hears` sounds; None is unknown.
+    a loaded model runs with, empty for any other. It `sees` pictures and `hears` sounds; None is unknown. The context
+    of one that `can_grow` becomes longer than `n_ctx` where a prompt needs it, if there is memory.
     """
 
     id: str
@@ -104,6 +105,7 @@ class ModelStatus:
     settings: tuple[LoadedSetting, ...] = ()
     sees: bool | None = None
     hears: bool | None = None
+    can_grow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,16 @@ DESCRIPTIONS: Mapping[str, SettingDescription] = {
         effect=Effect.AT_ONCE,
         metavar="NAME",
     ),
+    "auto_compact": SettingDescription(
+        "Summarise the older messages of a chat when the context fills and cannot grow; /compact does it at any time.",
+        effect=Effect.AT_ONCE,
+    ),
+    "compact_at": SettingDescription(
+        "Percent of the context that a chat may fill before older messages are summarised; the answer gets the rest.",
+        least=20,
+        most=95,
+        effect=Effect.AT_ONCE,
+    ),
     "data_dir": SettingDescription("Folder of models, chats and keys.", check=_check_not_empty),
     "cache_dir": SettingDescription("Folder of logs and caches; safe to delete.", check=_check_not_empty),
     "engine": SettingDescription('Engine: "llama", or "fake" (random letters, 200 a second) for client development.'),

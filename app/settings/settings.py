@@ -54,6 +54,8 @@ class Settings:
     model: str = "guide"
     system: str = ""
     preset: str = ""
+    auto_compact: bool = True
+    compact_at: int = 80
     ctx: int = 0
     kv_type: str = ""
     context_shift: bool = False

@@ -102,6 +102,12 @@ class ServedModel:
         return Senses(self.sees, self.hears) if facts is None else Senses(facts.sees, facts.hears)
 
     @property
+    def can_grow(self) -> bool:
+        """Whether a prompt that needs a longer context is worth a try."""
+        facts = self.engine.status.facts
+        return facts is not None and self.shared.growth.is_possible and facts.n_ctx < self.file.n_ctx_train
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the engine is loaded, or loading, under this name."""
         return self.status.state in ("loading", "ready")

@@ -180,6 +180,7 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         settings=engine.settings,
         sees=model.senses.sees,
         hears=model.senses.hears,
+        can_grow=model.can_grow,
         occupancy=metrics.occupancy if metrics else None,
         counters=summarize(metrics.counters) if metrics else None,
     )

@@ -145,6 +145,23 @@ async def test_a_context_that_the_user_chose_stays_and_the_refusal_names_the_one
     assert _n_ctx(service) == USUAL
 
 
+async def _can_grow(service: Service) -> bool:
+    (model,) = (await service.http.get("/api/localllm/status")).json()["models"]
+    return bool(model["can_grow"])
+
+
+async def test_a_client_learns_whether_the_context_can_grow(start: Started) -> None:
+    """One that knows to make a prompt shorter lets the context grow first."""
+    service = await start.service(memory=FakeMemory(20, SIZES, max_n_ctx=8192))
+    assert await _can_grow(service)
+    await service.http.post("/v1/chat/completions", json=_asking(LONG))  # for which there is no memory
+    assert not await _can_grow(service)
+
+
+async def test_a_context_that_the_user_chose_cannot_grow(start: Started) -> None:
+    assert not await _can_grow(await start.service(ctx=USUAL))
+
+
 async def test_a_prompt_longer_than_the_model_was_trained_on_is_refused(start: Started) -> None:
     service = await start.service()
     (before,) = service.pids.values()
