@@ -31,6 +31,7 @@ from app.tools.lazy import LazyTools
 from quantizer.errors import UserError
 from quantizer.process import stop_job
 from tui.chat.answer_stream import Clock
+from tui.chat.compactor import AutoCompaction
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
 from tui.chat.screen import ChatScreen
 from tui.chat.session import ChatSession
@@ -105,15 +106,22 @@ class LocalllmApp(App[None]):
         settings = settings or Settings()
         repository = repository or InMemoryChatRepository()
         tools = tools or LazyTools(settings.data_dir)
+        controller = settings_controller or SettingsController(settings)
         self.app_context = AppContext(
             connection=connection,
             downloads=Downloads(connection),
             jobs=JobMonitor(connection),
             repository=repository,
-            session=ChatSession(connection, repository, clock, tools=tools),
+            session=ChatSession(
+                connection,
+                repository,
+                clock,
+                tools=tools,
+                compaction=lambda: AutoCompaction.of(controller.settings),
+            ),
             tools=tools,
             settings=settings,
-            settings_controller=settings_controller or SettingsController(settings),
+            settings_controller=controller,
             clock=clock,
         )
         self._settings_controller = self.app_context.settings_controller

@@ -24,8 +24,11 @@ __all__ = [
     "CompactionPlan",
     "ContextBudget",
     "SentBranch",
+    "asking_branch",
+    "branch_tokens",
     "checked_summary",
     "plan_compaction",
+    "replaced_messages",
     "sent_branch",
     "summary_request",
     "summary_turn",
@@ -93,6 +96,12 @@ def sent_branch(path: Sequence[Message]) -> SentBranch:
     questions = [message for message in path[:start] if message.role == "user"]
     goes_on = bool(messages) and messages[0].role != "user"
     return SentBranch(messages, path[index], questions[-1] if questions and goes_on else None, len(kept))
+
+
+def replaced_messages(path: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages before the summary that ends `path` which are not sent with it."""
+    n_kept = max(0, path[-1].n_kept)
+    return _spoken(path[: max(0, len(path) - 1 - n_kept)])
 
 
 def _replaces(message: Message) -> bool:
@@ -176,6 +185,11 @@ class _Counted:
             questions = [index for index in range(cut) if messages[index].role == "user"]
             n_question = self.tokens[questions[-1]] if questions else self.n_question
         return self.n_fixed + n_question + sum(self.tokens[cut:])
+
+
+def branch_tokens(path: Sequence[Message], system: str = "") -> int:
+    """Return about how many tokens of the context a branch takes when it is sent."""
+    return _Counted.of(sent_branch(path), system, 1.0).total
 
 
 def plan_compaction(path: Sequence[Message], budget: ContextBudget, system: str = "") -> CompactionPlan | None:
@@ -327,6 +341,16 @@ def summary_request(n_tokens: int, focus: str = "") -> str:
     """Return what asks for a summary of at most `n_tokens`, with what the person wants to be kept in mind."""
     asked = _FOCUS.format(focus=focus) if focus else ""
     return _REQUEST.format(n_words=max(20, int(n_tokens * _WORDS_PER_TOKEN))) + asked
+
+
+def asking_branch(part: Sequence[Message], request: str, before: str = "") -> tuple[Message, ...]:
+    """Return the branch that ends with a request: a part of a plan, after the summary `before` of the earlier ones."""
+    summary = (Message(id=0, parent_id=None, role="summary", content=before),) if before else ()
+    path = (*summary, *part)
+    last = path[-1]
+    if last.role == "user":
+        return (*path[:-1], replace(last, content="\n\n".join(filter(None, (last.content, request)))))
+    return (*path, Message(id=last.id + 1, parent_id=last.id, role="user", content=request))
 
 
 def summary_turn(summary: str) -> str:

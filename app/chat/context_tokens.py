@@ -20,6 +20,7 @@ _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ff
 _TEMPLATE_TOKENS = 4  # what a chat template writes around a message
 _MEDIA_TOKENS = 256  # of a picture or a sound that nobody has counted
 _MOST_PER_ESTIMATED = 8.0  # where an engine counts more, it counted something else
+_LEAST_SAMPLE = 32  # estimated tokens of answers: fewer say nothing about a language
 
 
 def estimated_tokens(text: str) -> int:
@@ -47,33 +48,42 @@ def message_tokens(messages: Sequence[Message], system: str = "", n_recounted: i
     many tokens the model took for what it wrote itself. The prompts of the first `n_recounted` messages had others
     before them.
     """
-    estimates = [_estimate(message) for message in messages]
     factor = _factor(messages)
-    tokens = [
-        _written(message) or round(estimate * factor) for message, estimate in zip(messages, estimates, strict=True)
-    ]
+    estimates = [_estimate(message, factor) for message in messages]
+    tokens = [_written(message) or estimate for message, estimate in zip(messages, estimates, strict=True)]
     prompts = {
         index: n_prompt
         for index, message in enumerate(messages)
         if index >= n_recounted and message.role == "assistant" and (n_prompt := _count(message, "n_prompt_tokens"))
     }
     for first, last in pairwise(prompts):
-        between = range(first + 1, last)
         n_between = prompts[last] - prompts[first] - tokens[first]
-        n_estimated = sum(estimates[index] for index in between)
-        if n_estimated and n_between > 0:
-            for index in between:
-                tokens[index] = -(-estimates[index] * n_between // n_estimated)
-    counted = next(iter(prompts), None)
-    n_before = 0 if counted is None else prompts[counted] - sum(tokens[:counted])
-    return MessageTokens(tuple(tokens), max(round(estimated_tokens(system) * factor), n_before))
+        if n_between > 0:
+            _share(tokens, range(first + 1, last), n_between)
+    n_fixed = round(estimated_tokens(system) * factor)
+    if (counted := next(iter(prompts), None)) is not None:
+        n_before = prompts[counted] - n_fixed
+        if sum(tokens[:counted]) > n_before > 0:
+            _share(tokens, range(counted), n_before)
+        n_fixed = max(n_fixed, prompts[counted] - sum(tokens[:counted]))
+    return MessageTokens(tuple(tokens), n_fixed)
 
 
-def _estimate(message: Message) -> int:
+def _share(tokens: list[int], indexes: range, n_tokens: int) -> None:
+    """Change the tokens of some messages in proportion, so that they are `n_tokens` together."""
+    n_estimated = sum(tokens[index] for index in indexes)
+    n_given = n_so_far = 0
+    for index in indexes if n_estimated else ():
+        n_so_far += tokens[index]
+        tokens[index] = n_so_far * n_tokens // n_estimated - n_given
+        n_given += tokens[index]
+
+
+def _estimate(message: Message, factor: float) -> int:
     calls = sum(estimated_tokens(call.name + call.arguments) + _TEMPLATE_TOKENS for call in message.calls)
     n_media = len(media_of(message.attachments))
     text = compose_prompt(message.content, message.attachments)
-    return estimated_tokens(text) + calls + n_media * _MEDIA_TOKENS + _TEMPLATE_TOKENS
+    return round((estimated_tokens(text) + calls) * factor) + n_media * _MEDIA_TOKENS + _TEMPLATE_TOKENS
 
 
 def _written(message: Message) -> int:
@@ -93,7 +103,7 @@ def _factor(messages: Sequence[Message]) -> float:
             n_estimated += estimated_tokens(message.reasoning + message.content) + sum(
                 estimated_tokens(call.name + call.arguments) for call in message.calls
             )
-    if not n_counted or not n_estimated:
+    if n_estimated < _LEAST_SAMPLE:
         return 1.0
     return min(max(n_counted / n_estimated, 1 / _MOST_PER_ESTIMATED), _MOST_PER_ESTIMATED)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.store import ChatStore
-from app.client.fake import LOADING, PLAN, READY, ScriptedClient, ScriptedReply
+from app.client.fake import COMPLETED, LOADING, PLAN, READY, ScriptedClient, ScriptedReply
 from app.protocol.job import Job
 from app.protocol.library import LocalModel, MachineProblem, MachineReport
 from app.protocol.plan import MeasuredRun
@@ -79,6 +79,17 @@ class Scene:
 
 def _replying(*deltas: str, **how: Any) -> Callable[[], ScriptedClient]:
     return lambda: ScriptedClient(ScriptedReply(deltas=deltas, **how))
+
+
+def _compacting(pause_after: int | None = None) -> Callable[[], ScriptedClient]:
+    """A chat with one long turn, its summary, and an answer after it."""
+    long = replace(COMPLETED, n_prompt_tokens=60, n_output_tokens=1100)
+    summary = ("The cook ", "wants **leek soup**", " for four:\n\n- three leeks, half a litre of milk\n- no cream")
+    return lambda: ScriptedClient(
+        ScriptedReply(deltas=("Leeks first, then milk.",), ending=long),
+        ScriptedReply(deltas=summary, ending=replace(long, n_output_tokens=48), pause_after=pause_after),
+        ScriptedReply(deltas=("It is soup.",)),
+    )
 
 
 def _slower() -> ScriptedClient:
@@ -243,6 +254,21 @@ SCENES = (
         name="stopped",
         steps=(("f2", "answering"), ("escape", "stopped")),
         client=_replying("Half an answer ", pause_after=1),
+    ),
+    Scene(
+        name="summarising",
+        steps=(("h i enter", "Leeks first"), ("slash c o m p a c t enter", "The cook")),
+        client=_compacting(pause_after=2),
+    ),
+    Scene(
+        name="compacted",
+        steps=(
+            ("h i enter", "Leeks first"),
+            ("slash c o m p a c t enter", "Compacted 2 messages", "ready"),
+            ("w h y question_mark enter", "It is soup."),
+            ("ctrl+up ctrl+up ctrl+up", "edit"),
+        ),
+        client=_compacting(),
     ),
     Scene(name="overflow", steps=(("f4", "No answer"),), client=_replying(ending=ContextOverflowError(2100, 2048))),
     Scene(

@@ -244,6 +244,14 @@ CHAT_COMMANDS = CommandTable(
             argument="TEXT",
         ),
         Command(
+            "compact",
+            "Compact the chat",
+            "Summarise the older messages now; they stay in the chat. TEXT says what to keep in mind",
+            "compact",
+            slash="compact",
+            argument="TEXT",
+        ),
+        Command(
             "compare",
             "Compare models",
             "Answer the last question with MODEL too, side by side; without MODEL, compare versions or end that",

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import pairwise
 
 from app.chat.attachments.prompt import compose_prompt
-from app.chat.compaction import TOKENS_AFTER, sent_branch
+from app.chat.compaction import TOKENS_AFTER, replaced_messages, sent_branch
 from app.chat.context_tokens import estimated_tokens, message_tokens
 from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree
 from app.chat.tool_calls import call_text
@@ -67,7 +68,8 @@ class TranscriptEntry:
     `beside` is another version to compare it with; an answer that `has_figures` shows them.
 
     A message of role "tool" answers `call`, which has `live` while it runs. An entry that `is_joined` is followed by
-    another call of the same answer.
+    another call of the same answer. A summary replaces `n_summarised` messages; a running one is written in parts, of
+    which this is the `part`.
     """
 
     message: Message
@@ -80,6 +82,8 @@ class TranscriptEntry:
     call: ToolCall | None = None
     live: LiveCall | None = None
     is_joined: bool = False
+    n_summarised: int = 0
+    part: tuple[int, int] = (1, 1)
 
     @property
     def ending(self) -> Ending:
@@ -121,6 +125,7 @@ class Conversation:
     running_id: int | None = None
     compared_id: int | None = None
     shows_figures: bool = False
+    part: tuple[int, int] = (1, 1)  # of a running summary
     errors: dict[int, UserError] = field(default_factory=dict)
     live: dict[int, LiveCall] = field(default_factory=dict)
 
@@ -141,9 +146,12 @@ class Conversation:
         branch = tree.path(self.leaf_id)
         shown = (self._entry(message, tree.siblings(message.id)) for message in branch)
         with_calls = zip(shown, _calls_of(branch), (*branch[1:], None)[: len(branch)], strict=True)
-        joined = (
+        joined = [
             replace(each, call=call, is_joined=_is_joined(each.message, after)) for each, call, after in with_calls
-        )
+        ]
+        for index, message in enumerate(branch):
+            if message.role == "summary":
+                joined[index] = replace(joined[index], n_summarised=len(replaced_messages(branch[: index + 1])))
         return tuple(self._compared(entry, tree) for entry in joined)
 
     def add(self, message: Message) -> None:
@@ -207,6 +215,18 @@ class Conversation:
         self.compared_id = other_id or next(iter([*reversed(earlier), *others]), None)
         return self.compared_id is not None
 
+    def summary_after(self, message_id: int) -> int | None:
+        """Return the id of the summary that follows a message on the shown branch, None if another message does."""
+        for before, after in pairwise(self.branch):
+            if before.id == message_id and after.role == "summary" and after.state is MessageState.FINISHED:
+                return after.id
+        return None
+
+    def editable(self, message_id: int) -> Message | None:
+        """Return the message that editing this one changes: itself if it is a summary, else its question, or None."""
+        message = self.messages[message_id]
+        return message if message.role == "summary" else self.question_of(message_id)
+
     def question_of(self, message_id: int) -> Message | None:
         """Return the latest question up to a message, or None."""
         messages = self._tree.path(message_id)
@@ -261,6 +281,7 @@ class Conversation:
             error=self.errors.get(message.id),
             has_figures=self.shows_figures,
             live=self.live.get(message.id),
+            part=self.part,
         )
 
     def _compared(self, entry: TranscriptEntry, tree: MessageTree) -> TranscriptEntry:

@@ -46,6 +46,7 @@ _LABELS = {
     "reading": "processing the prompt",
     "answering": "answering",
     "asking": "waits for your decision",
+    "summarising": "summarising the chat",
     "failed": "not available",
 }
 # By how an answer without text ended, and whether it has reasoning; an error or a stop says enough.
@@ -137,8 +138,9 @@ def _number(value: Scalar | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The values of the status line; None is unknown. `activity` is a connection's phase, "reading" or "answering";
-    `think` is how much the model is to think, empty for its own way; `tools` are the servers whose tools are on."""
+    """The values of the status line; None is unknown. `activity` is a connection's phase, or what a running answer is
+    at: "reading", "answering", "asking" or "summarising". `think` is how much the model is to think, empty for its own
+    way; `tools` are the servers whose tools are on."""
 
     model: str
     activity: str
@@ -211,7 +213,13 @@ class Status:
 
 
 def status_of(
-    connection: ConnectionState, figures: AnswerFigures, *, is_running: bool = False, think: str = "", tools: str = ""
+    connection: ConnectionState,
+    figures: AnswerFigures,
+    *,
+    is_running: bool = False,
+    is_compacting: bool = False,
+    think: str = "",
+    tools: str = "",
 ) -> Status:
     """Return the status; `figures` are those of the last answer, which may be running. Figures of another model than
     the present one are left out."""
@@ -219,6 +227,7 @@ def status_of(
     activity: str = connection.phase
     if is_running and connection.phase == "ready":
         activity = "reading" if figures.time_to_first_token_s is None else "answering"
+        activity = "summarising" if is_compacting else activity
     return Status(
         model=connection.model,
         activity=activity,

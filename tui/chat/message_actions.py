@@ -28,6 +28,11 @@ from tui.widgets.screens import AppContext, CommandScreen
 
 __all__ = ["ConversationScreen"]
 
+_EDITING: Mapping[str, str] = {
+    "user": "Editing the question: Enter sends it, Esc cancels",
+    "summary": "Editing the summary: Enter takes it, Esc cancels",
+}
+
 
 class ConversationScreen(CommandScreen):
     """A transcript, a composer and the commands for messages. Answers begin once the last chat is open."""
@@ -163,17 +168,17 @@ class ConversationScreen(CommandScreen):
                 await self.transcript.show(self._session.conversation.entries(), at=version_id)
 
     def edit(self) -> None:
-        """Load the selected question, or the last one, into the prompt; sending it adds a version."""
+        """Load the selected question or summary, or the last one, into the prompt; sending it adds a version."""
         conversation = self._session.conversation
         selected = self.transcript.selected
         message_id = selected.entry.message.id if selected else conversation.leaf_id
-        question = None if message_id is None else conversation.question_of(message_id)
+        question = None if message_id is None else conversation.editable(message_id)
         if question is None:
             self.inform("There is no question to edit yet.")
             return
         self._edited_id = question.id
         self.prompt.push_recall(self.prompt.text)  # what was typed is not lost
-        self.prompt.border_title = "Editing the question: Enter sends it, Esc cancels"
+        self.prompt.border_title = _EDITING[question.role]
         self.composer.put(question.content, question.attachments)
         self.set_focus(self.prompt)  # at once: the next key edits the question
 

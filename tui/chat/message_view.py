@@ -26,6 +26,7 @@ from tui.chat.conversation import Ending, TranscriptEntry, has_only_calls
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.question_view import PictureRow, QuestionView, pictures_of
+from tui.chat.summary_view import SummaryView
 from tui.chat.tool_call_view import SIGNS, FoldLine, ToolCallView
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
@@ -44,6 +45,12 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
         ("expand-call", "[b]O[/b]utput"),
         ("delete", "[b]Del[/b]ete"),
         ("copy-message", "[b]Y[/b] copy the output"),
+    ),
+    "summary": (
+        ("thoughts", "[b]T[/b]ext"),
+        ("edit", "[b]E[/b] edit"),
+        ("delete", "[b]Del[/b]ete"),
+        ("copy-message", "[b]Y[/b] copy"),
     ),
 }
 _END_HINT = " · Ctrl+B: answer now"
@@ -234,7 +241,9 @@ class MessageView(Vertical, can_focus=True):
         self.entry = entry
 
     def compose(self) -> ComposeResult:
-        if self.entry.message.role == "user":
+        if self.entry.message.role == "summary":
+            yield SummaryView(self.entry)
+        elif self.entry.message.role == "user":
             attachments = self.entry.message.attachments
             if pictures := pictures_of(attachments):
                 yield PictureRow(pictures)
@@ -291,14 +300,19 @@ class MessageView(Vertical, can_focus=True):
     async def write(self, entry: TranscriptEntry, text: str) -> None:
         """Append `text` to the answer; the message is now `entry`."""
         self.entry = entry
-        await self._own_answer().write(entry, text)
+        if entry.message.role == "summary":
+            await self.query_one(SummaryView).write(entry, text)
+        else:
+            await self._own_answer().write(entry, text)
 
     def toggle_thoughts(self) -> bool:
-        """Expand or collapse the reasoning; return False if there is none."""
-        thoughts = self.query(ReasoningView)
+        """Expand or collapse the reasoning, or the text of a summary; return False if there is none."""
+        thoughts, summaries = self.query(ReasoningView), self.query(SummaryView)
         for thought in thoughts:
             thought.toggle()
-        return bool(thoughts)
+        for summary in summaries:
+            summary.call_later(summary.toggle)
+        return bool(thoughts or summaries)
 
     def toggle_call(self) -> bool:
         """Expand or collapse a call of a tool; return False if it is another message."""
@@ -314,6 +328,8 @@ class MessageView(Vertical, can_focus=True):
             await self.recompose()
             self._show_bar()
             return
+        for summary in self.query(SummaryView):
+            await summary.show(entry)
         for answer, version in zip(self.query(AnswerView), self._versions(), strict=False):
             await answer.show(version)
         for call in self.query(ToolCallView):

@@ -13,6 +13,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Protocol
 
+from app.chat.compaction import TOKENS_AFTER
+from app.chat.context_tokens import estimated_tokens
 from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
 from app.chat.sampling_options import template_of
 from app.protocol.chat import Message as ChatMessage
@@ -21,9 +23,10 @@ from app.tools.approval import Approver
 from app.tools.backend import ToolBackend
 from app.tools.output import MAX_CHARACTERS, characters_for
 from app.tools.tool_settings import ApprovalRule
-from quantizer.errors import NoTemplateError, ServiceError, StorageError, UserError
+from quantizer.errors import ContextOverflowError, NoTemplateError, ServiceError, StorageError, UserError
 from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
 from tui.chat.approvals import ApprovalQueue
+from tui.chat.compactor import AutoCompaction, Compactor, saving_text
 from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, AnswerWriter, OpenedChat
 from tui.chat.rounds import CallRunner, pause_after, pending_calls, rounds_of
@@ -37,6 +40,8 @@ __all__ = ["ChatView", "OpenChat", "joined"]
 _NO_TEMPLATE = (
     "It is a base model: /template completion lets it continue your text; /template lists templates to chat with it."
 )
+_ANSWERING = frozenset({"assistant", "summary"})
+_NOTHING_TO_COMPACT = "There is nothing to compact: the older messages are few and short."
 
 
 class ChatView(Protocol):
@@ -47,6 +52,9 @@ class ChatView(Protocol):
 
     async def write(self, message: Message, chunk: StreamChunk) -> None:
         """Append `chunk` to the last message, which is running and now equals `message`."""
+
+    async def note(self, text: str) -> None:
+        """Append a line about the chat, which is no message."""
 
 
 class OpenChat:
@@ -67,6 +75,7 @@ class OpenChat:
         clock: Clock,
         on_change: Callable[[OpenChat], None],
         tools: ToolBackend | None = None,
+        compaction: Callable[[], AutoCompaction] = AutoCompaction,
     ) -> None:
         self.stored = opened.stored
         self.conversation = opened.conversation
@@ -90,6 +99,8 @@ class OpenChat:
         self._thinking_id = ""  # of the running answer, by the service's name, while it has reasoning only
         self._other_model = ""  # answers only this time
         self._n_context_before = 0  # with the question of the running answer
+        self._compactor = Compactor(self, connection, compaction, self._show, lambda: on_change(self))
+        self._may_compact = True  # until that fails
         size = self.conversation.context_size(self.conversation.leaf_id)
         self._figures = AnswerFigures(
             model=opened.model or self.model, n_context_tokens=size.n_tokens, is_context_estimated=size.is_estimated
@@ -107,8 +118,28 @@ class OpenChat:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether an answer was begun and has not ended: it streams, or a tool that it called runs."""
-        return self._is_streaming
+        """Whether an answer or a summary was begun and has not ended: it streams, or a tool that it called runs."""
+        return self._is_streaming or self._compactor.is_writing
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether a summary is being written."""
+        return self._compactor.is_writing
+
+    @property
+    def answering_model(self) -> str:
+        """The model of the running answer."""
+        return self._other_model or self.model
+
+    @property
+    def offered(self) -> Sequence[ToolDefinition]:
+        """The tools that the last request offered."""
+        return self._offered
+
+    @property
+    def model_beside_connection(self) -> str:
+        """The model of the running answer if that is not the connection's; else an empty string."""
+        return self._other_model or self.pinned_model
 
     @property
     def is_thinking(self) -> bool:
@@ -195,6 +226,10 @@ class OpenChat:
         else:
             self._start(partial(self._answer_after_calls, answer))
 
+    def compact(self, focus: str = "") -> None:
+        """Summarise the older messages now; `focus` is what to keep in mind above all."""
+        self._start(partial(self._compact_now, focus))
+
     def compare(self, model: str) -> bool:
         """Answer the last question with another model, beside the present answer. Return False if there is none."""
         answers = [message for message in self.conversation.branch if message.role == "assistant"]
@@ -257,7 +292,7 @@ class OpenChat:
         """Let the running answer begin now; return False if it is not thinking. Raises UserError."""
         thinking_id, self._thinking_id = self._thinking_id, ""
         if thinking_id:
-            beside = self._model_beside_connection
+            beside = self.model_beside_connection
             client = await (self._connection.service() if beside else self._connection.client())
             await client.end_thought(thinking_id)
         return bool(thinking_id)
@@ -291,6 +326,7 @@ class OpenChat:
         version_id = self.conversation.step_to_version(message_id, n_steps)
         if version_id is not None:
             await self.stored.show(self.conversation.leaf_id)
+            self._measure_branch()
         return version_id
 
     async def remove(self, message_id: int) -> RemovedMessages:
@@ -298,12 +334,25 @@ class OpenChat:
         removed = self.conversation.remove(message_id)
         if message_id != UNSAVED_ID:
             await self.stored.remove(message_id, self.conversation.leaf_id)
+            self._measure_branch()
         return removed
+
+    async def edit_summary(self, message_id: int, text: str) -> None:
+        """Show a version of a summary with another text."""
+        former = self.conversation.messages[message_id]
+        stats = dict(former.stats)
+        if isinstance(n_after := stats.get(TOKENS_AFTER), int):
+            stats[TOKENS_AFTER] = max(0, n_after + estimated_tokens(text) - estimated_tokens(former.content))
+        summary = MessageContent(role="summary", content=text, n_kept=former.n_kept, stats=stats)
+        self.conversation.add(await self.stored.add_message(former.parent_id, summary))
+        self._measure_branch()
+        await self._show()
 
     async def restore(self, removed: RemovedMessages) -> None:
         """Undo a removal."""
         self.conversation.restore(removed)
         await self.stored.restore(removed)
+        self._measure_branch()
 
     # From one answer to the next
 
@@ -316,6 +365,7 @@ class OpenChat:
 
     async def _answer_all(self, answering: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Answer, and then the waiting questions; after an answer that was stopped or failed they wait on."""
+        self._may_compact = True
         await answering()
         while self.queue and self._is_complete:
             question, *others = self.queue
@@ -332,7 +382,7 @@ class OpenChat:
     def _is_complete(self) -> bool:
         entries = self.conversation.entries()
         last = entries[-1] if entries else None
-        is_answer = last is not None and last.message.role == "assistant" and not made_calls(last.message)
+        is_answer = last is not None and last.message.role in _ANSWERING and not made_calls(last.message)
         return is_answer and last is not None and last.ending in {Ending.COMPLETE, Ending.CUT}
 
     async def _update_title(self) -> None:
@@ -351,7 +401,8 @@ class OpenChat:
     async def _ask_at_leaf(self, question: MessageContent) -> None:
         if self.conversation.leaf_id == UNSAVED_ID:
             await self.remove(UNSAVED_ID)
-        await self._ask(question, self.conversation.leaf_id)
+        if await self._has_room_for(question):
+            await self._ask(question, self.conversation.leaf_id)
 
     async def _ask(self, question: MessageContent, parent_id: int | None) -> None:
         conversation, model = self.conversation, self.model
@@ -380,20 +431,23 @@ class OpenChat:
         except StorageError as error:
             await self._fail(question.id, error)
         else:
-            await self._answer(AnswerTarget(question.id, self.model))
+            await self._answer(AnswerTarget(self.conversation.summary_after(question.id) or question.id, self.model))
 
     async def _answer(self, target: AnswerTarget, n_granted: int = 0) -> None:
         """Answer, run what the answer calls, and answer again, until an answer calls nothing. `n_granted` rounds since
         the question are not counted."""
         conversation = self.conversation
         following: AnswerTarget | None = target
+        overflown: AnswerTarget | None = None  # answered again after compaction
         try:
             await self.stored.prepare("", self.model, conversation.settings)
             while following is not None:
                 self._offered = await self._offered_tools()
+                following = await self._with_room(following)
                 async with self.stored.writing(following) as writer:
                     await self._run(writer, following)
-                following = await self._after_calls(target, n_granted)
+                overflown = None if overflown else await self._after_overflow(following, writer.message)
+                following = overflown or await self._after_calls(target, n_granted)
         except StorageError as error:
             await self._fail(conversation.leaf_id, error)
 
@@ -480,7 +534,7 @@ class OpenChat:
             await self._stream(turns, timer, writer)
         except UserError as error:
             conversation.errors[writer.message.id] = _in_a_chat(error)
-            if not self._model_beside_connection or isinstance(error, ServiceError):
+            if not self.model_beside_connection or isinstance(error, ServiceError):
                 await self._connection.report_failure(error)
         finally:
             self._is_streaming = False
@@ -490,6 +544,102 @@ class OpenChat:
             conversation.end(writer.message)
             self._on_change(self)
             await self._show()
+
+    # Room in the context
+
+    async def make_room(self, leaf_id: int) -> int:
+        """Summarise older messages if the request after `leaf_id` would leave its answer too little room; return the
+        message to go on after."""
+        if not self._may_compact or not self._compactor.is_near(leaf_id):
+            return leaf_id
+        summary = await self._compacted(leaf_id, is_forced=False)
+        return leaf_id if summary is None else summary.id
+
+    async def _has_room_for(self, question: MessageContent) -> bool:
+        """Make room for a question that is not stored yet; return False if it was taken back meanwhile. It waits with
+        the others, so that it is not lost if this is stopped."""
+        leaf_id = self.conversation.leaf_id
+        if self._connection.state.phase != "ready" or not self._compactor.is_near(leaf_id, question):
+            return True
+        self.queue = (question, *self.queue)
+        self._on_change(self)
+        await self._compacted(leaf_id, question, is_forced=False)
+        is_waiting = any(each is question for each in self.queue)
+        self.queue = tuple(each for each in self.queue if each is not question)
+        self._on_change(self)
+        return is_waiting
+
+    async def _with_room(self, target: AnswerTarget) -> AnswerTarget:
+        """Return the target after the summary that its request needs."""
+        if target.continued is not None or target.is_other or target.parent_id is None:
+            return target
+        return replace(target, parent_id=await self.make_room(target.parent_id))
+
+    async def _after_overflow(self, target: AnswerTarget, failed: Message) -> AnswerTarget | None:
+        """If a request failed because the context is too small, return what to answer once older messages became a
+        summary; None where that does not help, or is not wanted."""
+        conversation = self.conversation
+        overflow = conversation.errors.get(failed.id)
+        has_text = bool(failed.content or failed.reasoning)
+        is_own = target.continued is None and not target.is_other
+        if not isinstance(overflow, ContextOverflowError) or has_text or not is_own or not self._may_compact:
+            return None
+        if not self._compactor.is_automatic:
+            return None
+        summary = await self._compacted(target.parent_id, overflow=overflow)
+        if summary is None:
+            conversation.leaf_id = failed.id
+            await self.stored.show(failed.id)
+            await self._show()
+            return None
+        await self.remove(failed.id)
+        conversation.errors.pop(failed.id, None)
+        return replace(target, parent_id=summary.id)
+
+    async def _compact_now(self, focus: str) -> None:
+        try:
+            summary = await self._compactor.compact(self.conversation.leaf_id, focus)
+        except UserError as error:
+            await self._note(str(error))
+        else:
+            await self._show_saving(summary)
+
+    async def _compacted(
+        self,
+        leaf_id: int | None,
+        question: MessageContent | None = None,
+        overflow: ContextOverflowError | None = None,
+        *,
+        is_forced: bool = True,
+    ) -> Message | None:
+        """Return the summary that a request needs, None if it needs none or there is none: then it is sent as it is."""
+        try:
+            if not is_forced and not await self._compactor.is_due(leaf_id, question):
+                return None
+            summary = await self._compactor.compact(leaf_id, question=question, overflow=overflow)
+        except UserError as error:
+            self._may_compact = False
+            await self._note(str(error))
+            return None
+        if summary is not None:
+            await self._show_saving(summary)
+        return summary
+
+    async def _show_saving(self, summary: Message | None) -> None:
+        if summary is not None:
+            self._measure_branch()
+        last = self.conversation.entries()[-1:]
+        await self._note(saving_text(last[0]) if summary is not None and last else _NOTHING_TO_COMPACT)
+
+    async def _note(self, text: str) -> None:
+        if self.view is not None:
+            await self.view.note(text)
+
+    def _measure_branch(self) -> None:
+        """Update the size of the context after another branch is shown."""
+        size = self.conversation.context_size(self.conversation.leaf_id)
+        self._figures = replace(self._figures, n_context_tokens=size.n_tokens, is_context_estimated=size.is_estimated)
+        self._on_change(self)
 
     async def _turns(self, leaf_id: int | None) -> Sequence[ChatMessage]:
         """Return the turns up to a message with their pictures and sounds. Raises StorageError for a missing one."""
@@ -504,15 +654,15 @@ class OpenChat:
             self._connection,
             turns,
             options,
-            lambda: self._model_beside_connection,
+            lambda: self.model_beside_connection,
             prompt_cache_key=key,
             tools=self._offered,
         )
         async with aclosing(events):
             async for event in events:
-                message = replace(writer.message, model=self._answering_model) if is_new else writer.message
+                message = replace(writer.message, model=self.answering_model) if is_new else writer.message
                 if not isinstance(event, StreamChunk):
-                    self._figures = AnswerFigures.of_cost(self._answering_model, event)
+                    self._figures = AnswerFigures.of_cost(self.answering_model, event)
                     writer.update(replace(message, state=MessageState.FINISHED, stats={**timer.stats, **asdict(event)}))
                     return
                 timer.observe(event)
@@ -530,22 +680,13 @@ class OpenChat:
     def _measure(self, timer: AnswerTimer) -> None:
         """Update the figures of the running answer."""
         self._figures = AnswerFigures(
-            model=self._answering_model,
+            model=self.answering_model,
             tokens_per_s=timer.tokens_per_s,
             time_to_first_token_s=timer.time_to_first_token_s,
             n_context_tokens=self._n_context_before + timer.n_tokens,
             is_context_estimated=True,
         )
         self._on_change(self)
-
-    @property
-    def _model_beside_connection(self) -> str:
-        """The model of the running answer if that is not the connection's; else an empty string."""
-        return self._other_model or self.pinned_model
-
-    @property
-    def _answering_model(self) -> str:
-        return self._other_model or self.model
 
     async def _fail(self, message_id: int | None, error: StorageError) -> None:
         assert message_id is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from app.chat.attachment_files import encode_media
-from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, provisional_title
+from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, Role, provisional_title
 from app.protocol.chat import MediaPart
 from quantizer.errors import StorageError
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
@@ -48,12 +48,14 @@ _NO_CONTENTS: Mapping[str, bytes] = {}
 @dataclass(frozen=True, slots=True)
 class AnswerTarget:
     """The message to answer and the model that answers; `continued` is the answer to continue, None for a new one. A
-    model that `is_other` answers only this time."""
+    model that `is_other` answers only this time. With `n_kept` it is no answer but a summary of the branch to that
+    message, which keeps as many messages."""
 
     parent_id: int | None
     model: str
     continued: Message | None = None
     is_other: bool = False
+    n_kept: int | None = None
 
 
 class AnswerWriter(Protocol):
@@ -180,7 +182,10 @@ class InMemoryChat:
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerWriter]:
-        answer = MessageContent(role="assistant", content="", model=target.model, state=MessageState.PARTIAL)
+        role: Role = "assistant" if target.n_kept is None else "summary"
+        answer = MessageContent(
+            role=role, content="", model=target.model, state=MessageState.PARTIAL, n_kept=target.n_kept or 0
+        )
         yield _InMemoryWriter(target.continued or await self.add_message(target.parent_id, answer))
 
     async def show(self, leaf_id: int | None) -> None: ...
@@ -305,7 +310,8 @@ class SqliteChat:
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
         from app.chat.store import AnswerRecorder
 
-        recorder = AnswerRecorder(self._thread, self._prepared_id, target.parent_id, target.model, target.continued)
+        place = (self._prepared_id, target.parent_id, target.model, target.continued, target.n_kept)
+        recorder = AnswerRecorder(self._thread, *place)
         async with self._repository.being_written(), recorder:
             yield recorder
 

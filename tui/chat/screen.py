@@ -152,12 +152,23 @@ class ChatScreen(ToolScreen):
             self.composer.put(question, attachments)
             self.inform("An answer is running: Esc stops it.")
             return
+        edited = self._session.conversation.messages.get(edited_id) if edited_id is not None else None
         self._end_edit()
         self.transcript.mark(None)
         if edited_id is None:
             self._answer(lambda chat: chat.ask(content))
+        elif edited is not None and edited.role == "summary":
+            self.run_worker(self._edit_summary(edited.id, content), group="edit")
         else:
             self._answer(lambda chat: chat.ask_instead(edited_id, content))
+
+    async def _edit_summary(self, message_id: int, content: MessageContent) -> None:
+        if content.attachments:
+            self.composer.put(content.content, content.attachments)
+            self.inform("A summary has no attachments: remove them, or send them with a question.")
+            return
+        with self.inform_on_error(StorageError):
+            await self._session.chat.edit_summary(message_id, content.content)
 
     async def ask_example(self, question: str) -> None:
         """Ask one of the questions of an empty chat; never in another one. The prompt keeps what is typed."""
@@ -195,6 +206,16 @@ class ChatScreen(ToolScreen):
             model = await resolve_model(self._connection, name)
             if chat is self._session.chat:
                 self._answer(lambda chat: chat.compare(model))
+
+    async def compact(self, focus: str = "") -> None:
+        """Summarise the older messages of the chat; `focus` is what to keep in mind above all."""
+        await self._is_open.wait()
+        if self.is_answering:
+            self.inform("An answer is running: Esc stops it.")
+        elif not self._session.conversation.branch:
+            self.inform("There is nothing to compact yet.")
+        else:
+            self._answer(lambda chat: chat.compact(focus))
 
     async def toggle_figures(self) -> None:
         """Show the figures below each answer, or hide them."""

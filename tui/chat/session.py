@@ -13,6 +13,7 @@ from app.chat.sampling_options import think_of
 from app.tools.backend import ToolBackend
 from quantizer.errors import ServiceError
 from tui.chat.answer_stream import Clock
+from tui.chat.compactor import AutoCompaction
 from tui.chat.conversation import Conversation
 from tui.chat.format import Status, status_of
 from tui.chat.open_chat import ChatView, OpenChat
@@ -34,12 +35,14 @@ class ChatSession:
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
         tools: ToolBackend | None = None,
+        compaction: Callable[[], AutoCompaction] = AutoCompaction,
     ) -> None:
         self.connection = connection
         self._repository = repository
         self._clock = clock
         self._on_change = on_change
         self._tools = tools
+        self._compaction = compaction
         self._callbacks: list[Callable[[Sequence[OpenChat]], None]] = []
         self._answering: tuple[OpenChat, ...] = ()  # as the callbacks know it
         self._asking: tuple[OpenChat, ...] = ()  # as `on_change` knows it
@@ -61,6 +64,7 @@ class ChatSession:
             self.connection.state,
             self.chat.figures,
             is_running=self.chat.is_streaming,
+            is_compacting=self.chat.is_compacting,
             think=think_of(settings.options),
             tools=tools_in_short(settings.tools),
         )
@@ -148,7 +152,7 @@ class ChatSession:
             await connection.use_model(model)
 
     def _opened(self, opened: OpenedChat) -> OpenChat:
-        return OpenChat(opened, self.connection, self._clock, self._changed, self._tools)
+        return OpenChat(opened, self.connection, self._clock, self._changed, self._tools, self._compaction)
 
     def _show(self, chat: OpenChat) -> None:
         """Show `chat` instead of the present one, which goes on with its model if it is answering."""

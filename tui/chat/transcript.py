@@ -243,6 +243,11 @@ class Transcript(SteadyScroll):
         """Append a notice."""
         await self.mount(Notice(text))
 
+    async def note(self, text: str) -> None:
+        """Append a notice, unless the app is closing."""
+        if not self._is_closing:
+            await self.add_notice(text)
+
     async def add_deletion(self, n_messages: int) -> None:
         """Append the notice of a deletion, which undoes it."""
         await self.mount(DeletionNotice(n_messages))

@@ -42,6 +42,7 @@ _IDS = (
     "editor",
     "new",
     "model",
+    "compact",
     "compare",
     "figures",
     "system",
@@ -353,6 +354,13 @@ class InlineChat:
             for message in (former, chat.conversation.branch[-1]):
                 self._scrollback.print_line(f"{message.model}: {figures_text(message.stats) or 'no figures'}")
 
+    async def compact(self, focus: str = "") -> None:
+        """Summarise the older messages; `focus` is what to keep in mind above all."""
+        if self._session.conversation.leaf_id is None:
+            self._scrollback.print_line("There is nothing to compact yet.")
+        else:
+            await self._awaited(partial(self._session.chat.compact, focus))
+
     def toggle_figures(self) -> None:
         """Print the figures after each answer from now on, or no longer."""
         self._shows_stats = not self._shows_stats
@@ -420,19 +428,26 @@ class InlineChat:
             yield from (each for each in self.edited.attachments if each.name not in named)
 
     async def _answer(self, begin: Callable[[], object]) -> None:
-        self._scrollback.begin()
-        begin()
-        try:
-            await self.wait_for(self._session.chat.wait())
-        except asyncio.CancelledError:
-            self._scrollback.end(_ENDINGS[Ending.STOPPED])
-            raise
+        await self._awaited(begin)
         entry = self._session.conversation.entries()[-1]
         self._scrollback.end(empty_answer_text(entry) or _ENDINGS.get(entry.ending, ""))
         if entry.error is None:
             self._note_answer()
         else:
             self._scrollback.print_line(f"Error: {entry.error}")
+
+    async def _awaited(self, begin: Callable[[], object]) -> None:
+        """Wait until what `begin` begins has ended; a question that had not been asked yet is not sent by the next."""
+        self._scrollback.begin()
+        begin()
+        try:
+            await self.wait_for(self._session.chat.wait())
+        except asyncio.CancelledError:
+            self._scrollback.end(_ENDINGS[Ending.STOPPED])
+            if waiting := self._session.chat.take_back_all():
+                self.held_back = waiting.text
+                self.dropped = (*self.dropped, *waiting.attachments)
+            raise
 
     def _note_answer(self) -> None:
         """Print the cost of the answer."""

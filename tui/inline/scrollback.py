@@ -208,8 +208,10 @@ class Scrollback:
         """Do nothing: printed text stays."""
 
     async def write(self, message: Message, chunk: StreamChunk) -> None:
-        """Print a chunk."""
-        if self.collapses_reasoning:
+        """Print a chunk; that of a summary like reasoning."""
+        if message.role == "summary":
+            chunk = replace(chunk, text="", reasoning=chunk.text)
+        elif self.collapses_reasoning:
             chunk = self._without_reasoning(chunk, message)
         shown = chunk.text or chunk.reasoning
         if shown:
@@ -226,6 +228,12 @@ class Scrollback:
         if note or self._must_end_line:
             click.echo()
         self._must_end_line = False
+
+    async def note(self, text: str) -> None:
+        """Print a line about the chat; an answer may follow."""
+        self.end()
+        self.print_line(text)
+        self.begin()
 
     def print_line(self, text: str) -> None:
         """Print text that is not part of an answer."""

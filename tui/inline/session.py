@@ -18,6 +18,7 @@ from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.user_interface import ChatOptions
 from quantizer.errors import UnfitError, UserError
+from tui.chat.compactor import AutoCompaction
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service
@@ -54,7 +55,8 @@ class InlineSession:
         self._repository = repository
         self._scrollback = Scrollback()
         self._notices = LoadingLine()
-        session = ChatSession(connection, repository, time.monotonic, lambda: None)
+        compaction = AutoCompaction.of(options.settings)
+        session = ChatSession(connection, repository, time.monotonic, lambda: None, compaction=lambda: compaction)
         self._chat = InlineChat(
             session,
             options.settings.data_dir,

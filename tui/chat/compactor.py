@@ -1,0 +1,303 @@
+"""Compacts the open chat: whether a request needs it, and the summary as the model writes it.
+
+Owns the requests for a summary and the message that it becomes; where writing it fails or is stopped, the chat is as it
+was. Which messages it replaces is planned in `app.chat.compaction`; `tui.chat.open_chat` decides when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from app.chat.compaction import (
+    FILL_PERCENT,
+    TOKENS_AFTER,
+    TOKENS_BEFORE,
+    CompactionPlan,
+    ContextBudget,
+    asking_branch,
+    branch_tokens,
+    checked_summary,
+    plan_compaction,
+    summary_request,
+    with_files,
+)
+from app.chat.context_tokens import message_tokens
+from app.chat.conversation import Message, MessageContent, MessageState, MessageTree, Scalar
+from app.chat.prompt_templates import COMPLETION
+from app.chat.sampling_options import template_of, think_of
+from app.protocol.chat import Completed
+from quantizer.errors import ContextOverflowError, RequestError
+from tui.chat.answer_stream import StreamChunk, stream_answer
+from tui.chat.conversation import Conversation, TranscriptEntry
+from tui.chat.repository import AnswerTarget, AnswerWriter, StoredChat
+from tui.connection import ServiceConnection
+
+if TYPE_CHECKING:
+    from app.protocol.tools import ToolDefinition
+    from app.settings.settings import Settings
+
+__all__ = ["AutoCompaction", "CompactedChat", "Compactor", "SummaryDisplay", "saving_text"]
+
+_TEMPERATURE = 0.3  # facts, not fancy
+_LEAST_CTX = 2048  # where an engine does not say how long its context is
+_NEAR_PERCENT = 70  # of what may be filled: below it the service need not be asked
+_TOO_LOW = 1.5  # by how much an estimate may turn out too low before the second try
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCompaction:
+    """Whether chats are compacted by themselves, and the percent of the context that they may fill before."""
+
+    is_on: bool = True
+    fill_percent: int = FILL_PERCENT
+
+    @classmethod
+    def of(cls, settings: Settings) -> AutoCompaction:
+        """Return what the settings say."""
+        return cls(settings.auto_compact, settings.compact_at)
+
+
+class SummaryDisplay(Protocol):
+    """Where a summary is shown as it is written; see `tui.chat.open_chat.ChatView`."""
+
+    async def write(self, message: Message, chunk: StreamChunk) -> None: ...
+
+
+class CompactedChat(Protocol):
+    """What a compactor needs of the open chat."""
+
+    stored: StoredChat
+    conversation: Conversation
+
+    @property
+    def view(self) -> SummaryDisplay | None:
+        """Its display while it is shown."""
+
+    @property
+    def answering_model(self) -> str:
+        """The model that answers."""
+
+    @property
+    def model_beside_connection(self) -> str:
+        """That model if it is not the connection's; else an empty string."""
+
+    @property
+    def offered(self) -> Sequence[ToolDefinition]:
+        """The tools that the last request of the chat offered."""
+
+
+class Compactor:
+    """Writes the summaries of one chat. `policy` returns the settings in effect, `show` draws the messages,
+    `on_change` is called when `is_writing` changes.
+
+    `is_writing` while a summary is written.
+    """
+
+    def __init__(
+        self,
+        chat: CompactedChat,
+        connection: ServiceConnection,
+        policy: Callable[[], AutoCompaction],
+        show: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.is_writing = False
+        self._chat = chat
+        self._connection = connection
+        self._policy = policy
+        self._show = show
+        self._on_change = on_change
+
+    def is_near(self, leaf_id: int | None, question: MessageContent | None = None) -> bool:
+        """Return whether `is_due` is worth asking: it waits for the service."""
+        policy, state = self._policy(), self._connection.state
+        if leaf_id is None or not policy.is_on:
+            return False
+        is_known = state.n_ctx > 0 and not self._chat.model_beside_connection
+        n_near = ContextBudget(n_ctx=state.n_ctx, fill_percent=policy.fill_percent).n_full * _NEAR_PERCENT // 100
+        return not is_known or self._n_tokens(leaf_id, question) > n_near
+
+    async def is_due(self, leaf_id: int | None, question: MessageContent | None = None) -> bool:
+        """Return whether the request after a message, with a `question` that is not in the chat yet, would leave its
+        answer too little room in a context that cannot grow. Raises UserError where the service cannot be asked."""
+        n_ctx, can_grow = await self._context()
+        n_full = ContextBudget(n_ctx=n_ctx, fill_percent=self._policy().fill_percent).n_full
+        return bool(n_ctx) and not can_grow and self._n_tokens(leaf_id, question) > n_full
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether chats are compacted by themselves."""
+        return self._policy().is_on
+
+    async def compact(
+        self,
+        leaf_id: int | None,
+        focus: str = "",
+        question: MessageContent | None = None,
+        overflow: ContextOverflowError | None = None,
+    ) -> Message | None:
+        """Summarise the branch to a message in a message after it, and return that; None where it would gain nothing.
+
+        `focus` is what to keep in mind above all. There must be room for `question` after it; `overflow` is the error
+        of a request of this branch, which has the tokens that it takes. Raises UserError; then, and if cancelled, the
+        chat is as it was.
+        """
+        if template_of(self._chat.conversation.settings.options) == COMPLETION:
+            raise RequestError(
+                "A chat that the model only continues cannot be summarised by it.", "/template names other templates."
+            )
+        budget = await self._budget(leaf_id, question, overflow)
+        for factor in (budget.factor, budget.factor * _TOO_LOW):
+            plan = self._plan(leaf_id, replace(budget, factor=factor))
+            if plan is None:
+                return None
+            try:
+                return await self._stored(leaf_id, plan, focus)
+            except ContextOverflowError:  # the estimate was too low
+                if factor != budget.factor:
+                    raise
+        return None
+
+    def _plan(self, leaf_id: int | None, budget: ContextBudget) -> CompactionPlan | None:
+        return plan_compaction(self._path(leaf_id), budget, self._chat.conversation.settings.system)
+
+    def _n_tokens(self, leaf_id: int | None, question: MessageContent | None = None) -> int:
+        conversation = self._chat.conversation
+        return conversation.context_size(leaf_id).n_tokens + self._n_pending(leaf_id, question)
+
+    def _n_pending(self, leaf_id: int | None, question: MessageContent | None) -> int:
+        if question is None:
+            return 0
+        return message_tokens(self._path(leaf_id, question)).of_messages[-1]
+
+    def _path(self, leaf_id: int | None, question: MessageContent | None = None) -> tuple[Message, ...]:
+        path = MessageTree(self._chat.conversation.messages.values()).path(leaf_id)
+        if question is None:
+            return path
+        asked = Message(
+            id=0, parent_id=leaf_id, role="user", content=question.content, attachments=question.attachments
+        )
+        return (*path, asked)
+
+    async def _context(self) -> tuple[int, bool]:
+        """Return the tokens of the model's context, 0 if unknown, and whether it can grow."""
+        beside = self._chat.model_beside_connection
+        client = await (self._connection.service() if beside else self._connection.client())
+        status = (await client.status()).model(self._chat.answering_model)
+        return (status.n_ctx, status.can_grow) if status is not None else (0, False)
+
+    async def _budget(
+        self, leaf_id: int | None, question: MessageContent | None, overflow: ContextOverflowError | None
+    ) -> ContextBudget:
+        n_ctx = (await self._context())[0]
+        n_branch = branch_tokens(self._path(leaf_id), self._chat.conversation.settings.system)
+        if overflow is not None:
+            n_ctx = overflow.n_ctx
+        return ContextBudget(
+            n_ctx=n_ctx or max(_LEAST_CTX, n_branch),
+            fill_percent=self._policy().fill_percent,
+            n_pending=self._n_pending(leaf_id, question),
+            factor=1.0 if overflow is None else max(1.0, overflow.n_prompt_tokens / max(1, n_branch)),
+        )
+
+    async def _stored(self, leaf_id: int | None, plan: CompactionPlan, focus: str) -> Message:
+        """Write the summary as a message after `leaf_id`, which goes if that does not succeed."""
+        chat = self._chat
+        await chat.stored.prepare("", chat.answering_model, chat.conversation.settings)
+        target = AnswerTarget(leaf_id, chat.answering_model, n_kept=plan.n_kept)
+        writer: AnswerWriter | None = None
+        try:
+            async with chat.stored.writing(target) as writer:
+                await self._written(writer, plan, focus)
+        except BaseException:
+            if writer is not None:
+                await self._removed(writer.message.id, leaf_id)
+            raise
+        return writer.message
+
+    async def _removed(self, message_id: int, leaf_id: int | None) -> None:
+        chat = self._chat
+        chat.conversation.remove(message_id)
+        chat.conversation.leaf_id = leaf_id
+        await chat.stored.remove(message_id, leaf_id)
+        await self._show()
+
+    async def _written(self, writer: AnswerWriter, plan: CompactionPlan, focus: str) -> None:
+        """Stream the summary into `writer` and the view."""
+        conversation = self._chat.conversation
+        n_before = conversation.context_size(writer.message.parent_id).n_tokens
+        conversation.begin(writer.message)
+        self.is_writing = True
+        self._on_change()
+        try:
+            text, cost = "", None
+            for number, part in enumerate(plan.parts, start=1):
+                conversation.part = (number, len(plan.parts))
+                await self._show()
+                text, cost = await self._part(writer, asking_branch(part, self._request(plan, focus), text), plan)
+            assert cost is not None, "a plan has parts"
+            stats: dict[str, Scalar] = {
+                **asdict(cost),
+                TOKENS_BEFORE: n_before or plan.n_tokens_before,
+                TOKENS_AFTER: plan.n_tokens_left + cost.n_output_tokens,
+            }
+            content = with_files(text, plan.replaced)
+            writer.update(replace(writer.message, content=content, stats=stats, state=MessageState.FINISHED))
+        finally:
+            self.is_writing, conversation.part = False, (1, 1)
+            self._on_change()
+            conversation.end(writer.message)
+        await self._show()
+
+    def _request(self, plan: CompactionPlan, focus: str) -> str:
+        return summary_request(plan.n_summary_tokens, focus)
+
+    async def _part(self, writer: AnswerWriter, path: Sequence[Message], plan: CompactionPlan) -> tuple[str, Completed]:
+        """Return the summary of a branch that asks for it, and its cost; the text of the last part is shown."""
+        number, n_parts = self._chat.conversation.part
+        text = ""
+        async with aclosing(self._events(path, plan.n_summary_tokens)) as events:
+            async for event in events:
+                if isinstance(event, Completed):
+                    return checked_summary(text, event.finish_reason, plan.n_summary_tokens), event
+                text += event.text
+                if number == n_parts and event.text:
+                    writer.update(replace(writer.message, content=text))
+                    self._chat.conversation.messages[writer.message.id] = writer.message
+                    if self._chat.view is not None:
+                        await self._chat.view.write(writer.message, replace(event, reasoning=""))
+        raise RequestError("The summary did not end.", "/compact tries again.")
+
+    async def _events(self, path: Sequence[Message], n_tokens: int) -> AsyncGenerator[StreamChunk | Completed, None]:
+        chat, conversation = self._chat, self._chat.conversation
+        parts = await chat.stored.media_parts(conversation.media_files_of(path))
+        options = conversation.settings.options
+        template = template_of(options)
+        asked: dict[str, Scalar] = {
+            "temperature": _TEMPERATURE,
+            "max_tokens": n_tokens,
+            "think": think_of(options) or "off",
+            **({"template": template} if template else {}),
+        }
+        events = stream_answer(
+            self._connection,
+            conversation.turns_of(path, parts),
+            asked,
+            lambda: chat.model_beside_connection,
+            prompt_cache_key=chat.stored.prompt_cache_key,
+            tools=chat.offered,
+        )
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+
+def saving_text(entry: TranscriptEntry) -> str:
+    """Return what a summary has saved: "Compacted 38 messages: 6,210 → 840 tokens"."""
+    n_messages, stats = entry.n_summarised, entry.message.stats
+    before, after = stats.get(TOKENS_BEFORE), stats.get(TOKENS_AFTER)
+    saved = f": {before:,} → {after:,} tokens" if isinstance(before, int) and isinstance(after, int) else ""
+    return f"Compacted {n_messages} message{'s' if n_messages != 1 else ''}{saved}"
