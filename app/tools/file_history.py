@@ -79,6 +79,7 @@ class FileHistory:
             if state.content is not None:
                 self._keep(state.content)
             after = self._keep(content)
+            self._prune()
         n_missing = sum(not parent.exists() for parent in path.parents)
         return FileChange(str(path), state.sha256, after, state.mode, n_missing, is_kept)
 
@@ -230,7 +231,6 @@ class FileHistory:
             private_folder(path.parent)
             write_atomically(path, content, sync=True, mode=PRIVATE_FILE)
             sync_folder(path.parent.parent)
-        self._prune()
         return sha256
 
     def _prune(self) -> int:
