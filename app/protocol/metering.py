@@ -43,6 +43,12 @@ class MeteredUsage:
         return self.n_cached_tokens / self.n_prompt_tokens if self.n_prompt_tokens else 0.0
 
     @property
+    def later_cached_share(self) -> float:
+        """The share of the prompt tokens besides the first prompt's that were in the cache."""
+        n_later = self.n_prompt_tokens - self.n_first_prompt_tokens
+        return (self.n_cached_tokens - self.n_first_cached_tokens) / n_later if n_later else 0.0
+
+    @property
     def prefill_tokens_per_s(self) -> float:
         """Computed prompt tokens a second; 0 where none were."""
         return (self.n_prompt_tokens - self.n_cached_tokens) / self.prefill_s if self.prefill_s else 0.0

@@ -118,7 +118,8 @@ def result_lines(plan: LaunchPlan, result: LaunchResult) -> Iterator[str]:
 
 def _usage_lines(plan: LaunchPlan, usage: MeteredUsage) -> Iterator[str]:
     answers = "1 answer" if usage.n_answers == 1 else f"{usage.n_answers:,} answers"
-    reused = f"{usage.n_cached_tokens:,} ({usage.cached_share:.0%}) reused from the cache"
+    later = f", {usage.later_cached_share:.0%} of those after the first prompt" if usage.n_answers > 1 else ""
+    reused = f"{usage.n_cached_tokens:,} ({usage.cached_share:.0%}{later}) reused from the cache"
     yield printable_line(
         f"{plan.agent.title} with {plan.target.model}: {answers}, {usage.n_prompt_tokens:,} prompt tokens, {reused},"
         f" {usage.n_output_tokens:,} tokens generated."
@@ -141,6 +142,7 @@ def result_json(plan: LaunchPlan, result: LaunchResult) -> dict[str, Any]:
         if usage is None
         else {
             "cached_share": usage.cached_share,
+            "later_cached_share": usage.later_cached_share,
             "prefill_tokens_per_s": usage.prefill_tokens_per_s,
             "decode_tokens_per_s": usage.decode_tokens_per_s,
         }

@@ -98,7 +98,8 @@ def test_what_a_run_used_is_told_in_two_lines() -> None:
         n_first_cached_tokens=8000,
     )
     assert list(result_lines(_plan(), LaunchResult(0, 60.0, usage))) == [
-        "Script with m: 4 answers, 40,000 prompt tokens, 30,000 (75%) reused from the cache, 204 tokens generated.",
+        "Script with m: 4 answers, 40,000 prompt tokens, 30,000 (75%, 71% of those after the first prompt)"
+        " reused from the cache, 204 tokens generated.",
         "first token after 0.50 s (median) · prefill 500.0 tok/s · decode 20.0 tok/s"
         " · it began with 9,000 tokens, 8,000 of them reused",
         "1 request was refused.",

@@ -43,10 +43,12 @@ def test_answers_are_summed_and_the_first_prompt_is_that_of_the_first_request_wi
     assert (usage.n_first_prompt_tokens, usage.n_first_cached_tokens) == (1000, 600)
     assert usage.first_token_s == pytest.approx(0.55)
     assert usage.cached_share == pytest.approx(1600 / 2150)
+    assert usage.later_cached_share == pytest.approx(1000 / 1150)
     assert usage.prefill_tokens_per_s == pytest.approx(550 / 3.75)
     assert usage.decode_tokens_per_s == pytest.approx(10.0)
 
 
 def test_rates_of_nothing_are_zero() -> None:
     usage = MeteredUsage()
+    assert (usage.later_cached_share, usage.n_answers) == (0.0, 0)
     assert (usage.cached_share, usage.prefill_tokens_per_s, usage.decode_tokens_per_s) == (0.0, 0.0, 0.0)
