@@ -44,6 +44,7 @@ __all__ = ["AutoCompaction", "CompactedChat", "Compactor", "SummaryDisplay", "sa
 _TEMPERATURE = 0.3  # facts, not fancy
 _LEAST_CTX = 2048  # where an engine does not say how long its context is
 _NEAR_PERCENT = 70  # of what may be filled: below it the service need not be asked
+_KEPT_OPTIONS = ("template", "seed")  # the others are for answers
 _TOO_LOW = 1.5  # by how much an estimate may turn out too low before the second try
 
 
@@ -275,12 +276,11 @@ class Compactor:
         chat, conversation = self._chat, self._chat.conversation
         parts = await chat.stored.media_parts(conversation.media_files_of(path))
         options = conversation.settings.options
-        template = template_of(options)
         asked: dict[str, Scalar] = {
             "temperature": _TEMPERATURE,
             "max_tokens": n_tokens,
             "think": think_of(options) or "off",
-            **({"template": template} if template else {}),
+            **{name: options[name] for name in _KEPT_OPTIONS if name in options},
         }
         events = stream_answer(
             self._connection,
