@@ -231,7 +231,9 @@ class Scrollback:
 
     async def note(self, text: str) -> None:
         """Print a line about the chat; an answer may follow."""
-        self.end()
+        self.busy.clear()
+        if self._must_end_line:
+            click.echo(err=True)
         self.print_line(text)
         self.begin()
 

@@ -7,7 +7,7 @@ import base64
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -500,3 +500,36 @@ async def test_an_answer_without_text_says_so(opened, capsys):
     async with opened(ScriptedClient(ScriptedReply(deltas=()))) as chat:
         await chat.submit("one")
     assert "The model wrote nothing." in capsys.readouterr().err
+
+
+LONG = replace(COMPLETED, n_prompt_tokens=60, n_output_tokens=1560)
+
+
+async def test_compact_prints_the_summary_and_what_it_saves(opened, tmp_path, capsys):
+    client = ScriptedClient(ScriptedReply(deltas=("One.",), ending=LONG), ScriptedReply(deltas=("In short.",)))
+    async with opened(client) as chat:
+        await chat.submit("/compact")
+        await chat.submit("Tell me all.")
+        await chat.submit("/compact the recipe")
+    printed = capsys.readouterr()
+    assert printed.out == "One.\n"
+    assert printed.err.startswith("There is nothing to compact yet.\n")
+    assert "In short." in printed.err
+    assert "Compacted 2 messages: 1,620 → " in printed.err
+    assert [message.role for message in _stored(tmp_path)] == ["user", "assistant", "summary"]
+
+
+async def test_a_question_that_waited_for_a_summary_is_held_back_when_that_is_stopped(opened, tmp_path):
+    client = ScriptedClient(
+        ScriptedReply(deltas=("One.",), ending=LONG), ScriptedReply(deltas=("In", " short."), pause_after=1)
+    )
+    async with opened(client) as chat:
+        await chat.submit("Tell me all.")
+        asking = asyncio.create_task(chat.submit("And then? " + "word " * 80))
+        while len(client.requests) < 2:  # noqa: ASYNC110 - the fake sets no event
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        assert chat.begun.startswith("And then?")
+    assert [message.role for message in _stored(tmp_path)] == ["user", "assistant"]
