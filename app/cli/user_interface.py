@@ -13,6 +13,8 @@ import click
 
 if TYPE_CHECKING:
     from app.chat.conversation import ChatSettings
+    from app.cli.attached import AttachedFiles
+    from app.cli.tool_options import RequestedTools
     from app.settings.settings import Settings
 
 __all__ = ["ChatOptions", "UserInterface", "current_interface"]
@@ -24,7 +26,8 @@ class ChatOptions:
 
     A chat that `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only
     that is answered, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the
-    settings.
+    settings. `attached` are the files of the prompt, `tools` are switched on in the chat. With `wants_json` the answer
+    to the prompt is one JSON object, with the calls of tools and their results.
     """
 
     settings: Settings
@@ -35,6 +38,9 @@ class ChatOptions:
     keeps_model: bool = False
     shows_stats: bool = False
     prompt: str = ""
+    attached: AttachedFiles | None = None
+    tools: RequestedTools | None = None
+    wants_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from app.tools.approval import ApprovalQuestion, Decision
-from tui.chat.tool_text import KEYS, decision_text, question_lines, question_title
+from app.tools.display import KEYS, decision_text, question_lines, question_title
 from tui.widgets.styled_lines import StyledLines
 
 __all__ = ["ARM_S", "ApprovalPanel"]

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.chat.conversation import Message
+from app.terminal import printable_line
 from app.tools.backend import ToolBackend
+from app.tools.display import call_title
 from app.tools.result import FileChange
 from quantizer.errors import StorageError
 from tui.chat.conversation import UNSAVED_ID, Conversation
 from tui.chat.repository import StoredChat
 from tui.chat.turns import made_calls
 
-__all__ = ["StepHistory", "UndoneStep", "last_step"]
+__all__ = ["StepHistory", "UndoneStep", "last_step", "undone_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +111,22 @@ def _changes(message: Message) -> tuple[FileChange, ...]:
     """Return the changes of a call that are not undone."""
     result = message.result
     return () if result is None or result.is_undone else result.changes
+
+
+def undone_text(step: UndoneStep) -> str:
+    """Return what was taken back, and how to do it again."""
+    return " ".join((_what(step.messages), *_restored(step), "/redo does it again."))
+
+
+def _what(messages: Sequence[Message]) -> str:
+    titles = [call_title(message.result) for message in messages if message.result is not None]
+    if titles:
+        return f"Took back: {', '.join(titles)}."
+    if messages[0].role == "summary":
+        return "Took the summary back."
+    return "Took the last question and its answer back."
+
+
+def _restored(step: UndoneStep) -> list[str]:
+    paths = dict.fromkeys(printable_line(change.path) for change in step.restored)
+    return [f"As before: {', '.join(paths)}."] if paths else []

@@ -8,10 +8,11 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Static
 
+from app.tools.display import call_lines, progress_text, result_text
+from app.tools.lines import plain_lines
 from app.tools.result import ToolResult
 from tui.chat.conversation import TranscriptEntry
-from tui.chat.tool_text import call_lines, progress_text, result_text
-from tui.widgets.styled_lines import StyledLines, plain_lines
+from tui.widgets.styled_lines import StyledLines
 
 __all__ = ["SIGNS", "FoldLine", "ToolCallView"]
 

@@ -5,25 +5,22 @@ Owns where the focus is while a question waits. `tui.chat.open_chat` runs the ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from textual import on
 
-from app.chat.conversation import Draft, MessageContent
-from app.terminal import printable_line
+from app.chat.conversation import Draft
 from quantizer.errors import StorageError
 from tui.chat.approval_panel import ApprovalPanel
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.draft_screen import DraftScreen
 from tui.chat.notices import OtherQuestions
 from tui.chat.open_chat import OpenChat
-from tui.chat.steps import UndoneStep
-from tui.chat.tool_text import call_title
+from tui.chat.steps import undone_text
 from tui.chat.tools_editor import ToolsEditor
 from tui.widgets.screens import AppContext
 
-__all__ = ["ToolScreen", "undone_text"]
+__all__ = ["ToolScreen"]
 
 
 class ToolScreen(DraftScreen):
@@ -141,22 +138,3 @@ class ToolScreen(DraftScreen):
         with self.inform_on_error(StorageError):
             step = await self._session.chat.redo_step()
             await self.transcript.add_notice("It is done again." if step else "There is nothing to do again.")
-
-
-def undone_text(step: UndoneStep) -> str:
-    """Return what was taken back, and how to do it again."""
-    return " ".join((_what(step.messages), *_restored(step), "/redo does it again."))
-
-
-def _what(messages: Sequence[MessageContent]) -> str:
-    titles = [call_title(message.result) for message in messages if message.result is not None]
-    if titles:
-        return f"Took back: {', '.join(titles)}."
-    if messages[0].role == "summary":
-        return "Took the summary back."
-    return "Took the last question and its answer back."
-
-
-def _restored(step: UndoneStep) -> list[str]:
-    paths = dict.fromkeys(printable_line(change.path) for change in step.restored)
-    return [f"As before: {', '.join(paths)}."] if paths else []

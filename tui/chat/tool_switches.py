@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from app.terminal import printable_line
-from app.tools.tool import ServerStatus, Tool
+from app.tools.tool import Effect, ServerStatus, Tool
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.errors import UsageError
 
 __all__ = [
     "ALL",
+    "allowing_rules",
     "enabled_tools",
     "is_on",
     "names_of",
@@ -107,6 +108,33 @@ def with_rounds(settings: ToolSettings, text: str) -> ToolSettings:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _N_MOST_ROUNDS):
         raise UsageError(f"{text} is no number of rounds.", f"Give one from 1 to {_N_MOST_ROUNDS}: /tools rounds 25.")
     return replace(settings, max_rounds=int(text))
+
+
+def allowing_rules(
+    offered: Sequence[Tool], names: Sequence[str], commands: Sequence[tuple[str, ...]]
+) -> list[ApprovalRule]:
+    """Return rules that allow servers and tools by their names, and commands by how they begin. Raises UsageError for
+    a name that is not among the tools that are on."""
+    rules = []
+    for name in names:
+        tools = [tool for tool in offered if name in (tool.server, f"{tool.server}/{tool.name}", tool.definition.name)]
+        if not tools:
+            known = ", ".join(dict.fromkeys(printable_line(tool.server) for tool in offered)) or "none"
+            raise UsageError(f"{name} cannot be allowed: it is not on.", f"Tools that are on: those of {known}.")
+        tool = tools[0]
+        if name == tool.server:
+            rules.append(ApprovalRule("server", tool.server, fingerprint=tool.server_fingerprint))
+        else:
+            rules.append(ApprovalRule("tool", tool.server, tool.name, fingerprint=tool.fingerprint))
+    runners = [tool for tool in offered if tool.effect is Effect.RUN]
+    if commands and not runners:
+        raise UsageError("No tool is on that runs commands.", "Add --tools commands.")
+    rules += [
+        ApprovalRule("command", tool.server, tool.name, argv, fingerprint=tool.fingerprint)
+        for tool in runners
+        for argv in commands
+    ]
+    return rules
 
 
 def is_on(settings: ToolSettings, server: ServerStatus) -> bool:

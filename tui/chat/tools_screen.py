@@ -80,7 +80,7 @@ class ToolsScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="tools") as panel:
             panel.border_title = "Tools of this chat"
-            panel.border_subtitle = "Space switches · A adds a folder · Del removes · L lists all · Esc closes"
+            panel.border_subtitle = "Space switches · A adds a folder · Del removes · L lists · Esc"
             yield Static("…", markup=False, id="summary")
             yield OptionList(markup=False, compact=True)
             yield Static("", markup=False, id="about")

@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
-from app.cli.output.answer import stats_line
+from app.cli.output.answer import as_json, calls_json, stats_line
+from app.cli.tool_options import RequestedTools
 from app.settings.settings import Settings
+from app.tools.backend import ToolBackend
+from app.tools.lazy import LazyTools
 from quantizer.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_reader import AttachmentReader
@@ -28,7 +31,10 @@ from tui.chat.conversation import Ending
 from tui.chat.format import empty_answer_text, figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
+from tui.chat.steps import undone_text
+from tui.chat.tools_editor import ToolsEditor
 from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line, unknown_command
+from tui.inline.approver import ScrollbackApprover
 from tui.inline.scrollback import Scrollback, breaks_lines
 from tui.models.choice import find_model, local_models, model_lines, resolve_model
 
@@ -52,6 +58,9 @@ _IDS = (
     "template",
     "prompt",
     "thoughts",
+    "tools",
+    "undo-step",
+    "redo-step",
     "copy",
     "help",
     "quit",
@@ -119,6 +128,7 @@ class InlineChat:
         is_saved: bool,
         shows_stats: bool,
         folder: Path | None = None,
+        tools: ToolBackend | None = None,
     ) -> None:
         self.edited: Message | None = None
         self.held_back = ""
@@ -126,6 +136,8 @@ class InlineChat:
         self.is_quitting = False
         self._session = session
         self._settings_editor = SettingsEditor(session, data_dir)
+        self._tools_editor = ToolsEditor(session, tools or LazyTools(data_dir), folder or Path.cwd())
+        self._approver = ScrollbackApprover(scrollback)
         self._scrollback = scrollback
         self._is_saved = is_saved
         self._shows_stats = shows_stats
@@ -173,6 +185,10 @@ class InlineChat:
             options={**conversation.settings.options, **answered.options},
         )
 
+    async def use_tools(self, requested: RequestedTools) -> None:
+        """Switch on what options of the command line ask for. Raises UsageError for an unknown name."""
+        await self._tools_editor.apply(requested)
+
     async def submit(self, text: str) -> None:
         """Run a command, attach the file whose full path is all of `text`, or ask a question."""
         self.held_back = ""
@@ -206,6 +222,15 @@ class InlineChat:
             await self._answer(partial(self._session.chat.ask, content))
         else:
             await self._answer(partial(self._session.chat.ask_instead, edited.id, content))
+
+    def answer_json(self) -> dict[str, Any]:
+        """Return the last answer, whole, as one JSON object, with the calls of tools before it and their results."""
+        branch = self.branch
+        answer, start = branch[-1], max(n for n, message in enumerate(branch) if message.role == "user")
+        cost = self._session.chat.figures.cost
+        assert cost is not None, "an answer that raises nothing is whole"
+        answered = as_json(answer.model, answer.content, cost, answer.reasoning, branch[start].attachments)
+        return {**answered, "calls": list(calls_json(branch[start:]))}
 
     @property
     def begun(self) -> str:
@@ -341,6 +366,25 @@ class InlineChat:
         except UserError as error:
             self._scrollback.print_line(str(error))
 
+    async def edit_tools(self, text: str) -> None:
+        """Switch tools, name folders and more from text such as `on files`, or print the tools."""
+        with self._print_errors():
+            self._scrollback.print_line(await self._tools_editor.run(text))
+
+    async def undo_step(self) -> None:
+        """Take back the last step of the chat with its files; a question that was taken back is held for the prompt."""
+        with self._print_errors():
+            step = await self._session.chat.undo_step()
+            self._scrollback.print_line(undone_text(step) if step else "There is nothing to take back.")
+            if step is not None and step.question is not None:
+                self.held_back = step.question.content
+
+    async def redo_step(self) -> None:
+        """Do again what was taken back last."""
+        with self._print_errors():
+            step = await self._session.chat.redo_step()
+            self._scrollback.print_line("It is done again." if step else "There is nothing to do again.")
+
     async def compare(self, name: str) -> None:
         """Answer the last question with the model `name` too, and print the figures of both answers."""
         chat = self._session.chat
@@ -438,7 +482,8 @@ class InlineChat:
 
     async def _awaited(self, begin: Callable[[], object]) -> None:
         """Wait until what `begin` begins has ended; a question that had not been asked yet is not sent by the next."""
-        self._scrollback.begin()
+        self._scrollback.begin(message.id for message in self._session.conversation.branch)
+        self._session.chat.approver = self._approver
         begin()
         try:
             await self.wait_for(self._session.chat.wait())
@@ -457,6 +502,7 @@ class InlineChat:
 
     async def _show_progress(self) -> None:
         await asyncio.sleep(_SHOWN_AFTER_S)
-        while not self._scrollback.has_begun:
-            self._scrollback.busy.put(self._session.status.text())
+        while True:
+            if not (self._scrollback.has_begun or self._scrollback.is_asking):
+                self._scrollback.busy.put(self._session.status.text())
             await asyncio.sleep(_EVERY_S)

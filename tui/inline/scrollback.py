@@ -23,6 +23,7 @@ from app.chat.conversation import Message
 from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.cli.prompts import multiline
 from app.terminal import printable, printable_paste
+from app.tools.display import result_text
 from tui.chat.answer_stream import StreamChunk, format_reasoning
 from tui.chat.composer.attachments import complete_path
 from tui.chat.conversation import TranscriptEntry
@@ -189,23 +190,41 @@ def _line_editor() -> ModuleType | None:
 
 class Scrollback:
     """Implements `tui.chat.session.ChatView`; reasoning is dimmed or, if `collapses_reasoning`, one line.
-    `has_begun` is true once the present answer has text."""
+    `has_begun` is true once the present answer has text, and again false after a call of a tool. While it `is_asking`
+    no progress is shown. An answer that `is_silent` is not printed."""
 
     def __init__(self) -> None:
+        self.is_asking = self.is_silent = False
         self.busy = BusyLine()
         self.has_begun = False
         self.collapses_reasoning = False
         self._printer = AnswerPrinter()
         self._must_end_line = False
         self._has_collapsed = False  # reasoning that was not mentioned yet
+        self._known: set[int] = set()  # messages that need no line any more
 
-    def begin(self) -> None:
-        """Reset for an answer."""
+    def begin(self, known: Iterable[int] = ()) -> None:
+        """Reset for an answer; the messages `known` are printed already."""
         self._printer = AnswerPrinter()
+        self._known = set(known)
         self.has_begun = self._must_end_line = self._has_collapsed = False
 
     async def show(self, entries: Sequence[TranscriptEntry]) -> None:
-        """Do nothing: printed text stays."""
+        """Print a line for each call of a tool that has ended; printed text stays."""
+        for entry in entries:
+            result = entry.message.result
+            if result is not None and not entry.is_running and entry.message.id not in self._known:
+                self._known.add(entry.message.id)
+                self.interrupt()
+                self.has_begun = False
+                click.echo(dimmed(result_text(result, is_running=False)), err=True)
+
+    def interrupt(self) -> None:
+        """End the line of the answer, for something else."""
+        self.busy.clear()
+        if self._must_end_line:
+            click.echo()
+            self._must_end_line = False
 
     async def write(self, message: Message, chunk: StreamChunk) -> None:
         """Print a chunk; that of a summary like reasoning."""
@@ -214,7 +233,7 @@ class Scrollback:
         elif self.collapses_reasoning:
             chunk = self._without_reasoning(chunk, message)
         shown = chunk.text or chunk.reasoning
-        if shown:
+        if shown and not self.is_silent:
             self.busy.clear()
             self.has_begun = True
             self._printer(chunk)

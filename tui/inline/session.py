@@ -16,7 +16,9 @@ import click
 
 from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
+from app.cli.output.format import print_json
 from app.cli.user_interface import ChatOptions
+from app.tools.lazy import LazyTools
 from quantizer.errors import UnfitError, UserError
 from tui.chat.compactor import AutoCompaction
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
@@ -56,13 +58,17 @@ class InlineSession:
         self._scrollback = Scrollback()
         self._notices = LoadingLine()
         compaction = AutoCompaction.of(options.settings)
-        session = ChatSession(connection, repository, time.monotonic, lambda: None, compaction=lambda: compaction)
+        tools = LazyTools(options.settings.data_dir)
+        session = ChatSession(
+            connection, repository, time.monotonic, lambda: None, tools, compaction=lambda: compaction
+        )
         self._chat = InlineChat(
             session,
             options.settings.data_dir,
             self._scrollback,
             is_saved=options.is_saved,
             shows_stats=options.shows_stats,
+            tools=tools,
         )
 
     def run(self) -> None:
@@ -77,6 +83,8 @@ class InlineSession:
                 settings=options.settings,
             )
         )
+        if options.tools:
+            self._loop.run(self._chat.use_tools(options.tools))
         self._load()
         try:
             if options.prompt:
@@ -107,9 +115,15 @@ class InlineSession:
             self._loop.run(self._chat.wait_for(self._connection.client()))
 
     def _answer_once(self, question: str) -> None:
-        self._loop.run(self._chat.ask(question))
+        attached = self._options.attached
+        if attached is not None:
+            self._loop.run(self._repository.keep_files(attached.contents))
+        self._scrollback.is_silent = self._options.wants_json
+        self._loop.run(self._chat.ask(question, attached.attachments if attached is not None else ()))
         if self._chat.error is not None:  # which is printed
             raise click.exceptions.Exit(self._chat.error.exit_status)
+        if self._options.wants_json:
+            print_json(self._chat.answer_json())
 
     def _converse(self) -> None:
         prompt = LinePrompt(SLASH_WORDS, self._chat.arguments_of)

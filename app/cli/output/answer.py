@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import click
 from rich.cells import cell_len, set_cell_size
 
-from app.chat.conversation import Attachment
+from app.chat.conversation import Attachment, Message
 from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
 from app.terminal import printable, printable_line
 
-__all__ = ["AnswerPrinter", "BusyLine", "LoadingLine", "as_json", "dimmed", "stats_line"]
+__all__ = ["AnswerPrinter", "BusyLine", "LoadingLine", "as_json", "calls_json", "dimmed", "stats_line"]
 
 _ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line
 
@@ -127,6 +127,26 @@ def as_json(
         "model": model_id,
         **({"attachments": [_attachment_json(attachment) for attachment in attachments]} if attachments else {}),
     }
+
+
+def calls_json(branch: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Yield the calls of tools in a branch of a chat, each with how it ended and what it returned."""
+    calls = {call.call_id: call for message in branch for call in message.calls}
+    for message in branch:
+        result = message.result
+        if result is None:
+            continue
+        call = calls.get(result.call_id)
+        yield {
+            "name": call.name if call else result.tool,
+            "arguments": call.arguments if call else "",
+            "title": result.title,
+            "outcome": result.outcome.value,
+            "detail": result.detail,
+            "duration_s": result.duration_s,
+            "changed_files": [change.path for change in result.changes],
+            "result": message.content,
+        }
 
 
 def _attachment_json(attachment: Attachment) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import validate_options
 from app.cli.options import generation_options, resolve_settings, setting_options
 from app.cli.prompts import combined, piped_text
+from app.cli.tool_options import requested_tools, tool_options
 from app.cli.user_interface import ChatOptions, current_interface
 from app.settings.settings import load_settings
 from app.terminal import printable_line
@@ -54,6 +55,7 @@ def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: 
     shell_complete=_complete_chat,
 )
 @generation_options
+@tool_options
 def chat(
     model: str | None,
     system: str | None,
@@ -61,6 +63,11 @@ def chat(
     temperature: float | None,
     seed: int | None,
     think: str | None,
+    tools: tuple[str, ...],
+    folders: tuple[str, ...],
+    allowed: tuple[str, ...],
+    allowed_commands: tuple[str, ...],
+    max_rounds: int | None,
     chat_id: int | None,
     *,
     is_inline: bool,
@@ -98,6 +105,7 @@ def chat(
             keeps_model=model is not None,
             shows_stats=stats,
             prompt=prompt,
+            tools=requested_tools(tools, folders, allowed, allowed_commands, max_rounds),
         )
     )
 

@@ -18,6 +18,7 @@ from app.cli.options import complete_model, generation_options, options, resolve
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
 from app.cli.output.format import print_json
 from app.cli.prompts import combined, piped_input
+from app.cli.tool_options import requested_tools, tool_options
 from app.cli.user_interface import ChatOptions, current_interface
 from app.client.launcher import load_model, open_engine
 from app.protocol.chat import Completed, GenerationOptions, Message
@@ -35,6 +36,7 @@ __all__ = ["run"]
 @click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
 @click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for the default model.")
 @generation_options
+@tool_options
 @options("wants_json")
 def run(
     model: str | None,
@@ -48,6 +50,11 @@ def run(
     seed: int | None,
     think: str | None,
     stats: bool,
+    tools: tuple[str, ...],
+    folders: tuple[str, ...],
+    allowed: tuple[str, ...],
+    allowed_commands: tuple[str, ...],
+    max_rounds: int | None,
     wants_json: bool,
     assume_yes: bool,
     **flags: object,
@@ -59,6 +66,9 @@ def run(
 
     FILES are attached: texts, PDFs (pages with paper.pdf#3-5, as pictures with paper.pdf#3-5,pictures), DOCX, HTML,
     CSV, notebooks, and for models that read them pictures and sounds. A piped picture, sound or PDF is attached too.
+
+    With --tools the model may read and write files, run commands and more. You are asked at the terminal before each
+    call that changes or runs something, unless --allow or --allow-command names it; calls are reported on stderr.
     """
     if prompt_option is not None and prompt is not None:
         files = (prompt, *files)  # -p is the prompt, what follows the model are files
@@ -71,7 +81,23 @@ def run(
     piped = piped_input()
     question = combined(prompt or prompt_option, piped if isinstance(piped, str) else "")
     attached = read_attached(files, piped if isinstance(piped, bytes) else b"")
-    if question:
+    requested = requested_tools(tools, folders, allowed, allowed_commands, max_rounds)
+    if question and requested:
+        if interface is None:
+            raise UsageError("There is no terminal interface.", "Start it as `localllm run`.")
+        given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think})
+        interface.run_chat(
+            ChatOptions(
+                settings=settings,
+                chat=ChatSettings(system=system or "", options=given),
+                shows_stats=stats,
+                prompt=question,
+                attached=attached,
+                tools=requested,
+                wants_json=wants_json,
+            )
+        )
+    elif question:
         messages = [Message("system", system)] if system else []
         messages.append(attached.message(question))
         validate_options({"think": think})
@@ -87,7 +113,7 @@ def run(
     elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and interface:
         given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think})
         chat = ChatSettings(system=system or "", options=given)
-        interface.run_chat(ChatOptions(settings=settings, chat=chat, shows_stats=stats))
+        interface.run_chat(ChatOptions(settings=settings, chat=chat, shows_stats=stats, tools=requested))
     else:
         raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
 

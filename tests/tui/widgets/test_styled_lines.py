@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from textual.app import App, ComposeResult
 
+from app.tools.lines import StyledLine, diff_lines, plain_lines
 from tests.tui.screen_text import screen_text
-from tui.widgets.styled_lines import StyledLine, StyledLines, diff_lines, plain_lines
+from tui.widgets.styled_lines import StyledLines
 
 DIFF = "--- a/notes.md\n+++ b/notes.md\n@@ -1,3 +1,3 @@\n one\n-two\n+zwei\n--- three"
 

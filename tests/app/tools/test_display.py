@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.fake import fake_tool
-from app.tools.result import FileChange, ToolOutcome, ToolResult
-from app.tools.tool import Effect, Preview, ToolProgress
-from tui.chat.tool_text import (
+from app.tools.display import (
     KEYS,
     call_lines,
     decision_text,
@@ -19,6 +16,9 @@ from tui.chat.tool_text import (
     question_title,
     result_text,
 )
+from app.tools.fake import fake_tool
+from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import Effect, Preview, ToolProgress
 
 RUN = fake_tool("run_command", Effect.RUN, "commands")
 WRITE = fake_tool("write_file", Effect.WRITE, "files")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from app.terminal import printable, printable_line
 from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.lines import StyledLine, diff_lines, plain_lines
 from app.tools.result import ToolOutcome, ToolResult
 from app.tools.tool import ToolProgress
-from tui.widgets.styled_lines import StyledLine, diff_lines, plain_lines
 
 __all__ = [
     "ARGUMENTS",

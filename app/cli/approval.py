@@ -1,0 +1,164 @@
+"""The question before a call of a tool, at a terminal: printed on stderr, answered by a letter and Enter.
+
+Owns reading the answer. What was typed before the question is thrown away, so that it answers nothing; without a
+terminal nobody can allow a call, and it is denied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import click
+
+from app.terminal import printable_line
+from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.display import KEYS, decision_text, question_lines, question_title
+from app.tools.lines import LineKind, StyledLine
+
+__all__ = ["TerminalApprover", "allowing_option", "print_lines"]
+
+_COLORS: dict[LineKind, str] = {"added": "green", "removed": "red", "place": "cyan"}
+_POLL_S = 0.05  # on Windows, where a console cannot be waited for
+_TERMINAL = "CONIN$" if sys.platform == "win32" else "/dev/tty"
+_WORDS = {"yes": Decision.ONCE, "no": Decision.DENY}
+
+
+class TerminalApprover:
+    """An `Approver` that asks at the terminal of stdin, or where that is a pipe at the one that the process has.
+
+    `before` is called before it prints anything.
+    """
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self._before = before
+        self._one_at_a_time = asyncio.Lock()
+
+    async def ask(self, question: ApprovalQuestion) -> Decision:
+        """Return what the person types; deny where there is no terminal, and say which option would allow it."""
+        async with self._one_at_a_time:
+            self._before()
+            with _opened_terminal() as terminal:
+                if terminal is None:
+                    _echo(f"Denied, nobody can be asked: {printable_line(question.preview.title)}.")
+                    _echo(f"{allowing_option(question)} would allow it.")
+                    return Decision.DENY
+                _echo(question_title(question), bold=True)
+                print_lines(question_lines(question))
+                return await self._answer(terminal, question)
+
+    async def _answer(self, terminal: int, question: ApprovalQuestion) -> Decision:
+        labels = {key: decision_text(each, question) for key, each in KEYS.items() if each in question.decisions}
+        line = "  ".join(f"[{key}] {label}" for key, label in labels.items())
+        while True:
+            click.echo(f"{line}: ", nl=False, err=True)
+            typed = (await _line(terminal)).strip().lower()
+            decision = KEYS.get(typed, _WORDS.get(typed))
+            if decision is not None and decision in question.decisions:
+                return decision
+            _echo("Type one of the letters, then Enter.")
+
+
+def allowing_option(question: ApprovalQuestion) -> str:
+    """Return the option of a command line that allows such a call."""
+    import shlex
+
+    if argv := question.preview.argv:
+        return f"--allow-command {shlex.quote(printable_line(shlex.join(argv)))}"
+    return f"--allow {printable_line(question.tool.server)}/{printable_line(question.tool.name)}"
+
+
+def print_lines(lines: tuple[StyledLine, ...]) -> None:
+    """Print lines on stderr, in colours where it takes them."""
+    for line in lines:
+        _echo(line.text, color=_COLORS.get(line.kind), bold=line.kind == "heading")
+
+
+def _echo(text: str, *, color: str | None = None, bold: bool = False) -> None:
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    click.echo(text if is_plain else click.style(text, fg=color, bold=bold or None), err=True)
+
+
+@contextmanager
+def _opened_terminal() -> Iterator[int | None]:
+    """Yield a descriptor of the terminal that shows what is typed; None without one."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        with _fresh(sys.stdin.fileno()) as descriptor:
+            yield descriptor
+        return
+    try:
+        descriptor = os.open(_TERMINAL, os.O_RDWR)
+    except OSError:
+        yield None
+        return
+    try:
+        with _fresh(descriptor):
+            yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _fresh(descriptor: int) -> Iterator[int]:
+    """Show what is typed at a terminal, and forget what was typed before."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while msvcrt.kbhit():
+            msvcrt.getwch()
+        yield descriptor
+        return
+    import termios
+
+    usual = termios.tcgetattr(descriptor)
+    shown = [*usual]
+    shown[3] |= termios.ECHO | termios.ICANON
+    termios.tcsetattr(descriptor, termios.TCSAFLUSH, shown)  # which drops what was typed
+    try:
+        yield descriptor
+    finally:
+        with suppress(termios.error):  # the terminal may have closed
+            termios.tcsetattr(descriptor, termios.TCSANOW, usual)
+
+
+async def _line(descriptor: int) -> str:
+    """Return the next line; "n" at the end of the input. Cancelling it leaves the input to others."""
+    if sys.platform == "win32":
+        return await _windows_line()
+    loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+    data = b""
+    loop.add_reader(descriptor, is_ready.set)
+    try:
+        while not data.endswith(b"\n"):
+            await is_ready.wait()
+            is_ready.clear()
+            try:
+                piece = os.read(descriptor, 4096)
+            except OSError:  # the terminal closed
+                piece = b""
+            if not piece:
+                return "n"
+            data += piece
+    finally:
+        loop.remove_reader(descriptor)
+    return data.decode("utf-8", "replace")
+
+
+async def _windows_line() -> str:
+    if sys.platform != "win32":
+        raise AssertionError("only where a console cannot be waited for")
+    import msvcrt
+
+    typed = ""
+    while True:
+        if not msvcrt.kbhit():
+            await asyncio.sleep(_POLL_S)
+            continue
+        character = msvcrt.getwche()
+        if character in "\r\n":
+            click.echo(err=True)
+            return typed
+        typed = typed[:-1] if character == "\b" else typed + character

@@ -1,0 +1,133 @@
+"""The question before a call at a terminal: a letter and Enter, and nothing that was typed before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
+
+from app.cli import approval
+from app.cli.approval import TerminalApprover, allowing_option
+from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.fake import fake_tool
+from app.tools.tool import Effect, Preview
+
+DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\x1b[2J\n+new"
+WRITE = ApprovalQuestion(fake_tool("write_file", Effect.WRITE, "files"), "{}", Preview("diff", "write x", DIFF))
+RUN = ApprovalQuestion(
+    fake_tool("run_command", Effect.RUN, "commands"), "{}", Preview("command", "run ls", "ls", argv=("ls", "a b"))
+)
+
+
+class Terminal:
+    """A pseudo-terminal as the process' own: what is written to `keys` is typed there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.keys, self.end = os.openpty()
+        self._stream = os.fdopen(self.end, "r")
+        monkeypatch.setattr(sys, "stdin", self._stream)
+
+    def types(self, text: str) -> None:
+        os.write(self.keys, text.encode())
+
+    def close(self) -> None:
+        os.close(self.keys)
+        self._stream.close()
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    yield terminal
+    terminal.close()
+
+
+async def asked(question: ApprovalQuestion, capsys, text: str) -> asyncio.Task[Decision]:
+    """Ask, and wait until the question is printed."""
+    asking = asyncio.create_task(TerminalApprover().ask(question))
+    printed = ""
+    while text not in printed:
+        await asyncio.sleep(0.01)
+        printed += capsys.readouterr().err
+    return asking
+
+
+@pytest.mark.parametrize(
+    ("line", "decision"),
+    [
+        ("y\n", Decision.ONCE),
+        ("yes\n", Decision.ONCE),
+        (" T \n", Decision.TOOL),
+        ("s\n", Decision.SERVER),
+        ("n\n", Decision.DENY),
+        ("NO\n", Decision.DENY),
+        ("x\n", Decision.NEVER),
+        ("\x04", Decision.DENY),
+    ],
+)
+async def test_a_letter_and_enter_decide(terminal, capsys, line, decision):
+    asking = await asked(WRITE, capsys, "[x] never: ")
+    terminal.types(line)
+    assert await asking is decision
+
+
+async def test_anything_else_is_asked_again(terminal, capsys):
+    asking = await asked(RUN, capsys, "[x] never: ")
+    terminal.types("s\n")  # a command is never allowed by its server
+    while "Type one of the letters" not in capsys.readouterr().err:  # noqa: ASYNC110 - what is printed tells nobody
+        await asyncio.sleep(0.01)
+    terminal.types("\n")
+    terminal.types("t\n")
+    assert await asking is Decision.TOOL
+
+
+async def test_what_was_typed_before_the_question_answers_nothing(terminal, capsys):
+    terminal.types("y\ny\n")
+    asking = await asked(WRITE, capsys, "[x] never: ")
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    terminal.types("n\n")
+    assert await asking is Decision.DENY
+
+
+async def test_a_question_that_is_withdrawn_leaves_the_input_to_others(terminal, capsys):
+    asking = await asked(WRITE, capsys, "[x] never: ")
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    terminal.types("next question\n")
+    assert await asyncio.to_thread(sys.stdin.readline) == "next question\n"
+    assert threading.active_count() < 20
+
+
+async def test_the_question_shows_the_diff_without_control_characters(terminal, capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    asking = asyncio.create_task(TerminalApprover().ask(WRITE))
+    printed = ""
+    while "[x] never" not in printed:
+        await asyncio.sleep(0.01)
+        printed += capsys.readouterr().err
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert "\x1b" not in printed
+    for text in ("Allow write x?", "files: write_file", "-old[2J", "+new", "[t] write_file in this chat"):
+        assert text in printed
+
+
+async def test_without_a_terminal_a_call_is_denied_and_the_option_for_it_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(approval, "_TERMINAL", "/nowhere")
+    assert await TerminalApprover().ask(WRITE) is Decision.DENY
+    assert "--allow files/write_file would allow it." in capsys.readouterr().err
+    assert await TerminalApprover().ask(RUN) is Decision.DENY
+    assert allowing_option(RUN) in capsys.readouterr().err
+
+
+def test_the_option_for_a_command_is_one_word_for_a_shell():
+    assert allowing_option(RUN) == """--allow-command 'ls '"'"'a b'"'"''"""

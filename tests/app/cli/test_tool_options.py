@@ -1,0 +1,33 @@
+"""The options of verbs that let a model use tools."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.cli.tool_options import RequestedTools, requested_tools
+from quantizer.errors import UsageError
+
+
+def test_names_are_separated_by_commas_folders_are_absolute_and_commands_are_words(tmp_path, monkeypatch):
+    (tmp_path / "a b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    requested = requested_tools(("files,web", "files"), ("a b",), ("files",), ("pytest -q 'a b'",), 9)
+    folder = str((tmp_path / "a b").resolve())
+    assert requested == RequestedTools(("files", "web"), (folder,), ("files",), (("pytest", "-q", "a b"),), 9)
+    assert requested
+    assert not requested_tools((), (), (), (), None)
+
+
+@pytest.mark.parametrize(
+    ("folders", "allowed", "commands", "cause"),
+    [
+        (("nowhere",), (), (), "There is no folder nowhere."),
+        ((), ("files,commands",), (), "all at once"),
+        ((), ("commands/run_command",), (), "all at once"),
+        ((), (), ("a 'b",), "cannot be split"),
+        ((), (), (" ",), "is empty"),
+    ],
+)
+def test_what_cannot_be_is_refused(folders, allowed, commands, cause):
+    with pytest.raises(UsageError, match=cause):
+        requested_tools((), folders, allowed, commands, None)

@@ -1,0 +1,93 @@
+"""Tools in a chat in the scrollback: lines for calls, /tools, /undo, and one JSON object for a single answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app.cli.tool_options import RequestedTools
+from app.client.fake import ScriptedClient
+from app.tools.approval import Decision
+from app.tools.fake import FakeToolBackend
+from quantizer.errors import UsageError
+from tests.tui.chat.tool_chats import backend_of, call, calling, said, unbatched
+from tui.chat.repository import InMemoryChatRepository
+from tui.chat.session import ChatSession
+from tui.connection import ServiceConnection
+from tui.inline.chat import InlineChat
+from tui.inline.scrollback import Scrollback
+
+__all__ = ["unbatched"]
+
+
+@asynccontextmanager
+async def opened(client: ScriptedClient, tools: FakeToolBackend, folder: Path) -> AsyncIterator[InlineChat]:
+    async with ServiceConnection(client.opened, "guide") as connection:
+        session = ChatSession(connection, InMemoryChatRepository(), lambda: 0.0, tools=tools)
+        chat = InlineChat(session, folder, Scrollback(), is_saved=False, shows_stats=False, folder=folder, tools=tools)
+        await connection.client()
+        yield chat
+        await chat.close()
+
+
+async def test_each_call_is_a_line_between_the_texts_of_the_answer(tmp_path, capsys):
+    client = ScriptedClient(calling(call(1), call(2), text="Let me see."), said("Done."))
+    async with opened(client, backend_of(), tmp_path) as chat:
+        await chat.submit("/tools on fake")
+        assert "3 tools on, 300 tokens of every prompt" in capsys.readouterr().err
+        await chat.submit("Go.")
+        printed = capsys.readouterr()
+    assert printed.out == "Let me see.\nDone.\n"
+    assert printed.err.count("✓ call read") == 2
+
+
+async def test_a_call_that_nobody_can_allow_is_denied(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("app.cli.approval.sys.stdin", None)
+    monkeypatch.setattr("app.cli.approval._TERMINAL", "/nowhere")
+    tools = backend_of()
+    async with opened(ScriptedClient(calling(call(1, "run")), said("Sorry.")), tools, tmp_path) as chat:
+        await chat.use_tools(RequestedTools(enabled=("fake",)))
+        await chat.submit("Go.")
+    printed = capsys.readouterr()
+    assert "--allow fake/run would allow it." in printed.err
+    assert "⊘ call run · denied" in printed.err
+    assert tools.server.called == []
+
+
+async def test_options_allow_tools_by_name_and_unknown_names_are_refused(tmp_path, capsys):
+    tools = backend_of()
+    async with opened(ScriptedClient(calling(call(1, "run")), said("Done.")), tools, tmp_path) as chat:
+        await chat.use_tools(RequestedTools(enabled=("fake",), allowed=("fake/run",), max_rounds=3))
+        await chat.submit("Go.")
+        assert [name for name, _ in tools.server.called] == ["run"]
+        answer = chat.answer_json()
+        with pytest.raises(UsageError, match="nothing cannot be allowed"):
+            await chat.use_tools(RequestedTools(allowed=("nothing",)))
+    assert answer["text"] == "Done."
+    (made,) = answer["calls"]
+    assert (made["name"], made["outcome"], made["result"]) == ("run", "done", "done")
+    capsys.readouterr()
+
+
+async def test_a_step_is_taken_back_and_done_again(tmp_path, capsys):
+    tools = backend_of()
+    async with opened(ScriptedClient(calling(call(1, "write")), said("Done.")), tools, tmp_path) as chat:
+        await chat.use_tools(RequestedTools(enabled=("fake",), allowed=("fake",)))
+        await chat.submit("Go.")
+        await chat.submit("/undo")
+        assert "Took back: call write. As before: /notes/a.txt." in capsys.readouterr().err
+        assert len(tools.undone) == 1
+        await chat.submit("/redo")
+        assert "It is done again." in capsys.readouterr().err
+        await chat.submit("/undo")
+        await chat.submit("/undo")
+        assert chat.begun == "Go."
+
+
+def test_decisions_have_the_letters_of_the_full_screen():
+    from app.tools.display import KEYS
+
+    assert set(KEYS.values()) == set(Decision)
