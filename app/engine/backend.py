@@ -6,7 +6,7 @@ code. This module is independent of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -21,6 +21,7 @@ from quantizer.errors import EngineError
 
 __all__ = [
     "Backend",
+    "BindableSampler",
     "Chunk",
     "DecodeStatus",
     "MemoryShortError",
@@ -77,6 +78,26 @@ class Sampler(Protocol):
     def close(self) -> None: ...
 
 
+class BindableSampler(Sampler, Protocol):
+    """A sampler whose text is bound by one grammar after another, and free in between."""
+
+    def sample_other(self, row: int, refused: Collection[int]) -> int:
+        """Choose, record and return a token that is none of `refused`, which `sample` returned for this `row`."""
+        ...
+
+    def bind(self, grammar: str, visible: Collection[int] = ()) -> None:
+        """Allow from now on what the GBNF `grammar` allows, from its root; with "" anything.
+
+        Text under a grammar is whole: no special tokens but those that are `visible`, and no invalid UTF-8. Raises
+        RequestError for a grammar that is invalid.
+        """
+        ...
+
+    def is_complete(self) -> bool:
+        """Return whether the text under the bound grammar may end here."""
+        ...
+
+
 class Backend(Protocol):
     """A loaded model with its cache. One thread makes all calls except `interrupt`."""
 
@@ -100,6 +121,12 @@ class Backend(Protocol):
 
         Raises RequestError for an invalid grammar and for a bias of a token that does not exist.
         """
+        ...
+
+    def new_bindable_sampler(
+        self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()
+    ) -> BindableSampler:
+        """Return a sampler as `new_sampler` does, which can be bound; `params` have no grammar."""
         ...
 
     def set_adapters(self, adapters: AdapterSet) -> None:

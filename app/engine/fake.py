@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +133,11 @@ class FakeBackend:
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> FakeSampler:
         check_biases(params, self.facts.n_vocab)
         return FakeSampler(self, params, ignore_eos, history)
+
+    def new_bindable_sampler(
+        self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()
+    ) -> FakeSampler:
+        return self.new_sampler(params, ignore_eos, history)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         """Make cells, and what depends on them, different under every adapter set."""
@@ -381,6 +386,7 @@ class FakeSampler:
         self._scripted = _scripted(bytes(token for token in history if 0 <= token < END))
         self._n_said = 0  # of the script
         self._forced: list[int] = []  # tokens since the last sample
+        self.bound: list[str] = []  # grammars in turn
 
     def sample(self, row: int) -> int:
         if not self._scripted:
@@ -394,6 +400,17 @@ class FakeSampler:
 
     def accept(self, token: int) -> None:
         self._forced.append(token)
+
+    def sample_other(self, row: int, refused: Collection[int]) -> int:
+        return next(token for token in range(END) if token not in refused) if refused else self.sample(row)
+
+    def bind(self, grammar: str, visible: Collection[int] = ()) -> None:
+        """Note the grammar, which what is said does not depend on."""
+        del visible
+        self.bound.append(grammar)
+
+    def is_complete(self) -> bool:
+        return False  # it reads no grammar
 
     def close(self) -> None:
         """Do nothing."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from app.engine.grammar.call_rules import CallRules
 from app.protocol.sampling import SamplingOptions
 from quantizer.errors import RequestError
 
@@ -111,19 +112,28 @@ class FinishReason(StrEnum):
 class SamplingParams(SamplingOptions):
     """The sampling options with `logit_bias`: (token id, bias) pairs, where -infinity bans the token.
 
+    Tool calls are bound by `calls`, instead of the whole answer by a `grammar`.
+
     Raises RequestError as SamplingOptions, and for biases that are too many or outside their range.
     """
 
     logit_bias: tuple[tuple[int, float], ...] = ()
+    calls: CallRules | None = None
 
     def __post_init__(self) -> None:
         SamplingOptions.__post_init__(self)
+        assert not (self.grammar and self.calls), "one of them binds an answer"
         if len(self.logit_bias) > MAX_LOGIT_BIASES:
             raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens.", f"Give at most {MAX_LOGIT_BIASES}.")
         for token, bias in self.logit_bias:
             if not (-1000.0 <= bias <= 1000.0 or bias == -math.inf):
                 cause = f"logit_bias of token {token} is {bias}."
                 raise RequestError(cause, "Give a number from -1000 to 1000, or false to ban the token.")
+
+    @property
+    def ends_by_grammar(self) -> bool:
+        """Whether a grammar decides when the answer may end."""
+        return bool(self.grammar or (self.calls and self.calls.begin))
 
     @property
     def is_greedy(self) -> bool:

@@ -45,7 +45,10 @@ class Grammar:
             assert not self._tokens
         self._heights: dict[str, int] = dict.fromkeys(self.rules, 10**6)
         for _ in self.rules:
-            self._heights = {name: 1 + self._height(part) for name, part in self.rules.items()}
+            heights = {name: 1 + self._height(part) for name, part in self.rules.items()}
+            if heights == self._heights:
+                break
+            self._heights = heights
 
     def _alternatives(self) -> tuple:
         ways: list[list[tuple]] = [[]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from app.engine.grammar.limits import MAX_RULES
 from app.protocol.sampling import MAX_GRAMMAR_BYTES
@@ -18,13 +18,17 @@ __all__ = [
     "PLAIN_VALUES",
     "GbnfRules",
     "UnsupportedSchemaError",
+    "character_class",
     "json_literal",
     "keys_other_than",
     "literal",
+    "repeated",
     "text_through",
+    "with_plain_values",
 ]
 
 MAX_REPETITIONS = 1000  # llama.cpp makes a rule of each and takes 2000 at most
+_BLOCK = 250  # so many are one rule, where there may be more
 
 # One space or one line break with its indentation: compact and pretty-printed JSON, but never blanks without end.
 _COMMON: Mapping[str, str] = {
@@ -58,6 +62,7 @@ class GbnfRules:
     def __init__(self) -> None:
         self._rules: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self.texts_through: dict[tuple[str, ...], str] = {}  # rules of `text_through`
         self._n_bytes = sum(len(name) + len(body) + 6 for name, body in _COMMON.items())
 
     def reserve(self) -> str:
@@ -83,14 +88,50 @@ class GbnfRules:
 
     def text(self, root: str) -> str:
         """Return the grammar that allows the texts of the rule `root`."""
+        return with_plain_values(self.own_text(root))
+
+    def own_text(self, root: str) -> str:
+        """Return the grammar without the rules of plain JSON values, which `with_plain_values` adds."""
         self.write("root", root)
-        rules = {**self._rules, **_COMMON}
-        return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
+        return _written(self._rules)
+
+
+def with_plain_values(grammar: str) -> str:
+    """Return `grammar` with the rules of plain JSON values that it may refer to."""
+    return grammar + _written(_COMMON)
+
+
+def _written(rules: Mapping[str, str]) -> str:
+    return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
 
 
 def literal(text: str) -> str:
     """Return `text` as a GBNF string."""
     return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def character_class(*excluded: str) -> str:
+    """Return any character but those that are `excluded` and NUL."""
+    return f"[^\\x00{''.join(map(_code, excluded))}]"
+
+
+def repeated(item: str, least: int, most: int | None, rules: GbnfRules) -> str:
+    """Return `least` to `most` of the rule `item`, None without end: many of them in blocks, which llama.cpp reads."""
+    if most is None and least <= _BLOCK:
+        return f"{item}{{{least},}}" if least else f"{item}*"
+    if most is not None and most <= MAX_REPETITIONS:
+        return f"{item}{{{least},{most}}}"
+    block = rules.add(f"{item}{{{_BLOCK}}}")
+    n_first, n_rest = divmod(least, _BLOCK)
+    begin = " ".join(
+        filter(None, (f"{block}{{{n_first}}}" if n_first else "", f"{item}{{{n_rest}}}" if n_rest else ""))
+    )
+    if most is None:
+        return f"{begin} {item}*"
+    n_blocks, n_last = divmod(most - least, _BLOCK)
+    fewer = f"{block}{{0,{n_blocks - 1}}} {item}{{0,{_BLOCK - 1}}} | " if n_blocks else ""
+    last = f"{block}{{{n_blocks}}} " if n_blocks else ""
+    return f"{begin} ({fewer}{last}{item}{{0,{n_last}}})".strip()
 
 
 def json_literal(value: object) -> str:
@@ -119,24 +160,36 @@ def keys_other_than(names: Iterable[str], rules: GbnfRules) -> str:
     return f'"\\"" {root} "\\""'
 
 
-def text_through(tag: str, rules: GbnfRules) -> str:
-    """Return a rule for any text up to and including the first `tag`.
+def text_through(tag: str, rules: GbnfRules, without: Sequence[str] = ()) -> str:
+    """Return a rule for any text up to and including the first `tag`, which has none of `without` elsewhere.
 
-    It has a rule for each number of characters of `tag` that the text so far ends with (Knuth, Morris and Pratt, 1977).
+    It has a rule for each begin of these texts that the text so far may end with (Aho and Corasick, 1975).
     """
-    names = [rules.reserve() for _ in tag]
-    for n_matched, name in enumerate(names):
-        reached = {character: _n_overlap(tag, tag[:n_matched] + character) for character in tag}
-        advancing = {character: n_next for character, n_next in reached.items() if n_next}
-        ways = [f"{literal(character)} {names[n_next]}" for character, n_next in advancing.items() if n_next < len(tag)]
-        ways += [literal(character) for character, n_next in advancing.items() if n_next == len(tag)]
-        rules.write(name, " | ".join((*ways, f"[^{''.join(map(_code, advancing))}] {names[0]}")))
-    return names[0]
+    texts = (tag, *without)
+    if texts in rules.texts_through:
+        return rules.texts_through[texts]
+    begins = {text[:end] for text in texts for end in range(len(text))}
+    names = {begin: rules.reserve() for begin in sorted(begins)}
+    characters = sorted({character for text in texts for character in text})
+    for begin, name in names.items():
+        ways, others = [], []
+        for character in characters:
+            text = begin + character
+            reached = _longest_end(text, begins)
+            if text.endswith(tag):
+                ways.append(literal(character))
+            elif reached and not text.endswith(tuple(without)):
+                ways.append(f"{literal(character)} {names[reached]}")
+            if reached or text.endswith(texts):
+                others.append(character)
+        rules.write(name, " | ".join((*ways, f"[^{''.join(map(_code, others))}] {names['']}")))
+    rules.texts_through[texts] = names[""]
+    return names[""]
 
 
-def _n_overlap(tag: str, text: str) -> int:
-    """Return how many first characters of `tag` the text ends with."""
-    return next(n for n in range(len(text), -1, -1) if text.endswith(tag[:n]))
+def _longest_end(text: str, begins: Collection[str]) -> str:
+    """Return the longest end of `text` that is one of `begins`."""
+    return next(text[at:] for at in range(len(text) + 1) if text[at:] in begins)
 
 
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1F\x7F]')

@@ -13,17 +13,25 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from app.engine.grammar.gbnf import PLAIN_VALUES, GbnfRules, UnsupportedSchemaError, json_literal, keys_other_than
+from app.engine.grammar.gbnf import (
+    PLAIN_VALUES,
+    GbnfRules,
+    UnsupportedSchemaError,
+    json_literal,
+    keys_other_than,
+    repeated,
+)
 from app.engine.grammar.json_schema import (
     ANY_OF,
     KEYWORDS_OF,
-    SUPPORTED,
     TYPES,
     Schema,
     bounds,
     constraints,
     is_of_type,
     is_same,
+    is_supported,
+    length_bounds,
     listed,
     merge_objects,
     number_bounds,
@@ -32,7 +40,7 @@ from app.engine.grammar.json_schema import (
     types,
 )
 from app.engine.grammar.number_range import integers_between, numbers_between
-from app.engine.grammar.pattern import parse_pattern
+from app.engine.grammar.pattern import limited_pattern
 from quantizer.errors import RequestError
 
 __all__ = ["schema_grammar", "schema_rule"]
@@ -115,7 +123,7 @@ class _Converter:
             shown = "false, which allows nothing" if schema is False else f"a {type(schema).__name__}"
             raise RequestError(f"A schema is {shown}.", "Give an object.")
         for keyword in schema:
-            if keyword not in SUPPORTED and not keyword.startswith("x-"):
+            if not is_supported(keyword, schema):
                 cause = f"The schema's keyword {keyword[:40]!r} is not supported."
                 raise UnsupportedSchemaError(cause, "Leave it out.")
         return schema
@@ -223,10 +231,10 @@ class _Converter:
         return self._union([way for way in [numbers_between(*number_bounds(schema))] if way])
 
     def _string(self, schema: Schema, _place: _Place) -> str:
-        shortest, longest = bounds(schema, "minLength", "maxLength")
+        shortest, longest = length_bounds(schema)
         if "pattern" in schema:
-            return f'"\\"" {_pattern(schema["pattern"], shortest, longest)} "\\""'
-        return f'"\\"" char{_repeated(shortest, longest)} "\\""'
+            return f'"\\"" {limited_pattern(schema["pattern"], shortest, longest)} "\\""'
+        return f'"\\"" {repeated("char", shortest, longest, self.rules)} "\\""'
 
     def _array(self, schema: Schema, place: _Place) -> str:
         shortest, longest = bounds(schema, "minItems", "maxItems")
@@ -283,20 +291,6 @@ class _Converter:
             return '"{" ws "}"'
         inside = f"({' | '.join(ways)}) ws"
         return f'"{{" ws ({inside})? "}}"' if can_be_empty else f'"{{" ws {inside} "}}"'
-
-
-def _pattern(expression: object, shortest: int, longest: int | None) -> str:
-    """Return a text for the strings that match. Raises RequestError for lengths that would limit them further."""
-    if not isinstance(expression, str):
-        raise RequestError("The schema's pattern is no text.", "Give a regular expression.")
-    pattern = parse_pattern(expression)
-    if pattern.shortest < shortest:
-        cause = "The schema's minLength beside a pattern is not supported."
-        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
-    if longest is not None and (pattern.longest is None or pattern.longest > longest):
-        cause = "The schema's maxLength beside a pattern is not supported."
-        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
-    return pattern.text
 
 
 def _repeated(minimum: int, maximum: int | None) -> str:

@@ -24,6 +24,8 @@ __all__ = [
     "constraints",
     "is_of_type",
     "is_same",
+    "is_supported",
+    "length_bounds",
     "listed",
     "merge_objects",
     "number_bounds",
@@ -38,18 +40,26 @@ _ANNOTATIONS = frozenset(
     (
         *("title", "description", "default", "examples", "example", "format", "deprecated", "readOnly", "writeOnly"),
         "discriminator",  # OpenAPI's, as pydantic writes it beside oneOf: which property tells the ways apart
+        "nullable",  # OpenAPI's before 3.1, which no validator knows: what may be null there is not null here
         *("$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "contentEncoding", "contentMediaType"),
     )
 )
 _LARGEST_BOUND = 10**300
+MAX_LENGTH = 100_000  # characters of a text that are counted
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 KEYWORDS_OF = {
-    "object": frozenset(("properties", "required", "additionalProperties")),
-    "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
+    "object": frozenset(("properties", "required", "additionalProperties", "propertyNames")),
+    "array": frozenset(("items", "prefixItems", "minItems", "maxItems", "uniqueItems")),
     "string": frozenset(("minLength", "maxLength", "pattern")),
-    "number": _BOUNDS,
+    "number": _BOUNDS | {"multipleOf"},
 }
 ANY_OF = ("anyOf", "oneOf")
+# Keywords that are supported with values that limit nothing, as zod and others write them.
+_IDLE: Mapping[str, Sequence[Any]] = {
+    "multipleOf": (1,),
+    "propertyNames": ({"type": "string"}, {}, True),
+    "uniqueItems": (False,),
+}
 _APPLICATORS = frozenset((*ANY_OF, "allOf", "$ref", "enum", "const", "type"))
 SUPPORTED = _ANNOTATIONS | _APPLICATORS | frozenset().union(*KEYWORDS_OF.values())
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -65,6 +75,14 @@ def types(schema: Schema) -> Sequence[str]:
     if not isinstance(kinds, list) or not kinds or any(kind not in TYPES for kind in kinds):
         raise RequestError(f"The schema's type is {str(declared)[:40]!r}.", f"Known: {', '.join(TYPES)}.")
     return kinds
+
+
+def is_supported(keyword: str, schema: Schema) -> bool:
+    """Return whether `keyword` of `schema` is known, and has a value that can be kept to."""
+    if keyword == "multipleOf" and schema.get("type") != "integer":
+        return False
+    is_known = keyword in SUPPORTED or keyword.startswith("x-")
+    return is_known and (keyword not in _IDLE or any(is_same(schema[keyword], value) for value in _IDLE[keyword]))
 
 
 def constraints(schema: Schema) -> set[str]:
@@ -84,14 +102,24 @@ def listed(schema: Schema, keyword: str, *, may_be_empty: bool = False) -> list[
     return values
 
 
-def bounds(schema: Schema, lowest: str, highest: str) -> tuple[int, int | None]:
+def bounds(schema: Schema, lowest: str, highest: str, most: int = MAX_REPETITIONS) -> tuple[int, int | None]:
+    """Return the values of two keywords, each a count of at most `most`."""
     shortest, longest = schema.get(lowest, 0), schema.get(highest)
     for keyword, value in ((lowest, shortest), (highest, 0 if longest is None else longest)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_REPETITIONS:
-            raise RequestError(f"The schema's {keyword} is {str(value)[:40]}.", f"Use 0 to {MAX_REPETITIONS}.")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise RequestError(f"The schema's {keyword} is {str(value)[:40]}.", f"Use 0 to {most}.")
     if longest is not None and longest < shortest:
         raise RequestError(f"The schema's {highest} is below {lowest}.", "Let them agree.")
     return shortest, longest
+
+
+def length_bounds(schema: Schema) -> tuple[int, int | None]:
+    """Return the least and the most characters of a text; what no answer can reach is no limit."""
+    shortest, longest = schema.get("minLength", 0), schema.get("maxLength")
+    if isinstance(longest, int) and not isinstance(longest, bool) and longest > MAX_LENGTH:
+        longest = None
+    checked = {"minLength": shortest} if longest is None else {"minLength": shortest, "maxLength": longest}
+    return bounds(checked, "minLength", "maxLength", MAX_LENGTH)
 
 
 def number_bounds(schema: Schema) -> tuple[Bound | None, Bound | None]:

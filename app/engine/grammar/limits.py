@@ -79,8 +79,8 @@ def _is_character(number: int) -> bool:
 
 def _check_depth(grammar: str) -> None:
     depth = 0
-    for character in grammar:
-        depth += (character == "(") - (character == ")")
+    for word in _WORD.findall(grammar):
+        depth += (word == "(") - (word == ")")
         if depth > MAX_DEPTH:
             raise RequestError("The grammar is nested too deeply.", f"Use at most {MAX_DEPTH} nested groups.")
 

@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas → GBNF texts for the inside of a JSON string. Pure.
+"""Regular expressions of JSON schemas → GBNF texts for the inside of a JSON string, or for a text as it is. Pure.
 
 Owns the syntax that schemas use (source: ECMA-262, as JSON Schema demands) without what no grammar has: lookaround,
 references to groups, boundaries of words. Characters that JSON escapes are allowed in one form: `"`, `\\`, tab and ends
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from app.engine.grammar.gbnf import UnsupportedSchemaError, literal
+from app.engine.grammar.gbnf import UnsupportedSchemaError, character_class, literal
 from quantizer.errors import RequestError
 
-__all__ = ["Pattern", "parse_pattern"]
+__all__ = ["InJson", "Pattern", "RawText", "limited_pattern", "parse_pattern"]
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 20
@@ -36,7 +36,27 @@ _CONTROLS = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00}
 _ESCAPED = {0x22: r"\"", 0x5C: r"\\", 0x09: r"\t", 0x0A: r"\n", 0x0D: r"\r"}  # as JSON writes them
 _NEVER_RAW: tuple[_Span, ...] = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
 _LAST = 0x10FFFF
-_ANY = "char*"
+
+
+class InJson:
+    """A string of JSON: how its characters are written."""
+
+    any_text = "char*"
+    excluded = _NEVER_RAW
+    escaped = _ESCAPED
+
+
+class RawText:
+    """A text that is written as it is, without the character `excluded` and controls."""
+
+    def __init__(self, excluded: str) -> None:
+        code = ord(excluded)
+        self.any_text = f"{character_class(excluded)}*"
+        self.excluded = tuple(sorted(((0x00, 0x08), (0x0B, 0x0C), (0x0E, 0x1F), (code, code), (0xD800, 0xDFFF))))
+        self.escaped: dict[int, str] = {}
+
+
+_IN_JSON = InJson()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +75,37 @@ class Pattern:
 _NOTHING = Pattern("", 0, 0)
 
 
-def parse_pattern(expression: str) -> Pattern:
-    """Return the strings in which `expression` is found. Raises UnsupportedSchemaError."""
+def limited_pattern(
+    expression: object, shortest: int, longest: int | None, written: InJson | RawText = _IN_JSON
+) -> str:
+    """Return a GBNF text for the strings that match and have `shortest` to `longest` characters, as they are `written`.
+
+    Raises RequestError for lengths that would limit them further.
+    """
+    if not isinstance(expression, str):
+        raise RequestError("The schema's pattern is no text.", "Give a regular expression.")
+    pattern = parse_pattern(expression, written)
+    if pattern.shortest < shortest:
+        cause = "The schema's minLength beside a pattern is not supported."
+        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
+    if longest is not None and (pattern.longest is None or pattern.longest > longest):
+        cause = "The schema's maxLength beside a pattern is not supported."
+        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
+    return pattern.text
+
+
+def parse_pattern(expression: str, written: InJson | RawText = _IN_JSON) -> Pattern:
+    """Return the strings in which `expression` is found, as they are `written`. Raises UnsupportedSchemaError."""
     expression = _WITHOUT_LOOKING_AHEAD.get(expression, expression)
     if len(expression) > MAX_CHARACTERS:
         raise RequestError(f"The schema has a pattern of {len(expression)} characters.", "Use a shorter one.")
-    return _Parser(expression).parse()
+    return _Parser(expression, written).parse()
 
 
 class _Parser:
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, written: InJson | RawText) -> None:
         self._expression = expression
+        self._written = written
         self._at = 0
         self._depth = 0
 
@@ -85,9 +125,9 @@ class _Parser:
         is_first = self._take("^")
         parts = [self._sequence()]
         if not is_first:
-            parts.insert(0, Pattern(_ANY, 0, None))
+            parts.insert(0, Pattern(self._written.any_text, 0, None))
         if not self._take("$"):
-            parts.append(Pattern(_ANY, 0, None))
+            parts.append(Pattern(self._written.any_text, 0, None))
         if self._next() not in ("", "|", ")"):
             self._refuse("$ in the middle")
         return _joined(parts)
@@ -120,14 +160,14 @@ class _Parser:
         if character == "(":
             return self._group()
         if character == "[":
-            return _one_of(*self._class())
+            return self._one_of(*self._class())
         if character == ".":
-            return _one_of(_LINE_ENDS, is_negated=True)
+            return self._one_of(_LINE_ENDS, is_negated=True)
         if character == "\\":
-            return _one_of(*self._escape())
+            return self._one_of(*self._escape())
         if character in "*+?{^":
             self._refuse(f"{character} in a place where it means nothing")
-        return _one_of([(ord(character), ord(character))])
+        return self._one_of([(ord(character), ord(character))])
 
     def _repeated(self, atom: Pattern) -> Pattern:
         low, high = self._repetitions()
@@ -207,6 +247,20 @@ class _Parser:
         except ValueError:
             self._refuse(f"\\{kind} without a number")
 
+    def _one_of(self, spans: Sequence[_Span], is_negated: bool = False) -> Pattern:
+        """Return one character of `spans`, or of all others."""
+        allowed = _others(spans) if is_negated else sorted(spans)
+        raw = [part for span in allowed for part in _without(span, self._written.excluded)]
+        ways = [f"[{''.join(map(_written, raw))}]"] if raw else []
+        ways += [
+            literal(text)
+            for code, text in self._written.escaped.items()
+            if any(low <= code <= high for low, high in allowed)
+        ]
+        if not ways:
+            raise RequestError("A pattern of the schema allows only characters that no answer has.", "Allow others.")
+        return Pattern(ways[0] if len(ways) == 1 else f"({' | '.join(ways)})", 1, 1)
+
     # Characters of the expression
 
     def _next(self) -> str:
@@ -247,17 +301,6 @@ def _either(ways: Sequence[Pattern]) -> Pattern:
     longest = None if any(way.longest is None for way in ways) else max(way.longest or 0 for way in ways)
     text = " | ".join(way.text or '""' for way in ways)
     return Pattern(f"({text})", min(way.shortest for way in ways), longest, sum(way.n_copies for way in ways))
-
-
-def _one_of(spans: Sequence[_Span], is_negated: bool = False) -> Pattern:
-    """Return one character of `spans`, or of all others."""
-    allowed = _others(spans) if is_negated else sorted(spans)
-    raw = [part for span in allowed for part in _without(span, _NEVER_RAW)]
-    ways = [f"[{''.join(map(_written, raw))}]"] if raw else []
-    ways += [literal(text) for code, text in _ESCAPED.items() if any(low <= code <= high for low, high in allowed)]
-    if not ways:
-        raise RequestError("A pattern of the schema allows only characters that no answer has.", "Allow others.")
-    return Pattern(ways[0] if len(ways) == 1 else f"({' | '.join(ways)})", 1, 1)
 
 
 def _others(spans: Sequence[_Span]) -> list[_Span]:

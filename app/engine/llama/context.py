@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
+from app.engine.llama.bound_sampler import BoundSampler, TextGrammar
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.positions import PositionMap
 from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LikeliestSampler, LlamaSampler
@@ -105,15 +106,36 @@ class LlamaBackend:
 
     def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
         check_biases(params, self.facts.n_vocab)
-        grammar = Grammar(self._vocab, params.grammar, lambda: self._first_characters) if params.grammar else None
-        banned = self._end_tokens if ignore_eos and not grammar else ()  # a grammar decides when an answer may end
-        chain = self._chains.build(params, banned, history)
+        grammar = self._new_grammar(params.grammar) if params.grammar else None
         if grammar is None:
-            n = n_candidates(params, banned)
-            if n is None or self.facts.n_vocab < _LARGE_VOCABULARY:
-                return LlamaSampler(self._context, chain)
-            return LikeliestSampler(self._candidates, chain, n)
+            return self._new_free_sampler(params, ignore_eos, history)
+        chain = self._chains.build(params, (), history)  # a grammar decides when an answer may end
         return GrammarSampler(self._candidates, chain, grammar, is_filtered_first=params.mirostat > 0)
+
+    def new_bindable_sampler(
+        self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()
+    ) -> BoundSampler:
+        check_biases(params, self.facts.n_vocab)
+        free = self._new_free_sampler(params, ignore_eos and not params.ends_by_grammar, history)
+        return BoundSampler(free, self._candidates, self._new_text_grammar, is_filtered_first=params.mirostat > 0)
+
+    def _new_free_sampler(
+        self, params: SamplingParams, ignore_eos: bool, history: Sequence[int]
+    ) -> LlamaSampler | LikeliestSampler:
+        banned = self._end_tokens if ignore_eos else ()
+        chain, n = self._chains.build(params, banned, history), n_candidates(params, banned)
+        if n is None or self.facts.n_vocab < _LARGE_VOCABULARY:
+            return LlamaSampler(self._context, chain)
+        return LikeliestSampler(self._candidates, chain, n)
+
+    def _new_grammar(self, text: str) -> Grammar:
+        return Grammar(self._vocab, text, lambda: self._first_characters)
+
+    def _new_text_grammar(self, text: str, visible: Collection[int]) -> TextGrammar:
+        def piece(token: int) -> bytes:
+            return self.label(token) if token in visible else self.piece(token)
+
+        return TextGrammar(self._vocab, text, lambda: self._first_characters, piece, self.is_eog)
 
     @cached_property
     def _candidates(self) -> Candidates:

@@ -47,15 +47,19 @@ class LlamaSampler:
 
     def __init__(self, context: int, chain: NativeSampler) -> None:
         self._context = context
-        self._chain = chain
+        self.chain = chain
         self._owned = ExitStack()
         self._owned.callback(lib.llama_sampler_free, chain)
 
     def sample(self, row: int) -> int:
-        return int(lib.llama_sampler_sample(self._chain, self._context, row))
+        return int(lib.llama_sampler_sample(self.chain, self._context, row))
+
+    def choose(self, candidates: Candidates, row: int) -> int:
+        """Return the choice of the chain, without recording it."""
+        return candidates.choose(self.chain, row)
 
     def accept(self, token: int) -> None:
-        lib.llama_sampler_accept(self._chain, token)
+        lib.llama_sampler_accept(self.chain, token)
 
     def close(self) -> None:
         self._owned.close()
@@ -87,20 +91,23 @@ class LikeliestSampler:
 
     def __init__(self, candidates: Candidates, chain: NativeSampler, n: int) -> None:
         self._candidates = candidates
-        self._chain = chain
+        self.chain = chain
         self._n = n
         self._owned = ExitStack()
         self._owned.callback(lib.llama_sampler_free, chain)
 
     def sample(self, row: int) -> int:
-        token = self._candidates.choose_likeliest(self._chain, row, self._n)
-        if token is None:
-            token = self._candidates.choose(self._chain, row)
-        lib.llama_sampler_accept(self._chain, token)
+        token = self.choose(self._candidates, row)
+        lib.llama_sampler_accept(self.chain, token)
         return token
 
+    def choose(self, candidates: Candidates, row: int) -> int:
+        """Return the choice of the chain, without recording it."""
+        token = candidates.choose_likeliest(self.chain, row, self._n)
+        return candidates.choose(self.chain, row) if token is None else token
+
     def accept(self, token: int) -> None:
-        lib.llama_sampler_accept(self._chain, token)
+        lib.llama_sampler_accept(self.chain, token)
 
     def close(self) -> None:
         self._owned.close()
@@ -122,6 +129,11 @@ class Candidates:
     @cached_property
     def _data(self) -> NDArray[np.void]:
         return np.empty(self._n_vocab, _CANDIDATE)
+
+    @cached_property
+    def all(self) -> NDArray[np.int32]:
+        """The ids of all tokens."""
+        return np.arange(self._n_vocab, dtype=np.int32)
 
     def choose(self, chain: NativeSampler, row: int) -> int:
         """Return the choice of `chain` from all tokens by their logits in `row` of the last batch."""

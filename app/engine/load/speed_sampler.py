@@ -63,7 +63,7 @@ class SpeedSampler:
 
     def begin(self, request: Request, *, is_alone: bool) -> None:
         """Note a new `request`; only one that runs alone can become a sample."""
-        is_plain = not request.sampling.grammar and request.n_logprobs is None  # then only the model takes time
+        is_plain = not request.sampling.ends_by_grammar and request.n_logprobs is None  # then only the model takes time
         self._alone = request if is_alone and is_plain else None
         if self._alone is not None:
             self._begun = self._read_times()

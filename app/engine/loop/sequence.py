@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from app.engine.backend import Backend, Chunk, Sampler
+from app.engine.loop.call_stages import AnswerVocabulary, CallStages
 from app.engine.loop.detokenizer import IncrementalDetokenizer
 from app.engine.loop.logprobs import Echo, LogprobBuffer
 from app.engine.loop.scheduler import TokenDemand
@@ -39,8 +40,8 @@ class Sequence:
     sample, to estimate acceptance where drafts do not pay. `acceptance` is by draft source. `limit` is the maximum of
     prompt and answer tokens together. `visible_tags` maps special tokens that count as text to that text. Other
     prompts may leave this one at its `branches`, in tokens; the states at its `checkpoints` are saved once these are
-    computed. `thought` follows the answer's reasoning, if the request asks for that. Tokens of its `media` are
-    placeholders, computed from embeddings. Times are in seconds on one monotonic clock.
+    computed. `thought` follows the answer's reasoning, if the request asks for that, and `calls` bind its tool calls.
+    Tokens of its `media` are placeholders, computed from embeddings. Times are in seconds on one monotonic clock.
     """
 
     request: Request
@@ -56,6 +57,7 @@ class Sequence:
     branches: tuple[int, ...] = ()
     checkpoints: tuple[int, ...] = ()
     thought: Thought | None = None
+    calls: CallStages | None = None
     media: tuple[PlacedChunk, ...] = ()
     text: IncrementalDetokenizer = field(init=False)
     logprob_buffer: LogprobBuffer | None = None
@@ -99,7 +101,9 @@ class Sequence:
     @property
     def forced(self) -> Many[int]:
         """The tokens that come next in the answer, whatever the model would sample."""
-        return () if self.thought is None else self.thought.forced
+        if self.thought is not None and self.thought.forced:
+            return self.thought.forced
+        return () if self.calls is None else self.calls.forced
 
     @property
     def n_logprobs(self) -> int:
@@ -281,23 +285,46 @@ class Admission:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)
         n_free = self._facts.n_ctx - len(tokens)
         self._n_arrived += 1
+        visible_tags = self._visible_tags(request)
+        sampler, calls = self._new_sampler(request, tokens, visible_tags)
         return Sequence(
             request=request,
             arrival=self._n_arrived,
             tokens=tokens,
             n_prompt=len(tokens),
             limit=len(tokens) + (n_free if request.max_tokens is None else min(n_free, request.max_tokens)),
-            sampler=self._backend.new_sampler(request.sampling, request.ignore_eos, tokens),
+            sampler=sampler,
             acceptance=self._new_acceptance(),
             arrived_s=self._clock(),
-            visible_tags=self._visible_tags(request),
+            visible_tags=visible_tags,
             adapters=adapters,
             branches=self._branches(request, layouts, tokens),
-            thought=Thought(request.reasoning, self._ending) if request.reasoning is not None else None,
+            thought=Thought(request.reasoning, self._within_answer) if request.reasoning is not None else None,
+            calls=calls,
             media=prompt.chunks,
         )
 
-    def _ending(self, text: str) -> list[int]:
+    def _new_sampler(
+        self, request: Request, tokens: Many[int], visible_tags: Mapping[int, bytes]
+    ) -> tuple[Sampler, CallStages | None]:
+        """Return the sampler of an answer, and what binds its calls if the request asks for that."""
+        sampling, rules = request.sampling, request.sampling.calls
+        if rules is None:
+            return self._backend.new_sampler(sampling, request.ignore_eos, tokens), None
+
+        def piece(token: int) -> bytes:
+            return self._backend.piece(token) or visible_tags.get(token, b"")
+
+        sampler = self._backend.new_bindable_sampler(sampling, request.ignore_eos, tokens)
+        vocabulary = AnswerVocabulary(piece, visible_tags.keys(), self._within_answer)
+        closings = request.reasoning.closings if request.reasoning is not None else ()
+        try:
+            return sampler, CallStages(rules, sampler, vocabulary, closings, may_end=not request.ignore_eos)
+        except RequestError:
+            sampler.close()
+            raise
+
+    def _within_answer(self, text: str) -> list[int]:
         """Return the tokens of `text` within an answer."""
         return self._backend.tokenize(text, False, True)
 
@@ -364,7 +391,7 @@ def _never_ends(request: Request) -> bool:
     """Whether only the context could end an answer; a grammar ends its own."""
     limits = (request.max_tokens, request.max_time_s, request.max_predict_s)
     is_limited = request.stop or any(limit is not None for limit in limits)
-    return request.ignore_eos and not is_limited and not request.sampling.grammar
+    return request.ignore_eos and not is_limited and not request.sampling.ends_by_grammar
 
 
 def _n_common(begin: list[int], tokens: list[int]) -> int:

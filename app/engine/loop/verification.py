@@ -129,15 +129,21 @@ class Verifier:
 
 
 def sample_next(backend: Backend, sequence: Sequence, row: int) -> int:
-    """Return the token after `row`: the next one that ends a thought, else a sample. Raises as `Sampler` does."""
-    thought = sequence.thought
+    """Return the token after `row`: the next one that is forced, else a sample. Raises as `Sampler` does."""
+    thought, calls = sequence.thought, sequence.calls
+    was_thought = thought is not None and thought.is_running
     if thought is not None and thought.forced:
         token = thought.forced.popleft()
         sequence.sampler.accept(token)
-        return token
-    token = sequence.sampler.sample(row)
-    if thought is not None:
-        thought.observe(_piece(backend, sequence, token))
+    elif calls is not None and calls.forced:
+        token = calls.forced.popleft()
+        sequence.sampler.accept(token)
+    else:
+        token = sequence.sampler.sample(row) if calls is None else calls.sample(row, is_thought=was_thought)
+        if thought is not None:
+            thought.observe(_piece(backend, sequence, token))
+    if calls is not None:
+        calls.follow(token, was_thought=was_thought, is_thought=thought is not None and thought.is_running)
     return token
 
 

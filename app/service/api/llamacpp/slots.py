@@ -138,4 +138,4 @@ def _state(slot: int, n_ctx: int, answer: AnswerProgress, request: engine_reques
 
 
 def _without_grammar(sampling: SamplingParams) -> SamplingParams:
-    return replace(sampling, grammar="")
+    return replace(sampling, grammar="", calls=None)

@@ -5,6 +5,7 @@ import random
 from math import inf
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,7 +255,10 @@ def test_branches_share_the_keywords_beside_them() -> None:
         ({"enum": [1], "maxLength": 3}, "'maxLength'"),
         ({"required": ["a"], "additionalProperties": False}, "allows nothing"),
         ({"required": [1]}, "required"),
-        ({"type": "string", "maxLength": 1001}, "maxLength"),
+        ({"type": "string", "minLength": 100_001}, "minLength"),
+        ({"type": "integer", "multipleOf": 5}, "multipleOf"),
+        ({"type": "number", "multipleOf": 1}, "multipleOf"),
+        ({"type": "object", "propertyNames": {"pattern": "^a"}}, "propertyNames"),
         ({"type": "string", "minLength": -1}, "minLength"),
         ({"type": "array", "minItems": 2, "maxItems": 1}, "maxItems"),
         ({"type": "array", "maxItems": True}, "maxItems"),
@@ -308,3 +312,35 @@ def test_llama_cpp_accepts_the_grammar_of_the_deepest_schema() -> None:
     text = schema_grammar(schema)
     check_grammar(text)
     assert len(text) < MAX_GRAMMAR_BYTES
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 1001), (7, 5000), (1, 65_536), (600, None), (999, 1000), (2000, 2000)])
+def test_long_texts_are_counted_in_blocks(least: int, most: int | None) -> None:
+    schema = {"type": "string", "minLength": least, **({} if most is None else {"maxLength": most})}
+    text = schema_grammar(schema)
+    check_grammar(text)
+    grammar, chance = Grammar(text), random.Random(least)
+    for _ in range(20):
+        value = json.loads(grammar.sample(chance))
+        assert least <= len(value) <= (most or 10**9)
+
+
+def test_a_length_that_no_answer_reaches_limits_nothing() -> None:
+    assert schema_grammar({"type": "string", "maxLength": 10_000_000}) == schema_grammar(
+        {"type": "string", "minLength": 0}
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 1, "minimum": 3, "maximum": 5},
+        {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "null"}},
+        {"type": "array", "items": {"type": "null"}, "uniqueItems": False, "maxItems": 2},
+        {"type": "string", "nullable": True, "maxLength": 3},
+    ],
+)
+def test_keywords_that_limit_nothing_are_taken(schema: dict[str, Any]) -> None:
+    grammar, chance = Grammar(schema_grammar(schema)), random.Random(1)
+    for _ in range(20):
+        jsonschema.validate(json.loads(grammar.sample(chance)), schema)

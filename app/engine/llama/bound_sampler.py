@@ -1,0 +1,154 @@
+"""A sampler whose text is bound by one grammar after another, and free in between: for the tool calls of an answer.
+
+Owns that text under a grammar is text that clients get: whole characters, and no special tokens that are not output.
+Independent of when a grammar binds.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.grammar.first_characters import FirstCharacters
+from app.engine.llama.native import lib
+from app.engine.llama.samplers import Candidates, Grammar, LikeliestSampler, LlamaSampler
+from quantizer.errors import RequestError
+
+__all__ = ["BoundSampler", "TextGrammar"]
+
+_BEGINS_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # which Python takes until its last byte
+
+
+class TextGrammar(Grammar):
+    """A grammar of the text that is output, of which `piece` returns a token's part.
+
+    llama.cpp's own takes the names of special tokens for text, and some bytes of no character for one.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        text: str,
+        characters: Callable[[], FirstCharacters],
+        piece: Callable[[int], bytes],
+        is_eog: Callable[[int], bool],
+    ) -> None:
+        super().__init__(vocab, text, characters)
+        self._vocab = vocab
+        self._piece = piece
+        self._is_eog = is_eog
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
+
+    def allows(self, token: int) -> bool:
+        return self.is_text(token) and super().allows(token)
+
+    def is_text(self, token: int) -> bool:
+        """Return whether `token` is part of the text, or its end."""
+        state = self._decoder.getstate()
+        if self._is_eog(token):
+            return not state[0]
+        piece = self._piece(token)
+        try:
+            self._decoder.decode(piece)
+            rest, _ = self._decoder.getstate()
+        except UnicodeDecodeError:
+            return False
+        finally:
+            self._decoder.setstate(state)
+        return bool(piece) and not _BEGINS_SURROGATE.match(rest)
+
+    def accept(self, token: int) -> None:
+        super().accept(token)
+        if not self._is_eog(token):
+            self._decoder.decode(self._piece(token))
+
+    def is_complete(self) -> bool:
+        """Return whether the text may end here."""
+        ends = (lib.llama_vocab_eos(self._vocab), lib.llama_vocab_eot(self._vocab))
+        return any(self.allows(token) for token in ends if token >= 0 and self._is_eog(token))
+
+
+class BoundSampler:
+    """A sampler that is `free` until it is bound; then its chain chooses from what the grammar allows.
+
+    `is_filtered_first` is as for GrammarSampler, and so is what is chosen.
+    """
+
+    def __init__(
+        self,
+        free: LlamaSampler | LikeliestSampler,
+        candidates: Candidates,
+        new_grammar: Callable[[str, Collection[int]], TextGrammar],
+        *,
+        is_filtered_first: bool,
+    ) -> None:
+        self._free = free
+        self._candidates = candidates
+        self._chain = free.chain
+        self._new_grammar = new_grammar
+        self._is_filtered_first = is_filtered_first
+        self._grammar: TextGrammar | None = None
+        self._owned = ExitStack()
+        self._owned.callback(free.close)
+
+    def sample(self, row: int) -> int:
+        """Return the token for `row`. Raises RequestError if a bound grammar allows no token of this vocabulary."""
+        grammar = self._grammar
+        if grammar is None:
+            return self._free.sample(row)
+        token = None if self._is_filtered_first else self._free.choose(self._candidates, row)
+        if token is None or not grammar.allows(token):
+            token = self._choose_from(row, grammar.allowed(), grammar.is_text)
+        if token is None:
+            raise RequestError("The grammar of a call allows no token of this model here.", "Change logit_bias.")
+        grammar.accept(token)
+        lib.llama_sampler_accept(self._chain, token)
+        return token
+
+    def sample_other(self, row: int, refused: Collection[int]) -> int:
+        """Return a token for `row` that is none of `refused`, of which penalties know as if they had been written."""
+        token = self._choose_from(row, self._candidates.all, lambda token: token not in refused)
+        if token is None:
+            raise RequestError("No token of this model is left here.", "Change logit_bias.")
+        lib.llama_sampler_accept(self._chain, token)
+        return token
+
+    def accept(self, token: int) -> None:
+        """Record `token`. Raises RequestError if a bound grammar does not allow it."""
+        if self._grammar is not None:
+            if not self._grammar.allows(token):
+                raise RequestError("The grammar of calls does not allow reasoning to end here.", "Change the budget.")
+            self._grammar.accept(token)
+        self._free.accept(token)
+
+    def bind(self, grammar: str, visible: Collection[int] = ()) -> None:
+        """Allow what `grammar` allows from now on, with "" anything. Raises RequestError as Grammar does."""
+        new = self._new_grammar(grammar, visible) if grammar else None
+        self._release()
+        self._grammar = new
+
+    def is_complete(self) -> bool:
+        return self._grammar is None or self._grammar.is_complete()
+
+    def close(self) -> None:
+        self._release()
+        self._owned.close()
+
+    def _release(self) -> None:
+        if self._grammar is not None:
+            self._grammar.close()
+            self._grammar = None
+
+    def _choose_from(self, row: int, tokens: NDArray[np.int32], is_fit: Callable[[int], bool]) -> int | None:
+        """Return the chain's choice of those of `tokens` that are fit, None without any."""
+        while len(tokens):
+            token = self._candidates.choose_from(self._chain, row, tokens)
+            if token is None or is_fit(token):
+                return token
+            tokens = tokens[tokens != token]
+        return None

@@ -1,0 +1,311 @@
+"""The tool calls of one answer: free text until one begins, then bound by grammars until the calls end.
+
+Owns the stages of an answer with tools, and what each binds. A token belongs to one stage: none goes beyond the head of
+a call or beyond its end. Independent of how a sampler follows a grammar, and of formats and schemas.
+
+While it waits, an answer costs a look at the text of each token. A call within reasoning is a thought and binds
+nothing. What can be written in one way only, as the rest of a head whose tool is clear, is `forced`: its tokens are
+computed in one batch instead of sampled one by one.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from app.engine.backend import BindableSampler
+from app.engine.grammar.call_rules import CallRules, numbered
+from app.engine.grammar.gbnf import with_plain_values
+from app.engine.grammar.text_set import common_begin, rest_after, texts_grammar
+
+__all__ = ["AnswerVocabulary", "CallStages"]
+
+MAX_CALLS = 128  # in one answer
+MAX_REQUIRED_CALLS = 16  # in one that must be calls
+_ENDING = 'root ::= ""\n'
+_N_TAIL = 512  # characters in which the head of a call is looked for
+_LAST, _NO_MORE = -1, -2  # in the place of a part: the text behind the calls, and the end of the answer
+_BLANKS = " \t\r\n"
+
+
+class _Option(NamedTuple):
+    """One of the texts that may come, and the part of the rules that it begins."""
+
+    text: str
+    part: int
+
+
+class AnswerVocabulary(NamedTuple):
+    """The tokens of an answer as text: `piece` returns that of a token, none for one that is not output.
+
+    Of special tokens those are output that are `visible`. `tokenize` makes tokens of a text within the answer.
+    """
+
+    piece: Callable[[int], bytes]
+    visible: Collection[int]
+    tokenize: Callable[[str], Sequence[int]]
+
+
+class CallStages:
+    """Stages of one answer under `rules`, which bind `sampler`.
+
+    `closings` end reasoning; each token comes with whether it was a thought, before and after it. Unless it `may_end`,
+    an answer goes on as free text where the rules end it.
+    """
+
+    def __init__(
+        self,
+        rules: CallRules,
+        sampler: BindableSampler,
+        vocabulary: AnswerVocabulary,
+        closings: Collection[str] = (),
+        *,
+        may_end: bool = True,
+    ) -> None:
+        self.forced: deque[int] = deque()
+        self.n_calls = 0
+        self._rules = rules
+        self._sampler = sampler
+        self._piece = vocabulary.piece
+        self._visible = vocabulary.visible
+        self._tokenize = vocabulary.tokenize
+        self._closings = closings
+        self._may_end = may_end
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tail = ""  # of the text, where a call may begin
+        self._last_bytes = frozenset("".join(opening[-1] for opening, _ in rules.openings).encode())
+        self._head_ends = frozenset(head.text[-1] for head in rules.heads)
+        self._is_at_begin = bool(rules.bare)
+        self._is_bare = False  # the call has begun without what stands before calls
+        self._options: Sequence[_Option] = ()
+        self._begun = ""  # of one of the options
+        self._is_loose = False  # blanks that they begin with may be others
+        self._step = self._wait
+        if rules.begin:
+            self._step = self._begin
+            sampler.bind(with_plain_values(rules.begin), vocabulary.visible)
+
+    def sample(self, row: int, *, is_thought: bool = False) -> int:
+        """Return the next token, for which `row` has the logits. Raises as `Sampler` does.
+
+        A token that begins a call and goes on as no call does is replaced by another.
+        """
+        token = self._sampler.sample(row)
+        if is_thought or self._step != self._wait:
+            return token
+        refused: set[int] = set()
+        while not self._may_follow(self._piece(token)):
+            refused.add(token)
+            token = self._sampler.sample_other(row, refused)
+        return token
+
+    def follow(self, token: int, *, was_thought: bool = False, is_thought: bool = False) -> None:
+        """Follow the next token of the answer, sampled or forced."""
+        text = self._decoder.decode(self._piece(token))
+        if self._step not in (self._wait, self._begin):
+            self._step(text)
+            return
+        if was_thought:
+            text = self._tail + text
+            self._tail = text[-_N_TAIL:] if is_thought else ""
+            text = self._behind_thought(text)
+        elif is_thought:
+            self._tail = ""
+        if not is_thought:
+            self._step(text)
+
+    # Stages, each of which takes new text
+
+    def _wait(self, text: str) -> None:
+        """Wait for a call in text."""
+        self._tail += text
+        options, begun = self._opened(self._tail)
+        if options and _fits(options, begun):
+            self._is_loose = True
+            self._choose(options, begun)
+        elif not self._is_at_begin:
+            self._tail = self._tail[-_N_TAIL:]
+
+    def _begin(self, text: str) -> None:
+        """Follow the grammar of the whole answer up to the end of a head."""
+        self._tail = (self._tail + text)[-_N_TAIL:]
+        if text[-1:] not in self._head_ends:
+            return
+        for option in self._all(self._rules.first):
+            before = _before(option.text, self._tail)
+            if before is not None and self._may_precede(before):
+                self._enter(option.part)
+                return
+
+    def _head(self, text: str) -> None:
+        self._begun += text
+        self._choose(self._options, self._begun, is_bound=True)
+
+    def _arguments(self, text: str) -> None:
+        if not text[-1:].isalnum() and self._sampler.is_complete():
+            self.n_calls += 1
+            self._after_call()
+
+    def _ended(self, text: str) -> None:
+        """Take what follows where nothing binds the answer any more."""
+
+    # Between stages
+
+    def _choose(self, options: Sequence[_Option], begun: str, *, is_bound: bool = False) -> None:
+        """Let one of `options` come, of which `begun` was written."""
+        rests = [(rest_after(option.text, begun, is_loose=self._is_loose), option) for option in options]
+        left = [(rest, option) for rest, option in rests if rest is not None]
+        done = next((option for rest, option in left if not rest), None)
+        if done is not None and done.part != _NO_MORE and (begun or not done.text):
+            self._enter(done.part)
+            return
+        if not left:  # only where a sampler does not keep to its grammar
+            self._free()
+            return
+        self._options, self._begun, self._step = [option for _, option in left], begun, self._head
+        if not is_bound:
+            grammar = texts_grammar([rest for rest, _ in left], is_loose=self._is_loose)
+            self._sampler.bind(grammar, self._visible)
+        self._force([rest for rest, _ in left])
+
+    def _enter(self, part: int) -> None:
+        """Begin a part, all of whose text is still to come."""
+        self.forced.clear()
+        if part == _LAST:
+            self._after_last()
+        else:
+            self._step = self._arguments
+            self._sampler.bind(with_plain_values(self._rules.parts[part]), self._visible)
+
+    def _after_call(self) -> None:
+        rules, self._is_loose = self._rules, False
+        if self._is_bare:
+            self._end()
+        elif not rules.is_repeated or self.n_calls >= (MAX_REQUIRED_CALLS if rules.begin else MAX_CALLS):
+            self._choose([_Option(rules.last, _LAST)], "") if rules.last else self._end()
+        elif rules.last:
+            self._choose([*self._all(rules.between), _Option(rules.last, _LAST)], "")
+        elif rules.goes_on and not rules.begin:
+            self._free()
+        elif self._may_end or rules.begin:
+            self._choose([*self._all(rules.between), _Option("", _NO_MORE)], "")
+        else:
+            self._end()
+
+    def _after_last(self) -> None:
+        rules = self._rules
+        if rules.is_repeated and rules.goes_on and not rules.begin:
+            self._free()
+        else:
+            self._end()
+
+    def _free(self) -> None:
+        self._sampler.bind("")
+        self._tail, self._is_at_begin, self._step = "", False, self._wait
+
+    def _end(self) -> None:
+        self._step = self._ended
+        self._sampler.bind(_ENDING if self._may_end or self._rules.begin else "")
+
+    def _force(self, rests: Sequence[str]) -> None:
+        """Force the tokens of what all `rests` begin with. The last of them may be another where they go on."""
+        begin, is_in_character = common_begin(rests), bool(self._decoder.getstate()[0])
+        tokens = list(self._tokenize(begin)) if len(begin) > 1 and not (self.forced or is_in_character) else []
+        if b"".join(map(self._piece, tokens)).decode("utf-8", "replace") == begin:
+            self.forced.extend(tokens if all(rest == begin for rest in rests) else tokens[:-1])
+
+    # Where a call begins
+
+    def _may_follow(self, piece: bytes) -> bool:
+        """Return whether a token with the text `piece` may come while the answer waits for a call."""
+        if not self._is_at_begin and self._last_bytes.isdisjoint(piece):
+            return True
+        state = self._decoder.getstate()
+        tail = self._tail + self._decoder.decode(piece)
+        self._decoder.setstate(state)
+        options, begun = self._opened(tail)
+        return not options or _fits(options, begun)
+
+    def _opened(self, tail: str) -> tuple[list[_Option], str]:
+        """Return the options of a call that has begun in `tail`, and what was written of it; none without a call."""
+        if self._is_at_begin:
+            options, begun = self._opened_bare(tail)
+            if options:
+                return options, begun
+        found = [(tail.find(opening), -len(opening), stands_for) for opening, stands_for in self._rules.openings]
+        first = min((each for each in found if each[0] >= 0), default=None)
+        if first is None:
+            return [], ""
+        index, length, stands_for = first
+        for before in (self._rules.first, ""):
+            ways = [way for way in self._all(before) if way.text.startswith(stands_for)]
+            if ways:
+                break
+        return [_Option(way.text.removeprefix(stands_for), way.part) for way in ways], tail[index - length :]
+
+    def _opened_bare(self, tail: str) -> tuple[list[_Option], str]:
+        """Return the options of a call that the text begins with, and may go on as in no other way."""
+        begun, rules = tail.lstrip(_BLANKS), self._rules
+        is_open = not begun
+        for before in dict.fromkeys((rules.first, "")):
+            for head in rules.heads if begun[:1] in rules.bare else ():
+                text, n_committed = before + head.text, len(before) + head.n_committed
+                end = _end_of(text[:n_committed], begun)
+                if end is not None:
+                    self._is_bare = not before
+                    return [_Option(text[n_committed:], head.part)], begun[end:]
+                is_open = is_open or _squeezed(text).startswith(_squeezed(begun))
+        self._is_at_begin = is_open
+        return [], ""
+
+    def _all(self, before: str) -> list[_Option]:
+        """Return the heads of all calls behind the text `before`."""
+        return [_Option(numbered(before + head.text, self.n_calls), head.part) for head in self._rules.heads]
+
+    def _behind_thought(self, text: str) -> str:
+        """Return the part of `text` behind reasoning, which may be ended by the begin of a call."""
+        index, closing = max(((text.rfind(closing), closing) for closing in self._closings), default=(-1, ""))
+        if index < 0:
+            return ""
+        is_opening = any(opening.startswith(closing) for opening, _ in self._rules.openings)
+        return text[index:] if is_opening else text[index + len(closing) :]
+
+    def _may_precede(self, text: str) -> bool:
+        """Return whether a head may follow `text`, the answer so far: the first one, or one behind reasoning."""
+        text = text.rstrip(_BLANKS)
+        return not text or text.endswith(self._rules.before_head)
+
+
+def _fits(options: Sequence[_Option], begun: str) -> bool:
+    """Return whether one of `options` begins with `begun`, behind the opening of a call."""
+    return any(rest_after(option.text, begun, is_loose=True) is not None for option in options)
+
+
+def _before(text: str, tail: str) -> str | None:
+    """Return what stands before `text` at the end of `tail`, None where it does not stand there."""
+    for n_blanks in range(text.count(" ") + 1):
+        begin = len(tail) - len(text) + n_blanks
+        if begin >= 0 and rest_after(text, tail[begin:]) == "":
+            return tail[:begin]
+    return None
+
+
+def _end_of(text: str, begun: str) -> int | None:
+    """Return where `text` ends in `begun`, whatever blanks both have; None where it does not begin with it."""
+    wanted = iter(_squeezed(text))
+    character = next(wanted, None)
+    for index, other in enumerate(begun):
+        if character is None:
+            return index
+        if other.isspace():
+            continue
+        if other != character:
+            return None
+        character = next(wanted, None)
+    return len(begun) if character is None else None
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
