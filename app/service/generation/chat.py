@@ -7,6 +7,7 @@ templates refuse unknown ones. Independent of HTTP and of dialects.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +29,7 @@ from app.service.generation.reasoning_budget import reasoning_budget
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.generation.unreadable_content import notice_of_notes
 from app.service.models.served_model import ServedModel
-from app.service.tools.answer_grammar import answer_grammar
-from app.service.tools.call_grammar import call_grammar
+from app.service.tools.call_grammar import BoundCalls, answer_grammar, bound_calls
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions
@@ -105,11 +105,14 @@ class ChatTurn:
         is_answer = last["role"] == "assistant" and "tool_calls" not in last
         return (last["content"] or "") if self.continues and is_answer else ""
 
-    def requests(self, prompt: Prompt, media: tuple[MediaInput, ...] = ()) -> tuple[Request, ...]:
-        """Return the engine's requests, with `prompt` and the `media` whose markers it has.
+    def requests(
+        self, prompt: Prompt, media: tuple[MediaInput, ...] = (), calls: BoundCalls | None = None
+    ) -> tuple[Request, ...]:
+        """Return the engine's requests, with `prompt`, the `media` whose markers it has, and what binds its calls.
 
-        Raises RequestError for a call that cannot be enforced.
+        That is `calls` if it is known already. Raises RequestError for what cannot be enforced.
         """
+        calls = calls or self.bound_calls(prompt)
         has_grammar = bool(self.request.sampling.grammar)  # of the text: it has no rules for reasoning
         may_call = prompt.tool_calling is not None
         budget = reasoning_budget(prompt.tags, prompt.chat_template, self.thinking, may_call=may_call)
@@ -123,16 +126,17 @@ class ChatTurn:
             quoted=prompt.quoted,
             reasoning=None if has_grammar else budget,
         )
-        if grammar := self._grammar(prompt):
+        if calls is not None:
+            request = replace(request, sampling=replace(request.sampling, calls=calls.rules))
+        elif self.json_format:
+            grammar = answer_grammar(self.json_format, prompt.tags)
             request = replace(request, sampling=replace(request.sampling, grammar=grammar))
         return request.variants(self.n_answers)
 
-    def _grammar(self, prompt: Prompt) -> str:
-        """Return the grammar of an answer that is not free text, else ""."""
+    def bound_calls(self, prompt: Prompt) -> BoundCalls | None:
+        """Return what binds the calls of an answer, None without tools. Raises RequestError where that is too large."""
         calling = prompt.tool_calling
-        if calling and calling.options.must_call:
-            return call_grammar(calling.tool_format, calling.options, prompt.tags)
-        return answer_grammar(self.json_format, prompt.tags, calling) if self.json_format else ""
+        return None if calling is None else bound_calls(calling, prompt.tags, self.json_format)
 
 
 async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
@@ -140,7 +144,11 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     prompt = await prompt_of(model, turn)
     media = await turn.media.inputs(prompt.text)
     prompt = replace(prompt, branches=await _branches(model, turn, prompt))
-    requests = turn.requests(prompt, media)
+    calls = None
+    if prompt.tool_calling is not None:  # a second for 200 tools that were not seen before
+        calls = await asyncio.to_thread(turn.bound_calls, prompt)
+    requests = turn.requests(prompt, media, calls)
+    model.record.notices += calls.notices if calls is not None else ()
     if notice := notice_of_notes(turn.messages, turn.media.senses):
         model.record.notices.append(notice)
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.engine.grammar.gbnf import GbnfRules, literal
+from app.engine.grammar.gbnf import GbnfRules
 from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import constraints, required_names
 from app.service.tools.call_reader import ArgumentsReader, JsonArguments
 from quantizer.errors import RequestError
 
-__all__ = ["ArgumentForm", "JsonForm", "choices", "plain_properties"]
+__all__ = ["ANY_KEY", "ArgumentForm", "JsonForm", "is_undescribed", "json_type", "json_types", "plain_properties"]
 
 
 class ArgumentForm(Protocol):
@@ -58,6 +58,16 @@ class JsonForm:
         return json.dumps(arguments, ensure_ascii=False)
 
 
+ANY_KEY = "[A-Za-z_] [A-Za-z0-9_]{0,40}"  # of an argument that no schema describes
+
+
+def is_undescribed(schema: Mapping[str, Any]) -> bool:
+    """Return whether an object may have any properties, and the schema says nothing of them."""
+    return not constraints(schema) - {"type"} or (
+        constraints(schema) <= {"type", "additionalProperties"} and schema["additionalProperties"] is True
+    )
+
+
 def plain_properties(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
     """Return the properties of an object by name, and whether each is required.
 
@@ -72,11 +82,26 @@ def plain_properties(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
     return {name: (value, name in required) for name, value in properties.items()}
 
 
-def choices(schema: Mapping[str, Any]) -> str:
-    """Return a rule for the texts of an enum, without quotes. Raises RequestError for other limits of a string."""
-    values = schema.get("enum", [schema.get("const")])
-    texts = [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
-    if constraints(schema) - {"type", "enum", "const"} or not texts:
-        cause = "A string parameter of this model's tool calls supports only an enum."
-        raise RequestError(cause, "Describe it as a string or an enum.")
-    return "(" + " | ".join(literal(text) for text in texts) + ")"
+def json_types(schema: object) -> frozenset[str]:
+    """Return the JSON types that `schema` plainly allows, none where it does not say."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return frozenset({declared})
+    if isinstance(declared, list):
+        return frozenset(kind for kind in declared if isinstance(kind, str))
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(ways := schema.get(keyword), list):
+            found = [json_types(way) for way in ways]
+            return frozenset().union(*found) if all(found) else frozenset()
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return frozenset(map(json_type, values)) if isinstance(values, list) else frozenset()
+
+
+def json_type(value: object) -> str:
+    """Return the JSON type of `value`; any number is one."""
+    kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
+        (str, "string"), (bool, "boolean"), ((int, float), "number"), (Mapping, "object"), (list, "array"),
+    )  # fmt: skip
+    return next((name for kind, name in kinds if isinstance(value, kind)), "null")

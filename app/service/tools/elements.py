@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.engine.grammar.gbnf import GbnfRules, literal, text_through
+from app.engine.grammar.gbnf import GbnfRules, literal
 from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import constraints
-from app.service.tools.argument_forms import choices, plain_properties
+from app.service.tools.argument_forms import json_types, plain_properties
 from app.service.tools.call_reader import ArgumentsReader
-from app.service.tools.tagged_arguments import ParameterTags, TaggedArguments, as_one_of, json_types
+from app.service.tools.raw_text import raw_text
+from app.service.tools.tagged_arguments import ParameterTags, TaggedArguments, as_one_of, is_whole_json
 
 __all__ = ["ElementArguments", "ElementForm"]
 
@@ -61,9 +62,8 @@ class ElementForm:
         begin, closing = literal(f"{self.mark}<{key}>"), f"{self.mark}</{key}>"
         if isinstance(schema, Mapping):
             kind, beside = schema.get("type"), constraints(schema) - {"type"}
-            if kind == "string":
-                content = f"{choices(schema)} {literal(closing)}" if beside else text_through(closing, rules)
-                return f"{begin} {content}"
+            if json_types(schema) == {"string"}:
+                return f"{begin} {raw_text(schema, closing, rules)}"
             if kind == "object" and "properties" in beside and constraints(schema) <= _PLAIN_OBJECT:
                 return f"{begin} {self._members(schema, document, rules)} {literal(closing)}"
             if kind == "array" and beside == {"items"}:
@@ -82,7 +82,8 @@ class ElementArguments(TaggedArguments):
         return f"{self._mark}</{key}>"
 
     def _end_of_value(self) -> int:
-        if self._is_text or self._closing not in self._held:
+        has_elements = self._held.lstrip().startswith(f"{self._mark}<")
+        if self._is_text or not has_elements or self._closing not in self._held:
             return super()._end_of_value()
         return _end_of_element(self._held, self._key, self._mark)
 
@@ -92,7 +93,7 @@ class ElementArguments(TaggedArguments):
 
 def _json_of(text: str, schema: object, mark: str, depth: int) -> str:
     """Return the content `text` of an element as JSON."""
-    if f"{mark}<" not in text or depth > MAX_DEPTH:
+    if f"{mark}<" not in text or depth > MAX_DEPTH or is_whole_json(text):
         kinds = json_types(schema)
         empty = {frozenset({"array"}): "[]", frozenset({"object"}): "{}"}.get(kinds) if not text.strip() else None
         return empty or (json.dumps(text, ensure_ascii=False) if kinds == {"string"} else as_one_of(text, kinds))

@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.engine.grammar.call_rules import CALL_NUMBER, CALL_ORDINAL, numbered
 from app.service.tools.argument_forms import ArgumentForm, JsonForm
 from app.service.tools.elements import ElementForm
 from app.service.tools.literal_arguments import FUNCTION_GEMMA, GEMMA, PYTHON
 from app.service.tools.tagged_arguments import ParameterTags
 
-__all__ = ["GENERIC", "CallSyntax", "ToolFormat", "tool_format_of"]
+__all__ = ["EXAMPLE_ID", "GENERIC", "CallSyntax", "ToolFormat", "tool_format_of"]
 
+EXAMPLE_ID = "a1b2c3d4e"  # in a syntax, the part of a call's id that differs from answer to answer
 _NAME = r"(?P<name>[A-Za-z0-9_.-]{1,64})"
 _M3 = "]<]minimax[>["  # the token before each tag of MiniMax M3
 _OBJECT = r"\s*\[?\s*(?=\{)"  # a call as an object that contains its name; several may form a list
@@ -25,7 +27,11 @@ _OBJECT = r"\s*\[?\s*(?=\{)"  # a call as an object that contains its name; seve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """The text around a call's name and arguments in training. `between` is None where only one call is possible."""
+    """The text around a call's name and arguments in training. `between` is None where only one call is possible.
+
+    CALL_NUMBER and CALL_ORDINAL in it count the calls of an answer. A header may also end as in `other_heads`: pairs of
+    a text in the place of `before_name` and one in that of `before_arguments`.
+    """
 
     before_first: str = ""
     before_name: str
@@ -33,6 +39,11 @@ class CallSyntax:
     after_arguments: str
     between: str | None = None
     after_last: str = ""
+    other_heads: tuple[tuple[str, str], ...] = ()
+
+    def begin(self, name: str) -> str:
+        """Return the text of a call of `name` up to its arguments."""
+        return f"{self.before_name}{name}{self.before_arguments}"
 
 
 _JSON = JsonForm()
@@ -74,9 +85,8 @@ class ToolFormat:
         """Return `calls`, names with arguments, as models write them."""
         syntax = self.syntax
         one_by_one = [
-            f"{syntax.before_name}{name}{syntax.before_arguments}{self.arguments.written(arguments)}"
-            f"{syntax.after_arguments}"
-            for name, arguments in calls
+            f"{numbered(syntax.begin(name), number)}{self.arguments.written(arguments)}{syntax.after_arguments}"
+            for number, (name, arguments) in enumerate(calls)
         ]
         return f"{syntax.before_first}{(syntax.between or '').join(one_by_one)}{syntax.after_last}"
 
@@ -217,11 +227,19 @@ _FORMATS = (
     ToolFormat(  # app.service.generation.harmony reads these calls: they are messages of their own
         name="gpt-oss",
         marks=("<|channel|>",),
-        openings=(),
+        openings=(
+            "<|channel|>commentary to=functions.",
+            "<|channel|>analysis to=functions.",
+            "<|start|>assistant to=functions.",
+        ),
         syntax=CallSyntax(
             before_name="<|channel|>commentary to=functions.",
             before_arguments=" <|constrain|>json<|message|>",
             after_arguments="",
+            other_heads=(
+                ("<|channel|>analysis to=functions.", " <|constrain|>json<|message|>"),
+                ("<|start|>assistant to=functions.", "<|channel|>commentary <|constrain|>json<|message|>"),
+            ),
         ),
     ),
     ToolFormat(
@@ -287,8 +305,9 @@ _FORMATS = (
         syntax=CallSyntax(
             before_first="<|open|>tools<|sep|>",
             before_name='<|open|>call tool="',
-            before_arguments='" index="1"<|sep|>',
+            before_arguments=f'" index="{CALL_ORDINAL}"<|sep|>',
             after_arguments="",
+            between="",
             after_last="<|close|>tools<|sep|>",
         ),
     ),
@@ -316,9 +335,10 @@ _FORMATS = (
         fillers=("<|tool_call:end|>", "<|calls|>"),
         syntax=CallSyntax(
             before_first="<|tool_calls|>",
-            before_name="<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>",
+            before_name=f"<|tool_call:begin|>{EXAMPLE_ID}{CALL_NUMBER}<|tool_call:name|>",
             before_arguments="<|tool_call:args|>",
             after_arguments="<|tool_call:end|>",
+            between="",
         ),
     ),
     ToolFormat(
@@ -388,8 +408,9 @@ _FORMATS = (
         syntax=CallSyntax(
             before_first="<|tool_calls_section_begin|>",
             before_name="<|tool_call_begin|>functions.",
-            before_arguments=":0<|tool_call_argument_begin|>",
+            before_arguments=f":{CALL_NUMBER}<|tool_call_argument_begin|>",
             after_arguments="<|tool_call_end|>",
+            between="",
             after_last="<|tool_calls_section_end|>",
         ),
     ),
@@ -494,7 +515,12 @@ _FORMATS = (
         marks=("<|start_header_id|>", '{"name": ', '"parameters": '),
         openings=("<|python_tag|>",),
         bare="{",
-        syntax=CallSyntax(before_name='{"name": "', before_arguments='", "parameters": ', after_arguments="}"),
+        syntax=CallSyntax(
+            before_name='{"name": "',
+            before_arguments='", "parameters": ',
+            after_arguments="}",
+            other_heads=(('{"type": "function", "name": "', '", "parameters": '),),
+        ),
     ),
 )
 

@@ -15,17 +15,18 @@ from functools import partial
 from typing import Any
 
 from app.answer_text import partial_match_length
-from app.engine.grammar.gbnf import GbnfRules, literal, text_through
+from app.engine.grammar.gbnf import GbnfRules, literal
 from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import constraints
-from app.service.tools.argument_forms import choices, plain_properties
+from app.service.tools.argument_forms import ANY_KEY, is_undescribed, json_types, plain_properties
 from app.service.tools.call_reader import ArgumentsReader, inside_string
 from app.service.tools.literals import gemma_json, python_json, python_text, unread_escape
+from app.service.tools.raw_text import raw_text
 
 __all__ = ["FUNCTION_GEMMA", "GEMMA", "PYTHON", "LiteralArguments", "LiteralForm"]
 
 _AFTER_CALL = re.compile(r"\)(?:\s*[\],<]|[ \t]*\n|\s*\Z)")
-_NEXT_KEY = re.compile(r",\s*(?:[A-Za-z_]\w*\s*(?:=(?!=)|\Z)|\Z)")
+_NEXT_KEY = re.compile(r",\s*(?:[A-Za-z_-][\w.$-]*\s*(?:=(?!=)|\Z)|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,9 @@ class LiteralForm:
     def _pairs(self, schema: Mapping[str, Any], document: Mapping[str, Any], rules: GbnfRules) -> str:
         """Return a rule for the pairs of an object in the order of `schema`, optional unless required."""
         comma, tail, ways = literal(self.separator), "", [""]
+        if is_undescribed(schema):
+            pair = rules.add(f"{ANY_KEY} {literal(self.sign)} value")
+            return rules.add(f'"" | {pair} ({comma} {pair})*')
         for name, (value, is_required) in reversed(plain_properties(schema).items()):
             pair = rules.add(f"{literal(name + self.sign)} {self._value(value, document, rules)}")
             first = f"{pair} {tail}".rstrip()
@@ -103,10 +107,9 @@ class LiteralForm:
         """Return a rule for values: JSON, which the reader takes too, but where the family has quotes of its own."""
         if self._quotes_of_its_own and isinstance(schema, Mapping):
             beside, quote = constraints(schema) - {"type"}, literal(self.quotes[0])
+            if json_types(schema) == {"string"}:
+                return rules.add(f"{quote} {raw_text(schema, self.quotes[0], rules)}")
             match schema.get("type"):
-                case "string":
-                    text = f"{choices(schema)} {quote}" if beside else text_through(self.quotes[0], rules)
-                    return rules.add(f"{quote} {text}")
                 case "array" if beside == {"items"}:
                     item = self._value(schema["items"], document, rules)
                     return rules.add(f'"[" ({item} ({literal(self.separator)} {item})*)? "]"')

@@ -112,6 +112,8 @@ class _GemmaReader:
 
     def value(self) -> Any:
         token = self.tokens.pop()
+        if (token["bare"] or "x").isspace() and self.tokens and self.tokens[-1]["sign"] not in (",", "}", "]", ":"):
+            token = self.tokens.pop()  # blanks before a value, as JSON may have them
         if token["sign"] == "{":
             return self._object()
         if token["sign"] == "[":
@@ -147,6 +149,8 @@ class _GemmaReader:
     def _plain(self, token: re.Match[str], *, is_key: bool = False) -> Any:
         if token["text"] is not None:
             return token["text"]
+        if token["sign"]:
+            raise ValueError(token["sign"])
         text = (token["quoted"] or token["bare"]).strip()
         if is_key:
             return json.loads(text) if token["quoted"] else text

@@ -14,16 +14,18 @@ from typing import Any
 from app.answer_text import partial_match_length
 from app.engine.grammar.gbnf import GbnfRules, literal, text_through
 from app.engine.grammar.json_grammar import schema_rule
-from app.engine.grammar.json_schema import constraints
-from app.service.tools.argument_forms import choices, plain_properties
+from app.service.tools.argument_forms import ANY_KEY, is_undescribed, json_type, json_types, plain_properties
 from app.service.tools.call_reader import ArgumentsReader, as_json, inside_string
 from app.service.tools.literals import python_json
+from app.service.tools.raw_text import raw_text
 
-__all__ = ["ParameterTags", "TaggedArguments", "as_one_of", "json_types"]
+__all__ = ["ParameterTags", "TaggedArguments", "as_one_of", "is_whole_json"]
 
 MAX_KEY_CHARACTERS = 200
 _KINDS = {"true": "string", "false": "object"}  # what an attribute `string` says
+_BLANK_KEY = "\N{SYMBOL FOR NULL}"  # in the place of a key
 _TEXT = frozenset({"string"})
+_JSON_BEGINS = ("[", "{", '"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class ParameterTags:
         return tuple(filter(None, (self.opening, *self.before_value, self.closing, self.end, *self.marks)))
 
     @property
+    def _never_in_text(self) -> tuple[str, ...]:
+        """Texts that mean something to a reader of a text."""
+        return tuple(filter(None, (self.unclosed, self.forgotten.strip(), self.raw[0])))
+
+    @property
     def key(self) -> re.Pattern[str]:
         """The text before a value; its group `key` is the name of the parameter, `kind` what its attribute says."""
         first, *others = map(re.escape, self.before_value)
@@ -64,7 +71,12 @@ class ParameterTags:
         return TaggedArguments(self, schema)
 
     def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
-        """Return a rule for parameters in the order of the schema, each in its tags, optional unless required."""
+        """Return a rule for parameters in the order of the schema, each in its tags, optional unless required.
+
+        An object that is not described has any of them, with any texts.
+        """
+        if is_undescribed(schema):
+            return rules.add(f"({self._any_parameter(rules)})* {literal(self.end)}")
         parts = [
             f"{self._parameter(name, value, schema, rules)}{'' if is_required else '?'}"
             for name, (value, is_required) in plain_properties(schema).items()
@@ -75,7 +87,7 @@ class ParameterTags:
         line = "\n" if self.has_lines else ""
         return (
             "".join(
-                f"{self._opened(key, _kind_of_value(value))}{line}{_written(value)}{line}{self.closing}{self.between}"
+                f"{self._opened(key, json_type(value))}{line}{_written(value)}{line}{self.closing}{self.between}"
                 for key, value in arguments.items()
             )
             + self.end
@@ -89,18 +101,20 @@ class ParameterTags:
             attribute = f' {name}="{text if kind == "string" else (json_value or [kind])[0]}"'
         return f"{self.opening}{key}{first}{attribute}{''.join(others)}{self.forgotten}"
 
+    def _any_parameter(self, rules: GbnfRules) -> str:
+        line = "\n" if self.has_lines else ""
+        before, _, after = self._opened(_BLANK_KEY, "string").partition(_BLANK_KEY)
+        text = text_through(f"{line}{self.closing}", rules, (*self._never_in_text, *((self.closing,) if line else ())))
+        between = f" {literal(self.between)}" if self.between else ""
+        return f"{literal(before)} {ANY_KEY} {literal(after + line)} {text}{between}"
+
     def _parameter(self, name: str, value: object, document: Mapping[str, Any], rules: GbnfRules) -> str:
         line = "\n" if self.has_lines else ""
         begin = literal(self._opened(name, _kind_of_schema(value)) + line)
-        closing = f"{line}{self.closing}"
-        if isinstance(value, Mapping) and value.get("type") == "string":
-            if constraints(value) == {"type"}:
-                between = f" {literal(self.between)}" if self.between else ""
-                return rules.add(f"{begin} {text_through(closing, rules)}{between}")
-            rule = choices(value)
-        else:
-            rule = schema_rule(value, rules, document)
-        return rules.add(f"{begin} {rule} {literal(closing + self.between)}")
+        if isinstance(value, Mapping) and json_types(value) == _TEXT:
+            between = f" {literal(self.between)}" if self.between else ""
+            return rules.add(f"{begin} {raw_text(value, self.closing, rules, line, self._never_in_text)}{between}")
+        return rules.add(f"{begin} {schema_rule(value, rules, document)} {literal(line + self.closing + self.between)}")
 
 
 class TaggedArguments:
@@ -121,6 +135,8 @@ class TaggedArguments:
         self._kinds: frozenset[str] = frozenset()
         self._is_text = False
         self._is_first_of_value = False
+        self._is_final = False
+        self._n_scanned = 0  # of a value that is no text
         self._key, self._closing = "", tags.closing
 
     def push(self, text: str) -> str:
@@ -131,6 +147,11 @@ class TaggedArguments:
         return "".join(parts)
 
     def finish(self) -> str:
+        self._is_final = True
+        return self.push("") + (self._cut_off() if self.rest is None else "")
+
+    def _cut_off(self) -> str:
+        """Return the rest of arguments that do not end."""
         held, self._held = self._held, ""
         if self._step == self._value:
             return ("" if self._is_text else '"') + inside_string(held)
@@ -173,12 +194,22 @@ class TaggedArguments:
         if end < 0:
             return self._part_of_value()
         value, self._held, self._step = self._held[:end], self._held[end + rest :], self._between
+        self._n_scanned = 0
         value = value.removesuffix("\n") if self._tags.has_lines else value
         return inside_string(value) + '"' if self._is_text else self._as_json(value)
 
     def _end_of_value(self) -> int:
-        """Return where the tag behind the value begins, -1 if it is to come."""
-        return self._held.find(self._closing)
+        """Return where the tag behind the value begins, -1 if it is to come.
+
+        JSON ends where it is whole: a string in it may contain the tag. What is not JSON after all ends with the first.
+        """
+        end = self._held.find(self._closing, self._n_scanned)
+        if self._is_text or self._held.lstrip()[:1] not in _JSON_BEGINS:
+            return end
+        while end >= 0 and not is_whole_json(self._held[:end]):
+            self._n_scanned = end + len(self._closing)
+            end = self._held.find(self._closing, self._n_scanned)
+        return self._held.find(self._closing) if end < 0 and self._is_final else end
 
     def _as_json(self, value: str) -> str:
         """Return the whole `value`, which is no text."""
@@ -217,21 +248,15 @@ class TaggedArguments:
         return "}" if self._n_parameters else "{}"
 
 
-def json_types(schema: object) -> frozenset[str]:
-    """Return the JSON types that `schema` plainly allows, none where it does not say."""
-    if not isinstance(schema, Mapping):
-        return frozenset()
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        return frozenset({declared})
-    if isinstance(declared, list):
-        return frozenset(kind for kind in declared if isinstance(kind, str))
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(ways := schema.get(keyword), list):
-            found = [json_types(way) for way in ways]
-            return frozenset().union(*found) if all(found) else frozenset()
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    return frozenset(map(_kind_of_value, values)) if isinstance(values, list) else frozenset()
+def is_whole_json(text: str) -> bool:
+    """Return whether `text` is a text, list or object of JSON, or what a template of Python prints instead."""
+    if text.lstrip()[:1] not in _JSON_BEGINS:
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return python_json(text)[0] in "[{"
+    return True
 
 
 def as_one_of(text: str, kinds: frozenset[str]) -> str:
@@ -239,7 +264,7 @@ def as_one_of(text: str, kinds: frozenset[str]) -> str:
     value = as_json(text)
     if value[0] == '"' and kinds & {"object", "array"}:
         value = python_json(text)  # templates print objects so that are no text
-    kind = _kind_of_value(json.loads(value))
+    kind = json_type(json.loads(value))
     is_text = "string" in kinds and not kinds & {kind, *(("integer",) if kind == "number" else ())}
     return json.dumps(text, ensure_ascii=False) if is_text else value
 
@@ -248,13 +273,8 @@ def _written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _kind_of_value(value: object) -> str:
-    kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
-        (str, "string"), (bool, "boolean"), ((int, float), "number"), (Mapping, "object"), (list, "array"),
-    )  # fmt: skip
-    return next((name for kind, name in kinds if isinstance(value, kind)), "null")
-
-
 def _kind_of_schema(schema: object) -> str:
+    if json_types(schema) == _TEXT:
+        return "string"
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     return {"integer": "number"}.get(kind, kind) if isinstance(kind, str) else "object"

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import string
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ from quantizer.errors import RequestError
 
 __all__ = ["NO_TOOLS", "ParsedText", "Tool", "ToolCallDelta", "ToolOptions", "merge_deltas", "new_call_id"]
 
-MAX_TOOLS = 128
+MAX_TOOLS = 512
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ID_CHARACTERS = 9  # Mistral's templates take nine letters and digits, the others anything
 _ID_ALPHABET = string.ascii_letters + string.digits
@@ -62,7 +63,7 @@ class ToolOptions:
         names = [tool.name for tool in self.tools]
         if len(names) > MAX_TOOLS:
             raise RequestError(f"{len(names)} tools were given.", f"Give at most {MAX_TOOLS}.")
-        if twice := next((name for name in names if names.count(name) > 1), ""):
+        if twice := next((name for name, count in Counter(names).items() if count > 1), ""):
             raise RequestError(f"Two tools are named {twice}.", "Give each a name of its own.")
         if self.only and self.only not in names:
             raise RequestError(f"tool_choice names {self.only[:64]!r}, which is not in tools.", "Add it to tools.")

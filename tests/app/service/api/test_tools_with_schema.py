@@ -24,6 +24,7 @@ from app.service.tools.formats import GENERIC
 from app.service.tools.parser import ToolCalling
 from tests.app.gbnf_texts import Grammar
 from tests.app.running import RunningService
+from tests.app.spoken_answers import spoken
 
 RECORDED = [
     json.loads(line)
@@ -152,10 +153,11 @@ def test_the_engine_may_write_nothing_else(recorded: dict[str, Any]) -> None:
     turn = BODIES[recorded["path"]].model_validate(recorded["body"]).turn()
     tags, calling = ReasoningTags("<think>", "</think>"), ToolCalling(GENERIC, turn.tools)
     (request,) = turn.requests(Prompt("…", add_special=True, tags=tags, tool_calling=calling))
-    grammar, chance = Grammar(request.sampling.grammar), random.Random(3)
+    assert request.sampling.calls is not None
+    chance = random.Random(3)
     kinds = set()
     for _ in range(60):
-        parsed = answer_parser(tags, calling).push(grammar.sample(chance), is_final=True)
+        parsed = answer_parser(tags, calling).push(spoken(request.sampling.calls, chance), is_final=True)
         for call in parsed.calls:
             kinds.add(call.name)
             assert isinstance(json.loads(call.arguments)["city"], str)
@@ -174,8 +176,8 @@ def test_the_tool_choice_decides_which_of_the_two_it_is(path: str, choice: str, 
     turn = BODIES[path].model_validate(body | {"tool_choice": CHOICES[path][choice]}).turn()
     calling = ToolCalling(GENERIC, turn.tools) if turn.tools.tools else None
     (request,) = turn.requests(Prompt("…", add_special=True, tool_calling=calling))
-    grammar, chance = Grammar(request.sampling.grammar), random.Random(4)
-    texts = [grammar.sample(chance).strip() for _ in range(30)]
+    chance, calls, grammar = random.Random(4), request.sampling.calls, request.sampling.grammar
+    texts = [(spoken(calls, chance) if calls else Grammar(grammar).sample(chance)).strip() for _ in range(30)]
     assert {"call" if text.startswith("<tool_call>") else "JSON" for text in texts} == kinds
 
 

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.answer_text import HARMONY
-from app.engine.grammar.limits import check_grammar
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_TAGS, HarmonyParser
-from app.service.tools.call_grammar import call_grammar
-from app.service.tools.formats import tool_format_of
-from app.service.tools.tool import NO_TOOLS, ParsedText, Tool, ToolOptions, merge_deltas
+from app.service.tools.tool import NO_TOOLS, ParsedText, ToolOptions, merge_deltas
 from tests.app.call_texts import OFFER
-from tests.app.gbnf_texts import Grammar
 
 ANALYSIS = "<|channel|>analysis<|message|>We should look.<|end|>"
 CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Åre","days":3}<|call|>'
@@ -235,19 +230,3 @@ def test_an_answer_that_the_prompt_has_begun_has_no_header() -> None:
 
 def test_harmony_is_read_where_the_template_writes_it() -> None:
     assert isinstance(answer_parser(HARMONY, None), HarmonyParser)
-
-
-def test_an_answer_that_must_be_a_call_is_one_after_reasoning() -> None:
-    known = tool_format_of("… <|channel|>analysis<|message|> …")
-    assert known is not None
-    assert known.name == "gpt-oss"
-    offer = ToolOptions(tools=(Tool("now", "", {"properties": {}, "additionalProperties": False}),), must_call=True)
-    text = call_grammar(known, offer, HARMONY)
-    check_grammar(text)
-    grammar, chance = Grammar(text), random.Random(4)
-    thoughts = 0
-    for _ in range(40):
-        reasoning, said, calls = parts(split(grammar.sample(chance), [10, 40, 60], offer))
-        assert (said, calls) == ("", [("now", {})])
-        thoughts += bool(reasoning)
-    assert thoughts > 0

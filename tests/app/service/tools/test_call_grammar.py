@@ -2,18 +2,26 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jsonschema
 import pytest
 
-from app.answer_text import NO_REASONING, ReasoningParser, ReasoningTags
-from app.engine.grammar.gbnf import GbnfRules, text_through
+from app.answer_text import HARMONY, NO_REASONING, ReasoningTags
+from app.engine.grammar.gbnf import GbnfRules, text_through, with_plain_values
+from app.engine.grammar.json_format import JsonFormat
 from app.engine.grammar.limits import check_grammar
-from app.service.tools.call_grammar import call_grammar
-from app.service.tools.tool import Tool, ToolOptions
+from app.service.generation.answer_parser import answer_parser
+from app.service.generation.harmony import HARMONY_BOUNDS
+from app.service.tools.call_grammar import answer_grammar, bound_calls
+from app.service.tools.formats import ToolFormat, tool_format_of
+from app.service.tools.parser import ToolCalling
+from app.service.tools.tool import MAX_TOOLS, ParsedText, Tool, ToolOptions, merge_deltas
 from quantizer.errors import RequestError
-from tests.app.call_texts import FAMILIES, family, split
+from tests.app.call_texts import FAMILIES, family
 from tests.app.gbnf_texts import Grammar
+from tests.app.spoken_answers import spoken
 
 WALK = Tool(
     "walk",
@@ -25,86 +33,259 @@ WALK = Tool(
             "how": {"type": "string", "enum": ["slowly", "fast"]},
             "steps": {"type": "integer"},
             "with": {"type": "array", "items": {"$ref": "#/$defs/who"}, "maxItems": 2},
+            "name": {"type": "string", "minLength": 2, "maxLength": 40},
+            "code": {"type": "string", "pattern": "^[a-z]{2}-[0-9]+$"},
+            "mood": {"enum": ["good", "bad"]},
+            "pace": {"anyOf": [{"type": "number"}, {"type": "null"}]},
         },
         "required": ["to", "steps"],
         "$defs": {"who": {"enum": ["Ann", "Bob"]}},
     },
 )
-STOP = Tool("stop")
-OFFER = ToolOptions(tools=(WALK, STOP), must_call=True)
+STOP, STOP_NOW = Tool("stop"), Tool("stop_now", "", {"properties": {}})
+OFFER = ToolOptions(tools=(WALK, STOP, STOP_NOW))
+MUST = ToolOptions(tools=OFFER.tools, must_call=True)
+ANSWER = JsonFormat({"type": "object", "properties": {"degrees": {"type": "integer"}}, "required": ["degrees"]})
+THINKING = ReasoningTags("<think>", "</think>")
+ALL = [*FAMILIES, "gpt-oss"]
 
 
-def check_call(name: str, arguments: dict[str, Any]) -> None:
-    if name == "walk":
-        assert {"to", "steps"} <= arguments.keys() <= {"to", "how", "steps", "with"}
-        assert isinstance(arguments["to"], str)
-        assert isinstance(arguments["steps"], int)
-        assert arguments.get("how", "fast") in ("slowly", "fast")
-        assert set(arguments.get("with", [])) <= {"Ann", "Bob"}
-    else:
-        assert name == "stop"
+def known(name: str) -> tuple[ToolFormat, ReasoningTags]:
+    if name != "gpt-oss":
+        return family(name), NO_REASONING
+    harmony = tool_format_of(HARMONY.opening)
+    assert harmony is not None
+    return harmony, HARMONY
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_text_of_the_grammar_parses_as_calls_that_fit_their_schemas(name: str) -> None:
-    text = call_grammar(family(name), OFFER, NO_REASONING)
-    check_grammar(text)
-    grammar, chance = Grammar(text), random.Random(name)
+def parsed(text: str, tags: ReasoningTags, calling: ToolCalling | None, n_each: int = 10**6) -> ParsedText:
+    """Return all parts of `text`, coming in pieces of `n_each` characters."""
+    parser = answer_parser(tags, calling)
+    told = [parser.push(text[begin : begin + n_each]) for begin in range(0, len(text), n_each)]
+    told.append(parser.push("", is_final=True))
+    return ParsedText(
+        "".join(part.text for part in told),
+        merge_deltas(call for part in told for call in part.calls),
+        "".join(part.reasoning for part in told),
+    )
+
+
+def fitting_calls(text: str, tags: ReasoningTags, calling: ToolCalling) -> ParsedText:
+    """Return the parts of `text`, whose calls fit their schemas however it is cut."""
+    whole = parsed(text, tags, calling)
+    again = parsed(text, tags, calling, 3)
+    assert (again.text, again.reasoning) == (whole.text, whole.reasoning)
+    assert [(call.name, call.arguments) for call in again.calls] == [
+        (call.name, call.arguments) for call in whole.calls
+    ]
+    schemas = {tool.name: {"type": "object", **tool.parameters} for tool in calling.options.tools}
+    for call in whole.calls:
+        jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+    return whole
+
+
+def answers(
+    name: str,
+    options: ToolOptions,
+    *,
+    free: str = "",
+    tags: ReasoningTags | None = None,
+    json_format: JsonFormat | None = None,
+    n: int = 10,
+) -> Iterator[ParsedText]:
+    """Yield the parts of random answers that say `free` where nothing binds them."""
+    tool_format, own_tags = known(name)
+    tags = tags or own_tags
+    calling = ToolCalling(tool_format, options)
+    rules = bound_calls(calling, tags, json_format).rules
+    for grammar in (rules.begin, *rules.parts):
+        check_grammar(with_plain_values(grammar))
+    chance = random.Random(name + free)
+    for _ in range(n):
+        yield fitting_calls(spoken(rules, chance, free), tags, calling)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_answer_that_must_call_is_calls_that_fit_their_schemas(name: str) -> None:
     seen = set()
-    for _ in range(40):
-        parsed = split(family(name), grammar.sample(chance), [10, 40, 41, 80], OFFER)
-        assert parsed.text.strip() == ""
-        for call in parsed.calls:
-            check_call(call.name, json.loads(call.arguments))
-        seen.add(len(parsed.calls))
+    for answer in answers(name, MUST):
+        assert answer.text.strip() == ""
+        seen.add(len(answer.calls))
     assert 0 not in seen
-    assert max(seen) > 1 or family(name).syntax.between is None
+    assert max(seen) > 1 or known(name)[0].syntax.between is None
 
 
-def test_a_named_tool_is_called_once() -> None:
-    offer = ToolOptions(tools=(WALK, STOP), must_call=True, only="stop", is_parallel=False)
-    grammar, chance = Grammar(call_grammar(family("hermes"), offer, NO_REASONING)), random.Random(1)
-    for _ in range(20):
-        parsed = split(family("hermes"), grammar.sample(chance), [], offer)
-        assert [call.name for call in parsed.calls] == ["stop"]
+def openings() -> Iterator[tuple[str, str]]:
+    for name in ALL:
+        yield from ((name, opening) for opening in known(name)[0].openings)
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-def test_reasoning_may_come_first(is_open: bool) -> None:
-    thinking = ReasoningTags("<think>", "</think>", is_open)
-    grammar, chance = Grammar(call_grammar(family("hermes"), OFFER, thinking)), random.Random(2)
-    n_thoughts = 0
-    for _ in range(40):
-        text = grammar.sample(chance)
-        splitter = ReasoningParser(thinking)
-        said = splitter.push(text).text + splitter.finish().text
-        n_thoughts += "</think>" in text
-        assert split(family("hermes"), said, [], OFFER).calls
-    assert n_thoughts == 40 if is_open else 0 < n_thoughts < 40
-
-
-def test_a_text_up_to_a_tag_holds_it_once_at_its_end() -> None:
-    for tag in ("</a>", "\n</p>", "aab"):
-        rules = GbnfRules()
-        grammar, chance = Grammar(rules.text(text_through(tag, rules))), random.Random(3)
-        for _ in range(200):
-            text = grammar.sample(chance)
-            assert text.index(tag) == len(text) - len(tag)
+@pytest.mark.parametrize(("name", "opening"), openings())
+def test_a_call_that_begins_in_text_goes_on_as_one(name: str, opening: str) -> None:
+    before = "Well. " if name != "gpt-oss" else "<|channel|>final<|message|>Well.<|end|>"
+    names = set()
+    for answer in answers(name, OFFER, free=f"{before}{opening}"):
+        assert answer.text.strip() == "Well."
+        assert answer.calls
+        names |= {call.name for call in answer.calls}
+    assert len(names) > 1
 
 
 @pytest.mark.parametrize(
-    ("name", "schema", "word"),
+    ("name", "begin", "called"),
     [
-        ("hermes", {"type": "string"}, "object"),
-        ("hermes", {"properties": {"a": {"type": "string", "not": {}}}}, "'not'"),
-        ("glm", {"properties": {"a": {"type": "string", "minLength": 3}}}, "enum"),
-        ("glm", {"anyOf": [{"required": ["a"]}]}, "properties"),
-        ("glm", {"properties": {}, "required": ["a"]}, "properties"),
+        ("llama-3", '{"name": "walk"', "walk"),
+        ("llama-3", '\n{ "name" :"stop",', "stop"),
+        ("llama-3", '{"type": "function", "name": "stop_now", "para', "stop_now"),
+        ("llama-4", "[walk(", "walk"),
+        ("llama-4", '{"name": "stop"', "stop"),
+        ("llama-4", '[{"name": "walk", ', "walk"),
     ],
 )
-def test_an_unsupported_schema_is_refused(name: str, schema: dict[str, Any], word: str) -> None:
-    with pytest.raises(RequestError, match=word):
-        call_grammar(family(name), ToolOptions(tools=(Tool("a", "", schema),), must_call=True), NO_REASONING)
+def test_a_call_without_a_tag_binds_once_it_names_a_tool(name: str, begin: str, called: str) -> None:
+    for answer in answers(name, OFFER, free=begin):
+        assert answer.calls[0].name == called
+        assert answer.text.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "Walter", "age": 3}', '{"walk": 1}', "[1, 2]", "walk(to=1)", 'So: {"name": "walk"}', "{}"]
+)
+@pytest.mark.parametrize("name", ["llama-3", "llama-4"])
+def test_json_that_is_no_call_stays_as_it_is(name: str, text: str) -> None:
+    for answer in answers(name, OFFER, free=text, n=2):
+        assert answer == ParsedText(text)
+
+
+def test_text_may_follow_calls_where_a_tag_closes_them() -> None:
+    calling = ToolCalling(family("hermes"), OFFER)
+    rules = bound_calls(calling, NO_REASONING).rules
+    said = spoken(rules, random.Random(1), "<tool_call> and so on, <tool_call>. The end.")
+    answer = fitting_calls(said, NO_REASONING, calling)
+    assert len(answer.calls) == 2
+    assert answer.text == "and so on,. The end."
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_at_most_one_call_is_made_unless_calls_are_parallel(name: str) -> None:
+    alone = ToolOptions(tools=OFFER.tools, is_parallel=False)
+    opening = (*known(name)[0].openings, "")[0]
+    for answer in answers(name, alone, free=f"{opening} more {opening}"):
+        assert len(answer.calls) == 1
+    for answer in answers(name, ToolOptions(tools=OFFER.tools, must_call=True, only="stop", is_parallel=False)):
+        assert [call.name for call in answer.calls] == ["stop"]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_reasoning_may_come_before_a_call_that_must_be(name: str, is_open: bool) -> None:
+    tags = ReasoningTags("<think>", "</think>", is_open=is_open)
+    thoughts = {bool(answer.reasoning) for answer in answers(name, MUST, tags=tags, n=6)}
+    assert True in thoughts
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_answer_is_calls_or_json(name: str) -> None:
+    kinds = set()
+    tags = HARMONY if name == "gpt-oss" else THINKING
+    for answer in answers(name, OFFER, tags=tags, json_format=ANSWER, n=20):
+        if answer.calls:
+            assert not answer.text.strip()
+        else:
+            assert isinstance(json.loads(answer.text)["degrees"], int)
+        kinds.add(bool(answer.calls))
+    assert kinds == {False, True}
+
+
+def test_json_alone_may_follow_a_thought() -> None:
+    grammar, chance = Grammar(answer_grammar(ANSWER, THINKING)), random.Random(1)
+    said = [parsed(grammar.sample(chance), THINKING, None, 5) for _ in range(40)]
+    assert all(isinstance(json.loads(answer.text)["degrees"], int) for answer in said)
+    assert {bool(answer.reasoning) for answer in said} == {False, True}
+
+
+def test_each_answer_has_ids_of_its_own_where_the_model_writes_them() -> None:
+    ids = [[call.call_id for call in answer.calls] for answer in answers("solar-open", MUST)]
+    rules = [bound_calls(ToolCalling(family("solar-open"), MUST), NO_REASONING).rules for _ in range(2)]
+    assert all(len(set(each)) == len(each) for each in ids)
+    assert rules[0].heads[0].text != rules[1].heads[0].text
+
+
+@pytest.mark.parametrize("name", ["hermes", "glm", "glm-4.7", "qwen3-coder", "gemma-4", "minimax-m3"])
+def test_what_no_grammar_describes_is_left_out_alone_and_said(name: str) -> None:
+    """Tools of MCP servers have keywords as `patternProperties`."""
+    odd = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "not": {"const": "ab"}},
+            "b": {"type": "integer", "minimum": 3, "maximum": 5},
+        },
+        "required": ["a", "b"],
+    }
+    options = ToolOptions(tools=(Tool("odd", "", odd), Tool("odder", "", odd), WALK), must_call=True)
+    calling = ToolCalling(family(name), options)
+    bound = bound_calls(calling, NO_REASONING)
+    assert bound.notices == (
+        "Calls of odd, odder are held to a part of their schema only: The schema's keyword 'not' is not supported.",
+    ) or (name != "hermes" and "odd, odder are held to a part" in bound.notices[0])
+    chance, names = random.Random(name), set()
+    for _ in range(30):
+        for call in parsed(spoken(bound.rules, chance), NO_REASONING, calling).calls:
+            names.add(call.name)
+            arguments = json.loads(call.arguments)
+            assert call.name == "walk" or (3 <= arguments["b"] <= 5 and isinstance(arguments["a"], str))
+    assert names == {"odd", "odder", "walk"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"anyOf": [{"required": ["a"]}], "if": {}},
+        {"properties": {"a": {"enum": ["x" * 70_000]}}},
+        {"properties": [1]},
+        {"properties": {"a": {"type": 3}}, "required": "a"},
+    ],
+)
+@pytest.mark.parametrize("name", ["hermes", "glm", "lfm2"])
+def test_a_schema_that_no_grammar_takes_leaves_a_call_with_any_arguments(name: str, schema: Mapping[str, Any]) -> None:
+    calling = ToolCalling(family(name), ToolOptions(tools=(Tool("a", "", schema),), must_call=True))
+    bound = bound_calls(calling, NO_REASONING)
+    (notice,) = bound.notices
+    assert notice.startswith("Calls of a are held to a part of their schema only: ")
+    for seed in range(5):
+        (call, *_) = parsed(spoken(bound.rules, random.Random(seed)), NO_REASONING, calling).calls
+        assert isinstance(json.loads(call.arguments), dict)
+
+
+def test_a_schema_that_nests_without_end_binds_no_more_than_the_name() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"properties": {"a": deep}}
+    options = ToolOptions(tools=(Tool("deep", "", deep),))
+    assert bound_calls(ToolCalling(family("hermes"), options), NO_REASONING).notices
+
+
+@pytest.mark.parametrize("name", ["hermes", "glm-4.7", "qwen3-coder", "llama-4"])
+def test_as_many_tools_as_there_may_be_are_bound(name: str) -> None:
+    tools = tuple(Tool(f"tool_of_a_server_{number:03}", "", WALK.parameters) for number in range(MAX_TOOLS))
+    calling = ToolCalling(family(name), ToolOptions(tools=tools, must_call=True, is_parallel=False))
+    bound = bound_calls(calling, NO_REASONING)
+    check_grammar(with_plain_values(bound.rules.begin))
+    assert not bound.notices
+    chance = random.Random(1)
+    names = {fitting_calls(spoken(bound.rules, chance), NO_REASONING, calling).calls[0].name for _ in range(6)}
+    assert len(names) > 1
+
+
+def test_a_text_up_to_a_tag_holds_it_once_at_its_end() -> None:
+    for tag, without in (("</a>", ()), ("\n</p>", ("</p>", "no")), ("aab", ())):
+        rules = GbnfRules()
+        grammar, chance = Grammar(rules.text(text_through(tag, rules, without))), random.Random(3)
+        for _ in range(200):
+            text = grammar.sample(chance)
+            assert text.index(tag) == len(text) - len(tag)
+            assert not any(other in text.removesuffix(tag) for other in without)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +293,7 @@ def test_an_unsupported_schema_is_refused(name: str, schema: dict[str, Any], wor
     [
         (lambda: Tool("a b"), "name 'a b' is invalid"),
         (lambda: ToolOptions(tools=(STOP, STOP)), "Two tools"),
-        (lambda: ToolOptions(tools=tuple(Tool(f"t{number}") for number in range(129))), "129"),
+        (lambda: ToolOptions(tools=tuple(Tool(f"t{number}") for number in range(MAX_TOOLS + 1))), "513"),
         (lambda: ToolOptions(tools=(STOP,), only="go", must_call=True), "'go'"),
         (lambda: ToolOptions(must_call=True), "no tools"),
     ],
@@ -120,3 +301,9 @@ def test_an_unsupported_schema_is_refused(name: str, schema: dict[str, Any], wor
 def test_invalid_tool_options_are_refused(offer: Any, word: str) -> None:
     with pytest.raises(RequestError, match=word):
         offer()
+
+
+def test_the_bounds_of_harmony_end_reasoning_before_a_call() -> None:
+    calling = ToolCalling(known("gpt-oss")[0], OFFER)
+    rules = bound_calls(calling, HARMONY).rules
+    assert all(any(opening.startswith(bound) for bound in HARMONY_BOUNDS) for opening, _ in rules.openings)
