@@ -76,6 +76,7 @@ TRIALS = (
     Trial("clients that hang up", "hang_up", "--clients", 60, 500, (_GUIDE,)),
     Trial("what is no request, to every route", "abuse", "", 1, 1),
     Trial("schemas and grammars, good and hostile", "schema_answers", "--cases", 100, 5_000, (_GUIDE,)),
+    Trial("tool calls in every format", "tool_calls", "--answers", 40, 6_400, (_GUIDE,)),
     Trial("slow clients beside honest ones", "slow_loris", "", 1, 3, (_GUIDE, "--rounds", "1", "--seconds", "5")),
     Trial("two services of one data folder, one killed", "two_services", "--answers", 30, 300, (_GUIDE,)),
     Trial("a clock that jumps", "clock_jumps", "--jumps", 10, 200, (_GUIDE,)),
