@@ -254,7 +254,7 @@ class Compactor:
         await self._show()
 
     def _request(self, plan: CompactionPlan, focus: str) -> str:
-        return summary_request(plan.n_summary_tokens, focus)
+        return summary_request(plan.n_summary_tokens, focus, has_tools=bool(self._chat.offered))
 
     async def _part(self, writer: AnswerWriter, path: Sequence[Message], plan: CompactionPlan) -> tuple[str, Completed]:
         """Return the summary of a branch that asks for it, and its cost; the text of the last part is shown."""

@@ -281,6 +281,7 @@ def test_any_number_of_kept_messages_is_understood(n_kept: int) -> None:
 def test_a_request_says_how_long_the_summary_may_be_and_what_matters_to_the_person() -> None:
     assert "at most 100 words" in summary_request(200)
     assert "Keep in mind" not in summary_request(200)
+    assert "Call no tool." in summary_request(200, has_tools=True)
     assert summary_request(200, "the recipe").endswith("Keep in mind above all: the recipe")
 
 

@@ -10,7 +10,10 @@ import pytest
 from app.chat.conversation import MessageState
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, READY, ScriptedClient, ScriptedReply
+from app.tools.fake import ScriptedCall
+from app.tools.tool import ToolOutput
 from quantizer.errors import ContextOverflowError, EngineError
+from tests.tui.chat.tool_chats import ask, backend_of, call, calling, opened_chat, roles, said
 from tui.chat.repository import SqliteChatRepository
 
 SUMMARY = "The cook wants **soup** with leeks."
@@ -275,3 +278,25 @@ async def test_a_model_that_only_continues_text_is_not_asked(open_app):
         await _fills(user, "First question", "Second question")
         await user.asks("/compact")
         await user.sees("A chat that the model only continues cannot be summarised by it.")
+
+
+async def test_between_rounds_of_calls_the_earlier_ones_become_a_summary_and_the_question_stays():
+    prompts = (100, 700, 1200)
+    calls = [calling(call(number, path=f"{number}.txt")) for number in range(1, 4)]
+    rounds = [
+        replace(each, ending=replace(COMPLETED, n_prompt_tokens=n, n_output_tokens=20))
+        for each, n in zip(calls, prompts, strict=True)
+    ]
+    result = ScriptedCall(ToolOutput("abc " * 480))
+    client = ScriptedClient(*rounds, _reply(SUMMARY, 1700, 60), said("Done."))
+    async with opened_chat(client, backend_of(read=[result] * 3)) as chat:
+        branch = await ask(chat, "Repair the tests.")
+        assert roles(branch)[-2:] == ["summary", "assistant"]
+        assert branch[-1].content == "Done."
+        assert not chat.conversation.errors
+    asked, answered = client.requests[-2:]
+    assert asked[-1].content.endswith("Call no tool.")
+    assert [tool.name for tool in client.options[-2].tools] == ["read", "write", "run"]
+    assert "Repair the tests." in answered[0].content
+    assert SUMMARY in answered[0].content
+    assert [turn.role for turn in answered] == ["user", *["assistant", "tool"] * 2]
