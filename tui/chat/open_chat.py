@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from app.chat.compaction import TOKENS_AFTER
 from app.chat.context_tokens import estimated_tokens
-from app.chat.conversation import Draft, Message, MessageContent, MessageState, provisional_title
+from app.chat.conversation import Draft, Message, MessageContent, provisional_title
 from app.chat.sampling_options import template_of
-from app.protocol.chat import Message as ChatMessage
-from app.protocol.tools import ToolDefinition, with_delta
+from app.protocol.tools import ToolDefinition
 from app.tools.approval import Approver
 from app.tools.backend import ToolBackend
-from app.tools.output import MAX_CHARACTERS, characters_for
-from app.tools.tool_settings import ApprovalRule
-from quantizer.errors import ContextOverflowError, NoTemplateError, ServiceError, StorageError, UserError
-from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
+from quantizer.errors import ContextOverflowError, NoTemplateError, StorageError, UserError
+from tui.chat.answer_runner import AnswerRunner
+from tui.chat.answer_stream import AnswerFigures, Clock, StreamChunk
 from tui.chat.approvals import ApprovalQueue
 from tui.chat.compactor import AutoCompaction, Compactor, saving_text
 from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
-from tui.chat.repository import AnswerTarget, AnswerWriter, OpenedChat
-from tui.chat.rounds import CallRunner, pause_after, pending_calls, rounds_of
+from tui.chat.repository import AnswerTarget, OpenedChat
+from tui.chat.rounds import Rounds, rounds_of
 from tui.chat.steps import StepHistory, UndoneStep
 from tui.chat.titles import generate_title, needs_title
 from tui.chat.turns import made_calls
@@ -37,9 +35,6 @@ from tui.connection import ServiceConnection
 
 __all__ = ["ChatView", "OpenChat", "joined"]
 
-_NO_TEMPLATE = (
-    "It is a base model: /template completion lets it continue your text; /template lists templates to chat with it."
-)
 _ANSWERING = frozenset({"assistant", "summary"})
 _NOTHING_TO_COMPACT = "There is nothing to compact: the older messages are few and short."
 
@@ -85,24 +80,19 @@ class OpenChat:
         self.unsent = self.left_unsent = Draft()
         self.queue: tuple[MessageContent, ...] = ()
         self._connection = connection
-        self._clock = clock
         self._on_change = on_change
         self.approvals = ApprovalQueue(lambda: on_change(self))
         self.approver: Approver = self.approvals
-        self._tools = tools
-        self._calls = None if tools is None else CallRunner(self.stored, self.conversation, tools, self._show)
+        self._answers = AnswerRunner(self, connection, clock, self._show, lambda: on_change(self))
+        self._rounds = Rounds(self, tools, self._show, lambda: on_change(self))
         self._steps = StepHistory(self.stored, self.conversation, tools)
         self._offered: tuple[ToolDefinition, ...] = ()  # with the last answer
         self._running: asyncio.Task[None] | None = None
         self._titling: asyncio.Task[None] | None = None
-        self._is_streaming = False
-        self._thinking_id = ""  # of the running answer, by the service's name, while it has reasoning only
-        self._other_model = ""  # answers only this time
-        self._n_context_before = 0  # with the question of the running answer
         self._compactor = Compactor(self, connection, compaction, self._show, lambda: on_change(self))
         self._may_compact = True  # until that fails
         size = self.conversation.context_size(self.conversation.leaf_id)
-        self._figures = AnswerFigures(
+        self._answers.figures = AnswerFigures(
             model=opened.model or self.model, n_context_tokens=size.n_tokens, is_context_estimated=size.is_estimated
         )
 
@@ -112,14 +102,19 @@ class OpenChat:
         return self.pinned_model or self._connection.state.model
 
     @property
+    def n_ctx(self) -> int:
+        """The context of the connection's model in tokens, 0 if unknown."""
+        return self._connection.state.n_ctx
+
+    @property
     def figures(self) -> AnswerFigures:
         """The figures of the last answer, which may be running."""
-        return self._figures
+        return self._answers.figures
 
     @property
     def is_streaming(self) -> bool:
         """Whether an answer or a summary was begun and has not ended: it streams, or a tool that it called runs."""
-        return self._is_streaming or self._compactor.is_writing
+        return self._answers.is_streaming or self._rounds.is_calling or self._compactor.is_writing
 
     @property
     def is_compacting(self) -> bool:
@@ -129,7 +124,7 @@ class OpenChat:
     @property
     def answering_model(self) -> str:
         """The model of the running answer."""
-        return self._other_model or self.model
+        return self._answers.model
 
     @property
     def offered(self) -> Sequence[ToolDefinition]:
@@ -139,12 +134,12 @@ class OpenChat:
     @property
     def model_beside_connection(self) -> str:
         """The model of the running answer if that is not the connection's; else an empty string."""
-        return self._other_model or self.pinned_model
+        return self._answers.model_beside_connection
 
     @property
     def is_thinking(self) -> bool:
         """Whether the running answer has reasoning only, which `end_thought` ends."""
-        return bool(self._thinking_id)
+        return bool(self._answers.thinking_id)
 
     @property
     def is_answering(self) -> bool:
@@ -290,7 +285,7 @@ class OpenChat:
 
     async def end_thought(self) -> bool:
         """Let the running answer begin now; return False if it is not thinking. Raises UserError."""
-        thinking_id, self._thinking_id = self._thinking_id, ""
+        thinking_id, self._answers.thinking_id = self._answers.thinking_id, ""
         if thinking_id:
             beside = self.model_beside_connection
             client = await (self._connection.service() if beside else self._connection.client())
@@ -302,6 +297,7 @@ class OpenChat:
         version (`tui.chat.steps` says what a step is). Return None while an answer runs, and in an empty chat. Raises
         StorageError, having changed nothing, for a file that was changed since."""
         step = None if self.is_answering else await self._steps.undo()
+        self._answers.measure_branch()
         await self._show()
         return step
 
@@ -309,6 +305,7 @@ class OpenChat:
         """Do again what `undo_step` took back last, files included. Return None if nothing was, if the chat went on, or
         while an answer runs. Raises as `undo_step`."""
         step = None if self.is_answering else await self._steps.redo()
+        self._answers.measure_branch()
         await self._show()
         return step
 
@@ -326,7 +323,7 @@ class OpenChat:
         version_id = self.conversation.step_to_version(message_id, n_steps)
         if version_id is not None:
             await self.stored.show(self.conversation.leaf_id)
-            self._measure_branch()
+            self._answers.measure_branch()
         return version_id
 
     async def remove(self, message_id: int) -> RemovedMessages:
@@ -334,7 +331,7 @@ class OpenChat:
         removed = self.conversation.remove(message_id)
         if message_id != UNSAVED_ID:
             await self.stored.remove(message_id, self.conversation.leaf_id)
-            self._measure_branch()
+            self._answers.measure_branch()
         return removed
 
     async def edit_summary(self, message_id: int, text: str) -> None:
@@ -345,14 +342,14 @@ class OpenChat:
             stats[TOKENS_AFTER] = max(0, n_after + estimated_tokens(text) - estimated_tokens(former.content))
         summary = MessageContent(role="summary", content=text, n_kept=former.n_kept, stats=stats)
         self.conversation.add(await self.stored.add_message(former.parent_id, summary))
-        self._measure_branch()
+        self._answers.measure_branch()
         await self._show()
 
     async def restore(self, removed: RemovedMessages) -> None:
         """Undo a removal."""
         self.conversation.restore(removed)
         await self.stored.restore(removed)
-        self._measure_branch()
+        self._answers.measure_branch()
 
     # From one answer to the next
 
@@ -392,7 +389,7 @@ class OpenChat:
             return
         with suppress(UserError):  # the next question reports it
             client = await self._connection.client()
-            turns, key = await self._turns(branch[-1].id), self.stored.prompt_cache_key
+            turns, key = await self._answers.turns(branch[-1].id), self.stored.prompt_cache_key
             if title := await generate_title(client, self.model, turns, key, self._offered):
                 await self.stored.set_title(branch[0].content, title)
 
@@ -442,12 +439,12 @@ class OpenChat:
         try:
             await self.stored.prepare("", self.model, conversation.settings)
             while following is not None:
-                self._offered = await self._offered_tools()
+                self._offered = await self._rounds.offered()
                 following = await self._with_room(following)
                 async with self.stored.writing(following) as writer:
-                    await self._run(writer, following)
+                    await self._answers.run(writer, following, self._offered)
                 overflown = None if overflown else await self._after_overflow(following, writer.message)
-                following = overflown or await self._after_calls(target, n_granted)
+                following = overflown or await self._rounds.after(target, n_granted)
         except StorageError as error:
             await self._fail(conversation.leaf_id, error)
 
@@ -458,7 +455,7 @@ class OpenChat:
         n_granted = len(rounds_of(conversation.branch))
         try:
             await self.stored.prepare("", self.model, conversation.settings)
-            following = await self._after_calls(AnswerTarget(None, self.model), n_granted)
+            following = await self._rounds.after(AnswerTarget(None, self.model), n_granted)
         except StorageError as error:
             await self._fail(conversation.leaf_id, error)
         else:
@@ -474,76 +471,6 @@ class OpenChat:
             await self._fail(blank.id, error)
         else:
             await self._answer(AnswerTarget(blank.parent_id, self.model), len(rounds_of(self.conversation.branch)))
-
-    async def _offered_tools(self) -> tuple[ToolDefinition, ...]:
-        """Return the tools that are switched on; none with a prompt template, which has no place for them."""
-        settings = self.conversation.settings
-        if self._tools is None or not settings.tools.enabled or template_of(settings.options):
-            return ()
-        return tuple(tool.definition for tool in await self._tools.offered(settings.tools))
-
-    async def _after_calls(self, target: AnswerTarget, n_granted: int) -> AnswerTarget | None:
-        """Run the calls of the last answer that were not begun. Return what to answer next, as `target` was; None
-        after an answer without calls, and where the person is asked whether to go on."""
-        conversation = self.conversation
-        last = conversation.branch[-1]
-        if last.role != "tool" and not made_calls(last):
-            return None
-        self._is_streaming = True
-        try:
-            await self._run_calls()
-        finally:
-            self._is_streaming = False
-            self._on_change(self)
-        pause = pause_after(conversation.branch, conversation.settings.tools.max_rounds, n_granted)
-        if pause is not None and conversation.leaf_id is not None:
-            conversation.errors[conversation.leaf_id] = pause
-            await self._show()
-            return None
-        return replace(target, parent_id=conversation.leaf_id, continued=None)
-
-    async def _run_calls(self) -> None:
-        n_ctx = self._connection.state.n_ctx
-        max_characters = characters_for(n_ctx) if n_ctx else MAX_CHARACTERS
-        for call in pending_calls(self.conversation.branch) if self._calls is not None else ():
-            assert self._calls is not None
-            finished = await self._calls.run(call, self.approver, max_characters)
-            if finished.rule is not None:
-                await self._add_rule(finished.rule)
-
-    async def _add_rule(self, rule: ApprovalRule) -> None:
-        """Store what the person decided for further calls of this chat."""
-        settings = self.conversation.settings
-        rules = tuple(dict.fromkeys((*settings.tools.rules, rule)))
-        self.conversation.settings = replace(settings, tools=replace(settings.tools, rules=rules))
-        await self.stored.prepare("", self.model, self.conversation.settings)
-
-    async def _run(self, writer: AnswerWriter, target: AnswerTarget) -> None:
-        """Stream the answer into `writer` and the view. Whatever ends it, the text so far is kept."""
-        conversation = self.conversation
-        timer = AnswerTimer(self._clock, writer.message.stats)
-        self._other_model = target.model if target.is_other else ""
-        self._is_streaming = True
-        writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats, calls=()))
-        conversation.begin(writer.message)
-        self._n_context_before = conversation.context_size(writer.message.id).n_tokens
-        self._measure(timer)
-        try:
-            await self._show()
-            turns = await self._turns(writer.message.id if target.continued else target.parent_id)
-            await self._stream(turns, timer, writer)
-        except UserError as error:
-            conversation.errors[writer.message.id] = _in_a_chat(error)
-            if not self.model_beside_connection or isinstance(error, ServiceError):
-                await self._connection.report_failure(error)
-        finally:
-            self._is_streaming = False
-            self._other_model = self._thinking_id = ""
-            if writer.message.state is MessageState.PARTIAL:
-                writer.update(replace(writer.message, stats=timer.final_stats))
-            conversation.end(writer.message)
-            self._on_change(self)
-            await self._show()
 
     # Room in the context
 
@@ -627,66 +554,13 @@ class OpenChat:
 
     async def _show_saving(self, summary: Message | None) -> None:
         if summary is not None:
-            self._measure_branch()
+            self._answers.measure_branch()
         last = self.conversation.entries()[-1:]
         await self._note(saving_text(last[0]) if summary is not None and last else _NOTHING_TO_COMPACT)
 
     async def _note(self, text: str) -> None:
         if self.view is not None:
             await self.view.note(text)
-
-    def _measure_branch(self) -> None:
-        """Update the size of the context after another branch is shown."""
-        size = self.conversation.context_size(self.conversation.leaf_id)
-        self._figures = replace(self._figures, n_context_tokens=size.n_tokens, is_context_estimated=size.is_estimated)
-        self._on_change(self)
-
-    async def _turns(self, leaf_id: int | None) -> Sequence[ChatMessage]:
-        """Return the turns up to a message with their pictures and sounds. Raises StorageError for a missing one."""
-        parts = await self.stored.media_parts(self.conversation.media_files(leaf_id))
-        return self.conversation.turns(leaf_id, parts)
-
-    async def _stream(self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter) -> None:
-        options = self.conversation.settings.options
-        is_new = turns[-1].role != "assistant"
-        key = self.stored.prompt_cache_key
-        events = stream_answer(
-            self._connection,
-            turns,
-            options,
-            lambda: self.model_beside_connection,
-            prompt_cache_key=key,
-            tools=self._offered,
-        )
-        async with aclosing(events):
-            async for event in events:
-                message = replace(writer.message, model=self.answering_model) if is_new else writer.message
-                if not isinstance(event, StreamChunk):
-                    self._figures = AnswerFigures.of_cost(self.answering_model, event)
-                    writer.update(replace(message, state=MessageState.FINISHED, stats={**timer.stats, **asdict(event)}))
-                    return
-                timer.observe(event)
-                content, reasoning = message.content + event.text, message.reasoning + event.reasoning
-                calls = message.calls
-                for delta in event.calls:
-                    calls = with_delta(calls, delta)
-                writer.update(replace(message, content=content, reasoning=reasoning, calls=calls, stats=timer.stats))
-                self._thinking_id = "" if content or calls or not reasoning else event.response_id
-                self.conversation.messages[message.id] = writer.message
-                self._measure(timer)
-                if self.view is not None:
-                    await self.view.write(writer.message, event)
-
-    def _measure(self, timer: AnswerTimer) -> None:
-        """Update the figures of the running answer."""
-        self._figures = AnswerFigures(
-            model=self.answering_model,
-            tokens_per_s=timer.tokens_per_s,
-            time_to_first_token_s=timer.time_to_first_token_s,
-            n_context_tokens=self._n_context_before + timer.n_tokens,
-            is_context_estimated=True,
-        )
-        self._on_change(self)
 
     async def _fail(self, message_id: int | None, error: StorageError) -> None:
         assert message_id is not None
@@ -709,8 +583,3 @@ def joined(*drafts: Draft) -> Draft:
     """Return several unsent texts as one."""
     texts = (draft.text for draft in drafts)
     return Draft("\n\n".join(filter(None, texts)), tuple(each for draft in drafts for each in draft.attachments))
-
-
-def _in_a_chat(error: UserError) -> UserError:
-    """Return an error with the remedy that a chat has for it."""
-    return NoTemplateError(error.cause, _NO_TEMPLATE) if isinstance(error, NoTemplateError) else error

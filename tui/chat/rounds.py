@@ -10,20 +10,24 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Protocol
 
 from app.chat.conversation import Message, MessageContent, MessageState
-from app.protocol.tools import ToolCall
+from app.chat.sampling_options import template_of
+from app.protocol.tools import ToolCall, ToolDefinition
 from app.tools.approval import ApprovalQuestion, Approver, Decision
 from app.tools.backend import FinishedCall, ToolBackend
+from app.tools.output import MAX_CHARACTERS, characters_for
 from app.tools.result import ToolOutcome, ToolResult
 from app.tools.rounds import next_step, repeat_note
 from app.tools.tool import ToolProgress
+from app.tools.tool_settings import ApprovalRule
 from quantizer.errors import UserError
 from tui.chat.conversation import Conversation, LiveCall
-from tui.chat.repository import StoredChat
+from tui.chat.repository import AnswerTarget, StoredChat
 from tui.chat.turns import made_calls
 
-__all__ = ["CallRunner", "RoundLimitError", "pause_after", "pending_calls", "rounds_of"]
+__all__ = ["CallRunner", "CallingChat", "RoundLimitError", "Rounds", "pause_after", "pending_calls", "rounds_of"]
 
 SHOWN_AFTER_S = 0.1
 _STOPPED = "The user stopped this call in the middle. What it did until then is not undone."
@@ -56,6 +60,89 @@ def pause_after(branch: Sequence[Message], max_rounds: int, n_granted: int) -> R
     """Return the question to the person after the rounds of a branch, None where the model simply answers next."""
     step = next_step(rounds_of(branch), max_rounds, n_granted)
     return None if step.is_allowed else RoundLimitError(step.text, _GO_ON)
+
+
+class CallingChat(Protocol):
+    """What rounds need of the open chat."""
+
+    stored: StoredChat
+    conversation: Conversation
+    approver: Approver
+
+    @property
+    def model(self) -> str:
+        """The model that answers the next question."""
+
+    @property
+    def n_ctx(self) -> int:
+        """The context of the model in tokens, 0 if unknown."""
+
+
+class Rounds:
+    """The rounds of a chat's answers. `is_calling` while what an answer called is run. `show` draws the messages;
+    `on_change` is called when `is_calling` changes. Without `tools` calls are not run. Methods raise StorageError."""
+
+    def __init__(
+        self,
+        chat: CallingChat,
+        tools: ToolBackend | None,
+        show: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.is_calling = False
+        self._chat = chat
+        self._tools = tools
+        self._show = show
+        self._on_change = on_change
+        self._calls = None if tools is None else CallRunner(chat.stored, chat.conversation, tools, show)
+
+    async def offered(self) -> tuple[ToolDefinition, ...]:
+        """Return the tools that are switched on; none with a prompt template, which has no place for them."""
+        settings = self._chat.conversation.settings
+        if self._tools is None or not settings.tools.enabled or template_of(settings.options):
+            return ()
+        return tuple(tool.definition for tool in await self._tools.offered(settings.tools))
+
+    async def after(self, target: AnswerTarget, n_granted: int) -> AnswerTarget | None:
+        """Run the calls of the last answer that were not begun. Return what to answer next, as `target` was; None
+        after an answer without calls, and where the person is asked whether to go on: `n_granted` rounds are not
+        counted."""
+        conversation = self._chat.conversation
+        last = conversation.branch[-1]
+        if last.role != "tool" and not made_calls(last):
+            return None
+        self._set_calling(True)
+        try:
+            await self._run_calls()
+        finally:
+            self._set_calling(False)
+        pause = pause_after(conversation.branch, conversation.settings.tools.max_rounds, n_granted)
+        if pause is not None and conversation.leaf_id is not None:
+            conversation.errors[conversation.leaf_id] = pause
+            await self._show()
+            return None
+        return replace(target, parent_id=conversation.leaf_id, continued=None)
+
+    def _set_calling(self, is_calling: bool) -> None:
+        self.is_calling = is_calling
+        self._on_change()
+
+    async def _run_calls(self) -> None:
+        if self._calls is None:
+            return
+        max_characters = characters_for(self._chat.n_ctx) if self._chat.n_ctx else MAX_CHARACTERS
+        for call in pending_calls(self._chat.conversation.branch):
+            finished = await self._calls.run(call, self._chat.approver, max_characters)
+            if finished.rule is not None:
+                await self._add_rule(finished.rule)
+
+    async def _add_rule(self, rule: ApprovalRule) -> None:
+        """Store what the person decided for further calls of this chat."""
+        conversation = self._chat.conversation
+        settings = conversation.settings
+        rules = tuple(dict.fromkeys((*settings.tools.rules, rule)))
+        conversation.settings = replace(settings, tools=replace(settings.tools, rules=rules))
+        await self._chat.stored.prepare("", self._chat.model, conversation.settings)
 
 
 class CallRunner:
