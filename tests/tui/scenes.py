@@ -14,7 +14,11 @@ from app.protocol.job import Job
 from app.protocol.library import LocalModel, MachineProblem, MachineReport
 from app.protocol.plan import MeasuredRun
 from app.protocol.status import EngineCounters, LatencySummary, Occupancy, ServiceStatus
+from app.protocol.tools import ToolCall, ToolDefinition
 from app.settings.settings import Settings
+from app.tools.backend import ToolBackend
+from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
+from app.tools.tool import Effect, Preview, ToolOutput
 from quantizer.errors import ContextOverflowError, ErrorInfo
 from tests.app.chat.attachments.files import pdf_of
 from tests.tui.model_scenes import client_with_models
@@ -58,6 +62,7 @@ class Scene:
     furnish: Callable[[], object] = lambda: None
     is_welcoming: bool = False
     environment: tuple[tuple[str, str], ...] = ()
+    tools: Callable[[], ToolBackend | None] = lambda: None
     first: Step = ("", "ready")
 
     def app(self, theme: str) -> LocalllmApp:
@@ -72,6 +77,7 @@ class Scene:
             settings=settings,
             is_welcoming=self.is_welcoming,
             settings_controller=SettingsController(settings, {"model": "guide"}, own | dict(self.environment)),
+            tools=self.tools(),
         )
         app.theme = theme
         return app
@@ -241,6 +247,49 @@ def _measured() -> ScriptedClient:
 MODELS: Step = ("f6", "Recommended", "qwen3-0.6b")
 THOUGHT = ScriptedReply(thoughts=("They want to know what I am. ",), deltas=("A chat app.",))
 
+DIFF = """--- total.py
++++ total.py
+@@ -1,5 +1,5 @@
+ def total(numbers):
+     result = 0
+     for number in numbers:
+-        result -= number
++        result += number
+     return result
+"""
+READ = ToolCall("1", "read_file", '{"path": "total.py"}')
+EDIT = ToolCall("2", "edit_file", '{"path": "total.py", "old_text": "-=", "new_text": "+="}')
+RUN_CHECK = ToolCall("3", "run_command", '{"argv": ["pytest", "-q"]}')
+COMMAND = Preview("command", "run pytest -q", "pytest -q\nfolder: /home/me/sums\nenvironment: yours", ("pytest", "-q"))
+SWITCHED: Step = ("slash t o o l s space o n space f i l e s enter", "3 tools on", "tools files")
+ARMED: Step = ("tab", "┏━")
+
+
+def _tools() -> FakeToolBackend:
+    """Tools that pretend to repair a program."""
+    texts = {
+        "read_file": (Effect.READ, "Read a text file, or some of its lines."),
+        "edit_file": (Effect.WRITE, "Replace a text in a file by another."),
+        "run_command": (Effect.RUN, "Run a program and read what it prints."),
+    }
+    tools = [
+        fake_tool(name, effect, "files", definition=ToolDefinition(name, text))
+        for name, (effect, text) in texts.items()
+    ]
+    script = {
+        "read_file": [
+            ScriptedCall(ToolOutput("def total", detail="5 lines"), Preview("arguments", "read total.py", ""))
+        ],
+        "edit_file": [ScriptedCall(ToolOutput(DIFF, detail="+1 −1 lines"), Preview("diff", "edit total.py", DIFF))],
+        "run_command": [ScriptedCall(ToolOutput("1 failed", is_error=True, detail="exit status 1"), COMMAND)],
+    }
+    return FakeToolBackend(FakeToolServer("files", tools, script))
+
+
+def _calling(*calls: ToolCall) -> Callable[[], ScriptedClient]:
+    return lambda: ScriptedClient(ScriptedReply(calls=calls), ScriptedReply(deltas=("The sum is right now.",)))
+
+
 SCENES = (
     Scene(name="empty", steps=(), client=_slower),
     Scene(
@@ -337,6 +386,45 @@ SCENES = (
         client=_seeing("The sun over the sea."),
         furnish=_keep_picture,
     ),
+    Scene(
+        name="approval-diff",
+        steps=(SWITCHED, ("R e p a i r enter", "Allow edit total.py?", "+        result += number", "X\xa0never")),
+        client=_calling(READ, EDIT),
+        tools=_tools,
+    ),
+    Scene(
+        name="approval-command",
+        steps=(SWITCHED, ("R u n enter", "Allow run pytest -q?"), ARMED),
+        client=_calling(READ, RUN_CHECK),
+        tools=_tools,
+    ),
+    Scene(
+        name="calls",
+        steps=(
+            SWITCHED,
+            ("R e p a i r enter", "Allow edit"),
+            ARMED,
+            ("y", "Allow run"),
+            ARMED,
+            ("n", "denied", "The sum is right now."),
+        ),
+        client=_calling(READ, EDIT, RUN_CHECK),
+        tools=_tools,
+    ),
+    Scene(
+        name="call-expanded",
+        steps=(
+            SWITCHED,
+            ("R e p a i r enter", "Allow edit"),
+            ARMED,
+            ("y", "The sum is right now.", "48.0 tok/s"),
+            ("ctrl+up ctrl+up", "Output"),
+            ("enter", "+        result += number", "Output"),
+        ),
+        client=_calling(READ, EDIT),
+        tools=_tools,
+    ),
+    Scene(name="tools", steps=(SWITCHED, ("slash t o o l s enter", "Tools of this chat", "3 tools")), tools=_tools),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),
     Scene(name="options", steps=(("slash o p t i o n s enter", "Options of the answers"),)),
     Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Attach a file"),)),

@@ -5,6 +5,7 @@ Checks what is written to the terminal, not what a widget holds.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,12 +21,16 @@ from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
 from app.protocol.job import Job
 from app.protocol.library import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.protocol.plan import PlanChange, PlanRemedy
+from app.protocol.tools import ToolCall, ToolDefinition
 from app.settings.settings import Settings
 from app.terminal import printable
+from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
+from app.tools.tool import Preview, ToolOutput, ToolProgress
 from quantizer.errors import EngineError, ErrorInfo
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
+from tui.chat.approval_panel import ApprovalPanel
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection
 
@@ -33,6 +38,7 @@ pytestmark = pytest.mark.slow
 
 # So tall that all of them are seen at once.
 SIZE = (120, 270)
+SERVER, CALLED = "hostile", "use_it"
 N_PASTED_AT_ONCE = 6  # more lines, or a thousand characters, become an attachment
 
 
@@ -135,6 +141,8 @@ def world(texts: Sequence[str], settings: Settings) -> ScriptedClient:
     replies = (
         ScriptedReply(deltas=tuple("\n\n".join(texts))),  # each character a token: all sequences are split
         ScriptedReply(deltas=("half",), ending=EngineError(together, together)),
+        ScriptedReply(calls=(ToolCall(texts[0], CALLED, json.dumps(list(texts))),)),
+        ScriptedReply(deltas=("Ended.",)),
     )
     client = ScriptedClient(*replies, model=replace(READY, id=texts[0], notices=tuple(texts)))
     client.library = client_with_models().library
@@ -149,6 +157,17 @@ def world(texts: Sequence[str], settings: Settings) -> ScriptedClient:
     return client
 
 
+def hostile_tools(texts: Sequence[str]) -> FakeToolBackend:
+    """Return tools whose every word is one of the texts."""
+    together = "\n".join(texts)
+    tool = fake_tool(CALLED, server=SERVER, definition=ToolDefinition(CALLED, texts[1]), title=texts[2])
+    others = [fake_tool(text, server=SERVER, definition=ToolDefinition(text, text)) for text in texts]
+    diff = f"--- {texts[3]}\n+++ {texts[4]}\n@@ -1 +1 @@\n" + "\n".join(f"+{text}" for text in texts)
+    progress = (ToolProgress(texts[5]), ToolProgress(output=together))
+    script = ScriptedCall(ToolOutput(together, detail=texts[6]), Preview("diff", texts[7], diff), progress)
+    return FakeToolBackend(FakeToolServer(SERVER, [tool, *others], {CALLED: [script]}))
+
+
 # The walk: what is done at each place, in this order
 
 
@@ -160,6 +179,16 @@ async def pastes(user: Any, texts: Sequence[str]) -> None:
 async def names_files(user: Any, _: Sequence[str]) -> None:
     await user.presses("enter", "space", "at", "h", "0")
     await user.sees("h0")
+
+
+async def allows(user: Any, _: Sequence[str]) -> None:
+    await user.presses("tab")
+    await user.until(lambda: user.app.screen.query_one(ApprovalPanel).is_armed, "Its keys do not count")
+    await user.presses("y")
+
+
+async def expands(user: Any, _: Sequence[str]) -> None:
+    await user.presses("ctrl+up", "ctrl+up", "enter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +209,12 @@ FEATURES = (
     Place("notices", "escape", seen=("ready", "h119")),
     Place("streamed answer", question="go", seen=("tok/s", "h119"), is_whole=True),
     Place("error", question="again", seen=("The answer is incomplete", "h119"), is_whole=True),
-    Place("paste", act=pastes, seen=("h119",)),
+    Place("tools switched", question=f"/tools on {SERVER}", seen=("121 tools on",)),
+    Place("tool asks", question="use it", seen=("Allow", "h000")),
+    Place("call", act=allows, seen=("Ended.", "h006", "h007")),
+    Place("call expanded", act=expands, seen=("h000", "h119"), is_whole=True),
+    Place("tools", "escape", question="/tools", seen=("Tools of this chat", "h000")),
+    Place("paste", "escape", act=pastes, seen=("h119",)),
     Place("file names", act=names_files),
     Place("chats", "f5", seen=("chats", "h119")),
     Place("titles of chats", "end", seen=("120 chats", "h000", "h119"), is_whole=True),
@@ -202,14 +236,15 @@ FEATURES = (
 
 async def walk(texts: Sequence[str], folder: Path, user_of: type) -> dict[str, Shown]:
     """Go from place to place, and return what was shown at each."""
-    settings = Settings(data_dir=folder / "data", cache_dir=folder / "cache")
+    settings = Settings(data_dir=folder / "data", cache_dir=folder / "cache", auto_compact=False)
     client = world(texts, settings)
     shown = {}
     async with (
         SqliteChatRepository(settings.data_dir) as repository,
         ServiceConnection(client.opened, "guide") as connection,
     ):
-        app = LocalllmApp(connection, repository, lambda: 0.0, settings, is_welcoming=True)
+        tools = hostile_tools(texts)
+        app = LocalllmApp(connection, repository, lambda: 0.0, settings, is_welcoming=True, tools=tools)
         app.driver_class = RecordingDriver
         async with app.run_test(headless=False, size=SIZE, notifications=True) as pilot:
             user = user_of(pilot)
