@@ -191,7 +191,8 @@ class FakeToolBackend:
         except UserError as error:
             return FinishedCall(str(error), replace(result, outcome=ToolOutcome.FAILED, detail=error.cause), rule)
         outcome = ToolOutcome.FAILED if output.is_error else ToolOutcome.DONE
-        finished = replace(result, outcome=outcome, detail=output.detail, n_bytes=len(output.text.encode("utf-8", "replace")))
+        n_bytes = len(output.text.encode("utf-8", "replace"))
+        finished = replace(result, outcome=outcome, detail=output.detail, n_bytes=n_bytes)
         return FinishedCall(bounded(output.text, max_characters), finished, rule)
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
