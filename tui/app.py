@@ -30,8 +30,8 @@ from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
 from quantizer.errors import UserError
 from quantizer.process import stop_job
-from tui.chat.answer_stream import Clock
-from tui.chat.compactor import AutoCompaction
+from tui.chat.answer.compactor import AutoCompaction
+from tui.chat.answer.stream import Clock
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
 from tui.chat.screen import ChatScreen
 from tui.chat.session import ChatSession

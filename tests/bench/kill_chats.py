@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.app.chat.killed_writer import kill_a_writer
 from tests.bench.tally import finish
-from tests.tui.chat.killed_rounds import kill_rounds
+from tests.tui.chat.answer.killed_rounds import kill_rounds
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ from quantizer.errors import EngineError, ErrorInfo
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
-from tui.chat.approval_panel import ApprovalPanel
 from tui.chat.repository import SqliteChatRepository
+from tui.chat.tools.approval_panel import ApprovalPanel
 from tui.connection import ServiceConnection
 
 pytestmark = pytest.mark.slow

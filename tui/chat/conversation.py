@@ -20,7 +20,7 @@ from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolCall
 from app.tools.tool import ToolProgress
 from quantizer.errors import UserError
-from tui.chat.turns import media_files_of, turns_of
+from tui.chat.answer.turns import media_files_of, turns_of
 
 __all__ = [
     "UNSAVED_ID",

@@ -13,7 +13,7 @@ from app.chat.conversation import ChatSettings, Scalar
 from app.chat.sampling_options import valid_options
 from app.library.local.naming import id_of
 from app.terminal import printable_line
-from tui.chat.answer_stream import AnswerFigures
+from tui.chat.answer.stream import AnswerFigures
 from tui.chat.conversation import Ending, TranscriptEntry
 from tui.connection import ConnectionState
 

@@ -19,10 +19,10 @@ from quantizer.errors import StorageError, UserError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.conversation import RemovedMessages, TranscriptEntry
-from tui.chat.message_view import MessageView
 from tui.chat.notices import StatusLine, WaitingQuestions
 from tui.chat.open_chat import OpenChat, joined
-from tui.chat.transcript import Transcript
+from tui.chat.transcript.message_view import MessageView
+from tui.chat.transcript.transcript import Transcript
 from tui.markdown.document import CodeBlock, code_blocks
 from tui.widgets.screens import AppContext, CommandScreen
 

@@ -7,9 +7,9 @@ from textual.widgets import Static
 
 from app.terminal import printable, printable_line
 from quantizer.errors import ContextOverflowError, ModelFileError, UnfitError, UserError
+from tui.chat.answer.rounds import RoundLimitError
 from tui.chat.commands import EXAMPLES
 from tui.chat.format import Status
-from tui.chat.rounds import RoundLimitError
 from tui.commands import FEATURES
 
 __all__ = ["DeletionNotice", "ErrorPanel", "Greeting", "Notice", "OtherQuestions", "StatusLine", "WaitingQuestions"]

@@ -21,16 +21,16 @@ from app.protocol.tools import ToolDefinition
 from app.tools.approval import Approver
 from app.tools.backend import ToolBackend
 from quantizer.errors import ContextOverflowError, NoTemplateError, StorageError, UserError
-from tui.chat.answer_runner import AnswerRunner
-from tui.chat.answer_stream import AnswerFigures, Clock, StreamChunk
-from tui.chat.approvals import ApprovalQueue
-from tui.chat.compactor import AutoCompaction, Compactor, saving_text
+from tui.chat.answer.compactor import AutoCompaction, Compactor, saving_text
+from tui.chat.answer.rounds import Rounds, rounds_of
+from tui.chat.answer.runner import AnswerRunner
+from tui.chat.answer.steps import StepHistory, UndoneStep
+from tui.chat.answer.stream import AnswerFigures, Clock, StreamChunk
+from tui.chat.answer.titles import generate_title, needs_title
+from tui.chat.answer.turns import made_calls
 from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, OpenedChat
-from tui.chat.rounds import Rounds, rounds_of
-from tui.chat.steps import StepHistory, UndoneStep
-from tui.chat.titles import generate_title, needs_title
-from tui.chat.turns import made_calls
+from tui.chat.tools.approvals import ApprovalQueue
 from tui.connection import ServiceConnection
 
 __all__ = ["ChatView", "OpenChat", "joined"]
@@ -294,8 +294,8 @@ class OpenChat:
 
     async def undo_step(self) -> UndoneStep | None:
         """Take back the last step of the shown branch, with the files that it changed; its messages stay as another
-        version (`tui.chat.steps` says what a step is). Return None while an answer runs, and in an empty chat. Raises
-        StorageError, having changed nothing, for a file that was changed since."""
+        version (`tui.chat.answer.steps` says what a step is). Return None while an answer runs, and in an empty chat.
+        Raises StorageError, having changed nothing, for a file that was changed since."""
         step = None if self.is_answering else await self._steps.undo()
         self._answers.measure_branch()
         await self._show()

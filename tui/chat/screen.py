@@ -20,7 +20,6 @@ from textual.worker import Worker
 from app.chat.conversation import Attachment, ChatSettings, MessageContent
 from app.terminal import printable_line
 from quantizer.errors import StorageError, UserError
-from tui.chat.approval_panel import ApprovalPanel
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachment_reader import AttachmentReader
@@ -32,8 +31,9 @@ from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
 from tui.chat.open_chat import OpenChat
 from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
-from tui.chat.tool_screen import ToolScreen
-from tui.chat.transcript import Transcript
+from tui.chat.tools.approval_panel import ApprovalPanel
+from tui.chat.tools.tool_screen import ToolScreen
+from tui.chat.transcript.transcript import Transcript
 from tui.commands import slash_line, unknown_command
 from tui.widgets.notifications import NotificationLine
 from tui.widgets.screens import AppContext

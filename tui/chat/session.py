@@ -12,13 +12,13 @@ from dataclasses import replace
 from app.chat.sampling_options import think_of
 from app.tools.backend import ToolBackend
 from quantizer.errors import ServiceError
-from tui.chat.answer_stream import Clock
-from tui.chat.compactor import AutoCompaction
+from tui.chat.answer.compactor import AutoCompaction
+from tui.chat.answer.stream import Clock
 from tui.chat.conversation import Conversation
 from tui.chat.format import Status, status_of
 from tui.chat.open_chat import ChatView, OpenChat
 from tui.chat.repository import ChatRepository, OpenedChat
-from tui.chat.tool_switches import tools_in_short
+from tui.chat.tools.switches import tools_in_short
 from tui.connection import ServiceConnection
 
 __all__ = ["ChatSession"]

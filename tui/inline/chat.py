@@ -22,6 +22,7 @@ from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
 from quantizer.errors import UserError
+from tui.chat.answer.steps import undone_text
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.external_editor import edit_text
@@ -31,8 +32,7 @@ from tui.chat.conversation import Ending
 from tui.chat.format import empty_answer_text, figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
-from tui.chat.steps import undone_text
-from tui.chat.tools_editor import ToolsEditor
+from tui.chat.tools.editor import ToolsEditor
 from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line, unknown_command
 from tui.inline.approver import ScrollbackApprover
 from tui.inline.scrollback import Scrollback, breaks_lines

@@ -24,7 +24,7 @@ from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.cli.prompts import multiline
 from app.terminal import printable, printable_paste
 from app.tools.display import result_text
-from tui.chat.answer_stream import StreamChunk, format_reasoning
+from tui.chat.answer.stream import StreamChunk, format_reasoning
 from tui.chat.composer.attachments import complete_path
 from tui.chat.conversation import TranscriptEntry
 

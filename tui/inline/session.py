@@ -20,7 +20,7 @@ from app.cli.output.format import print_json
 from app.cli.user_interface import ChatOptions
 from app.tools.lazy import LazyTools
 from quantizer.errors import UnfitError, UserError
-from tui.chat.compactor import AutoCompaction
+from tui.chat.answer.compactor import AutoCompaction
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service

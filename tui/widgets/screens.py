@@ -23,7 +23,7 @@ from app.settings.settings import Settings
 from app.terminal import printable
 from app.tools.backend import ToolBackend
 from quantizer.errors import UserError
-from tui.chat.answer_stream import Clock
+from tui.chat.answer.stream import Clock
 from tui.chat.repository import ChatRepository
 from tui.chat.session import ChatSession
 from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature

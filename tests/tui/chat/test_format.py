@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.client.fake import READY as READY_MODEL
 from tests.tui.plans import split_plan
-from tui.chat.answer_stream import AnswerFigures, AnswerTimer, StreamChunk
+from tui.chat.answer.stream import AnswerFigures, AnswerTimer, StreamChunk
 from tui.chat.format import Status, advice, status_of
 from tui.connection import ConnectionState
 

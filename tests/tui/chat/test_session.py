@@ -13,8 +13,8 @@ from app.client.fake import READY, ScriptedClient, ScriptedReply
 from app.protocol.status import Occupancy
 from app.terminal import printable_line
 from quantizer.errors import EngineError
+from tui.chat.answer.titles import parse_title
 from tui.chat.repository import SqliteChatRepository
-from tui.chat.titles import parse_title
 
 IDLE = replace(READY, id="llama", occupancy=Occupancy(n_running=0, n_waiting=0, n_cells_used=0, n_cells=2048))
 BUSY = replace(IDLE, occupancy=Occupancy(n_running=1, n_waiting=0, n_cells_used=9, n_cells=2048))

@@ -18,7 +18,7 @@ from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_t
 from app.tools.result import FileChange
 from app.tools.tool import Effect, ToolOutput
 from app.tools.tool_settings import ToolSettings
-from tui.chat import answer_stream
+from tui.chat.answer import stream
 from tui.chat.conversation import Conversation
 from tui.chat.open_chat import OpenChat
 from tui.chat.repository import InMemoryChatRepository, OpenedChat, SqliteChatRepository
@@ -111,4 +111,4 @@ def roles(messages: Sequence[Message]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def unbatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_stream, "BATCH_S", 0.0)
+    monkeypatch.setattr(stream, "BATCH_S", 0.0)

@@ -16,9 +16,9 @@ from app.tools.backend import ToolBackend
 from app.tools.display import call_title
 from app.tools.result import FileChange
 from quantizer.errors import StorageError
+from tui.chat.answer.turns import made_calls
 from tui.chat.conversation import UNSAVED_ID, Conversation
 from tui.chat.repository import StoredChat
-from tui.chat.turns import made_calls
 
 __all__ = ["StepHistory", "UndoneStep", "last_step", "undone_text"]
 

@@ -24,7 +24,7 @@ from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_t
 from app.tools.result import FileChange, ToolResult
 from app.tools.tool import Effect, ToolOutput
 from app.tools.tool_settings import ToolSettings
-from tui.chat import answer_stream
+from tui.chat.answer import stream
 from tui.chat.conversation import Conversation
 from tui.chat.open_chat import OpenChat
 from tui.chat.repository import AnswerTarget, AnswerWriter, OpenedChat, SqliteChatRepository, StoredChat
@@ -38,7 +38,7 @@ _CHANGES = tuple(FileChange(f"/notes/{name}.txt", "", "a" * 64) for name in "abc
 
 async def call_tools(data_dir: Path, chance: random.Random) -> None:
     """Ask, and run what the answers call, until killed."""
-    answer_stream.BATCH_S = 0.001
+    stream.BATCH_S = 0.001
     client = ScriptedClient(*_replies(chance))
     tools = (fake_tool("read", Effect.READ), fake_tool("write", Effect.READ))
     script = {"read": [ScriptedCall(ToolOutput("text " * 200))], "write": [ScriptedCall(changes=_CHANGES)]}

@@ -10,8 +10,8 @@ from textual.widgets import Static
 
 from app.chat.conversation import Message
 from tui.chat.conversation import TranscriptEntry
-from tui.chat.message_view import AnswerView
-from tui.chat.transcript import STEP, MessageWindow, SteadyScroll, Transcript
+from tui.chat.transcript.message_view import AnswerView
+from tui.chat.transcript.transcript import STEP, MessageWindow, SteadyScroll, Transcript
 
 
 @given(st.integers(0, 50), st.data())

@@ -13,8 +13,8 @@ from app.chat.conversation import Message, MessageState
 from app.chat.store import ChatStore
 from app.tools.result import ToolOutcome
 from tests.app.chat.killed_writer import Trial, kill_a_writer
-from tui.chat.rounds import pending_calls
-from tui.chat.turns import CUT_OFF, turns_of
+from tui.chat.answer.rounds import pending_calls
+from tui.chat.answer.turns import CUT_OFF, turns_of
 
 __all__ = ["kill_rounds"]
 

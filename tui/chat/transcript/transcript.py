@@ -1,6 +1,6 @@
 """The conversation on the screen: all messages to scroll through, a window of them mounted as widgets.
 
-Owns scrolling, selection and which messages are mounted. One message is drawn by `tui.chat.message_view`.
+Owns scrolling, selection and which messages are mounted. One message is drawn by `tui.chat.transcript.message_view`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from textual.widget import Widget
 
 from app.chat.conversation import Message
 from quantizer.errors import UserError
-from tui.chat.answer_stream import StreamChunk
+from tui.chat.answer.stream import StreamChunk
 from tui.chat.conversation import TranscriptEntry
-from tui.chat.message_view import MessageView, uniform_rows
 from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
+from tui.chat.transcript.message_view import MessageView, uniform_rows
 from tui.pictures.picture_view import PictureView
 
 __all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]

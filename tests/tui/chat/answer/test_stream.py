@@ -15,8 +15,8 @@ from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolCall, with_delta
 from app.terminal import printable
 from quantizer.errors import EngineError
-from tui.chat import answer_stream as stream
-from tui.chat.answer_stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
+from tui.chat.answer import stream
+from tui.chat.answer.stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
 from tui.connection import ServiceConnection
 
 

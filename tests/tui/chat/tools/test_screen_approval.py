@@ -11,8 +11,8 @@ from app.protocol.tools import ToolCall
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput, ToolProgress
 from tests.tui.chat.tool_chats import calling, said
-from tui.chat.approval_panel import ApprovalPanel
 from tui.chat.repository import SqliteChatRepository
+from tui.chat.tools.approval_panel import ApprovalPanel
 
 DIFF = "--- a/sum.py\n+++ b/sum.py\n@@ -1,2 +1,2 @@\n def total(a, b):\n-    return a - b\n+    return a + b\n"
 WRITE = ToolCall("w", "write_file", '{"path": "sum.py", "content": "def total(a, b):"}')

@@ -1,6 +1,6 @@
 """The tools of a chat in one list: servers and their tools with switches, folders, what was decided, and the rounds.
 
-Owns the list and its keys. What is changed, and what the tools cost, is `tui.chat.tools_editor`'s.
+Owns the list and its keys. What is changed, and what the tools cost, is `tui.chat.tools.editor`'s.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from app.terminal import printable, printable_line
 from app.tools.tool import Effect, ServerStatus, Tool
 from quantizer.errors import UserError
 from tui.chat.composer.attachments import complete_path
-from tui.chat.tool_switches import is_on, rule_text, summary
-from tui.chat.tools_editor import ToolsEditor
+from tui.chat.tools.editor import ToolsEditor
+from tui.chat.tools.switches import is_on, rule_text, summary
 from tui.widgets.dialogs import InputDialog
 
 __all__ = ["FolderSuggester", "ToolsScreen"]
@@ -61,7 +61,7 @@ class FolderSuggester(Suggester):
 class ToolsScreen(ModalScreen[None]):
     """Shows the tools of the chat that `editor` edits, and changes them at once."""
 
-    CSS_PATH = "chat.tcss"
+    CSS_PATH = "../chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "Close", id="tools-close", tooltip="Go back to the chat"),
         Binding("space", "act", "Switch", id="tools-switch", tooltip="Switch the tool, or change what is chosen"),

@@ -23,9 +23,9 @@ from app.tools.rounds import next_step, repeat_note
 from app.tools.tool import ToolProgress
 from app.tools.tool_settings import ApprovalRule
 from quantizer.errors import UserError
+from tui.chat.answer.turns import made_calls
 from tui.chat.conversation import Conversation, LiveCall
 from tui.chat.repository import AnswerTarget, StoredChat
-from tui.chat.turns import made_calls
 
 __all__ = ["CallRunner", "CallingChat", "RoundLimitError", "Rounds", "pause_after", "pending_calls", "rounds_of"]
 

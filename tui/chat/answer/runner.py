@@ -15,7 +15,7 @@ from app.chat.conversation import Message, MessageState
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolDefinition, with_delta
 from quantizer.errors import NoTemplateError, ServiceError, UserError
-from tui.chat.answer_stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
+from tui.chat.answer.stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
 from tui.chat.conversation import Conversation
 from tui.chat.repository import AnswerTarget, AnswerWriter, StoredChat
 from tui.connection import ServiceConnection

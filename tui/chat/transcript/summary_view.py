@@ -8,7 +8,7 @@ from textual.containers import Vertical
 
 from app.terminal import printable
 from tui.chat.conversation import Ending, TranscriptEntry
-from tui.chat.tool_call_view import SIGNS, FoldLine
+from tui.chat.tools.call_view import SIGNS, FoldLine
 from tui.markdown.widget import MarkdownText
 
 __all__ = ["SummaryView", "summary_line"]

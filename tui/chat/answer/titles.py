@@ -14,7 +14,7 @@ from app.protocol.chat import GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolDefinition
 from app.terminal import printable_line
-from tui.chat.answer_stream import with_cache_key
+from tui.chat.answer.stream import with_cache_key
 from tui.connection import ChatBackend
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from app.tools.approval import Decision
 from app.tools.fake import ScriptedApprover
 from quantizer.errors import StorageError
 from tests.tui.chat.tool_chats import WRITTEN, ask, backend_of, call, calling, opened_chat, roles, said, unbatched
-from tui.chat.steps import last_step
+from tui.chat.answer.steps import last_step
 
 __all__ = ["unbatched"]
 

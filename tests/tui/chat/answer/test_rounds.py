@@ -30,10 +30,10 @@ from tests.tui.chat.tool_chats import (
     unbatched,
     until,
 )
-from tui.chat.answer_stream import StreamChunk
+from tui.chat.answer.rounds import RoundLimitError
+from tui.chat.answer.stream import StreamChunk
+from tui.chat.answer.turns import NOT_RUN
 from tui.chat.conversation import TranscriptEntry
-from tui.chat.rounds import RoundLimitError
-from tui.chat.turns import NOT_RUN
 
 __all__ = ["unbatched"]
 

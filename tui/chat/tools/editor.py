@@ -18,7 +18,7 @@ from app.tools.tool_settings import ToolSettings
 from quantizer.errors import UsageError, UserError
 from tui.chat.composer.attachments import files_below
 from tui.chat.session import ChatSession
-from tui.chat.tool_switches import (
+from tui.chat.tools.switches import (
     ALL,
     allowing_rules,
     enabled_tools,

@@ -30,7 +30,7 @@ from app.chat.prompt_templates import COMPLETION
 from app.chat.sampling_options import template_of, think_of
 from app.protocol.chat import Completed
 from quantizer.errors import ContextOverflowError, RequestError
-from tui.chat.answer_stream import StreamChunk, stream_answer
+from tui.chat.answer.stream import StreamChunk, stream_answer
 from tui.chat.conversation import Conversation, TranscriptEntry
 from tui.chat.repository import AnswerTarget, AnswerWriter, StoredChat
 from tui.connection import ServiceConnection

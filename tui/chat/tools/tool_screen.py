@@ -11,13 +11,13 @@ from textual import on
 
 from app.chat.conversation import Draft
 from quantizer.errors import StorageError
-from tui.chat.approval_panel import ApprovalPanel
+from tui.chat.answer.steps import undone_text
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.draft_screen import DraftScreen
 from tui.chat.notices import OtherQuestions
 from tui.chat.open_chat import OpenChat
-from tui.chat.steps import undone_text
-from tui.chat.tools_editor import ToolsEditor
+from tui.chat.tools.approval_panel import ApprovalPanel
+from tui.chat.tools.editor import ToolsEditor
 from tui.widgets.screens import AppContext
 
 __all__ = ["ToolScreen"]
@@ -108,7 +108,7 @@ class ToolScreen(DraftScreen):
 
     async def edit_tools(self, text: str) -> None:
         """Switch tools, name folders and more from text such as `on files`; without a text, open the list."""
-        from tui.chat.tools_screen import ToolsScreen
+        from tui.chat.tools.screen import ToolsScreen
 
         await self._is_open.wait()
         if not text:

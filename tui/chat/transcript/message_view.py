@@ -20,14 +20,14 @@ from textual.widgets import Static
 
 from app.chat.conversation import Role
 from app.terminal import printable
-from tui.chat.answer_stream import format_reasoning
+from tui.chat.answer.stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.conversation import Ending, TranscriptEntry, has_only_calls
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
-from tui.chat.question_view import PictureRow, QuestionView, pictures_of
-from tui.chat.summary_view import SummaryView
-from tui.chat.tool_call_view import SIGNS, FoldLine, ToolCallView
+from tui.chat.tools.call_view import SIGNS, FoldLine, ToolCallView
+from tui.chat.transcript.question_view import PictureRow, QuestionView, pictures_of
+from tui.chat.transcript.summary_view import SummaryView
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 
