@@ -261,7 +261,8 @@ READ = ToolCall("1", "read_file", '{"path": "total.py"}')
 EDIT = ToolCall("2", "edit_file", '{"path": "total.py", "old_text": "-=", "new_text": "+="}')
 RUN_CHECK = ToolCall("3", "run_command", '{"argv": ["pytest", "-q"]}')
 COMMAND = Preview("command", "run pytest -q", "pytest -q\nfolder: /home/me/sums\nenvironment: yours", ("pytest", "-q"))
-SWITCHED: Step = ("slash t o o l s space o n space f i l e s enter", "3 tools on", "tools files")
+# a server that is not called files: that one asks for a folder, which would be drawn with the name of this run's
+SWITCHED: Step = ("slash t o o l s space o n space p r o j e c t enter", "3 tools on", "tools project")
 ARMED: Step = ("tab", "┏━")
 
 
@@ -273,7 +274,7 @@ def _tools() -> FakeToolBackend:
         "run_command": (Effect.RUN, "Run a program and read what it prints."),
     }
     tools = [
-        fake_tool(name, effect, "files", definition=ToolDefinition(name, text))
+        fake_tool(name, effect, "project", definition=ToolDefinition(name, text))
         for name, (effect, text) in texts.items()
     ]
     script = {
@@ -283,7 +284,7 @@ def _tools() -> FakeToolBackend:
         "edit_file": [ScriptedCall(ToolOutput(DIFF, detail="+1 −1 lines"), Preview("diff", "edit total.py", DIFF))],
         "run_command": [ScriptedCall(ToolOutput("1 failed", is_error=True, detail="exit status 1"), COMMAND)],
     }
-    return FakeToolBackend(FakeToolServer("files", tools, script))
+    return FakeToolBackend(FakeToolServer("project", tools, script))
 
 
 def _calling(*calls: ToolCall) -> Callable[[], ScriptedClient]:
