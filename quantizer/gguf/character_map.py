@@ -7,8 +7,6 @@ in llama-cpp-python 0.3.36: it throws for an index beyond either, in the middle 
 
 from __future__ import annotations
 
-import numpy as np
-
 from quantizer.gguf.header import Header
 
 __all__ = ["character_map_faults", "is_sound_map"]
@@ -17,7 +15,7 @@ _KEY = "tokenizer.ggml.precompiled_charsmap"
 _READ_BY = "t5"
 _N_SIZE = 4  # bytes: the first number, the size of the array in bytes
 _MAX_BYTES = 16 << 20  # sentencepiece's largest has 0.4 MB
-_IS_VALUE = np.uint32(1 << 31)
+_IS_VALUE = 1 << 31
 _BYTE_TYPES = (0, 1)  # unsigned and signed
 
 
@@ -41,6 +39,8 @@ def is_sound_map(content: bytes) -> bool:
 
     Every entry that could be a child of another is checked, whether or not a text leads there.
     """
+    import numpy as np  # not before a file has a map: the service starts without it
+
     n_array = int.from_bytes(content[:_N_SIZE], "little")
     replacements = content[_N_SIZE + n_array :]
     if len(content) > _MAX_BYTES or not replacements.endswith(b"\0"):
@@ -48,13 +48,13 @@ def is_sound_map(content: bytes) -> bool:
     nodes = np.frombuffer(content, "<u4", n_array // 4, _N_SIZE)
     if not len(nodes):
         return True  # nothing is replaced
-    bases = (nodes >> 10) << ((nodes & np.uint32(1 << 9)) >> 6)
+    bases = (nodes >> 10) << ((nodes & (1 << 9)) >> 6)
     places = np.arange(len(nodes), dtype=np.uint32)
-    labels = nodes & (_IS_VALUE | np.uint32(0xFF))
+    labels = nodes & (_IS_VALUE | 0xFF)
     is_child = (labels > 0) & (labels < _IS_VALUE)
     next_bases = (places ^ bases)[is_child]
     if (next_bases | 0xFF).max(initial=bases[0] | 0xFF) >= len(nodes):  # whatever byte comes next
         return False
     is_leaf = ((nodes[is_child] >> 8) & 1).astype(bool)
-    offsets = nodes[next_bases[is_leaf]] & ~_IS_VALUE
+    offsets = nodes[next_bases[is_leaf]] & (_IS_VALUE - 1)
     return int(offsets.max(initial=0)) < len(replacements)
