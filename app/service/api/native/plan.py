@@ -94,8 +94,10 @@ async def reload(request: Request, body: PlanBody) -> JsonResponse[ModelId]:
 
 @router.post("/context", openapi_extra=errors(404))
 async def lengthen_context(request: Request, body: ContextBody) -> JsonResponse[ContextLength]:
-    """Load a model, or load it again, with a context of so many tokens before a prompt needs them, as far as training
-    and memory allow; running answers end first. Returns when it is loaded. A context of the user's choice stays.
+    """Load a model, or load it again, with a longer context before a prompt needs it.
+
+    It has as many of the tokens as training and memory allow. Running answers end first. Returns when the model is
+    loaded. A context of the user's choice stays.
     """
     model = await model_of(request, body.model)
     return await while_connected(request, _lengthened(model, body.n_ctx))
