@@ -1,7 +1,7 @@
 """The question before a call of a tool, at a terminal: printed on stderr, answered by a letter and Enter.
 
-Owns reading the answer. What was typed before the question is thrown away, so that it answers nothing; without a
-terminal nobody can allow a call, and it is denied.
+Owns reading the answer. What was typed before the question, and beside an answer that was none, is thrown away, so
+that it answers nothing; without a terminal nobody can allow a call, and it is denied.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from app.tools.lines import LineKind, StyledLine
 __all__ = ["TerminalApprover", "allowing_option", "print_lines"]
 
 _COLORS: dict[LineKind, str] = {"added": "green", "removed": "red", "place": "cyan"}
+ARMED_S = 0.25  # keys that are on their way while a question appears do not answer it
 _POLL_S = 0.05  # on Windows, where a console cannot be waited for
 _TERMINAL = "CONIN$" if sys.platform == "win32" else "/dev/tty"
 _WORDS = {"yes": Decision.ONCE, "no": Decision.DENY}
@@ -54,6 +55,8 @@ class TerminalApprover:
         labels = {key: decision_text(each, question) for key, each in KEYS.items() if each in question.decisions}
         line = "  ".join(f"[{key}] {label}" for key, label in labels.items())
         while True:
+            await asyncio.sleep(ARMED_S)
+            _drop_typed(terminal)
             click.echo(f"{line}: ", nl=False, err=True)
             typed = (await _line(terminal)).strip().lower()
             decision = KEYS.get(typed, _WORDS.get(typed))
@@ -103,12 +106,8 @@ def _opened_terminal() -> Iterator[int | None]:
 
 @contextmanager
 def _fresh(descriptor: int) -> Iterator[int]:
-    """Show what is typed at a terminal, and forget what was typed before."""
+    """Show what is typed at a terminal, by whole lines."""
     if sys.platform == "win32":
-        import msvcrt
-
-        while msvcrt.kbhit():
-            msvcrt.getwch()
         yield descriptor
         return
     import termios
@@ -116,12 +115,26 @@ def _fresh(descriptor: int) -> Iterator[int]:
     usual = termios.tcgetattr(descriptor)
     shown = [*usual]
     shown[3] |= termios.ECHO | termios.ICANON
-    termios.tcsetattr(descriptor, termios.TCSAFLUSH, shown)  # which drops what was typed
+    termios.tcsetattr(descriptor, termios.TCSAFLUSH, shown)
     try:
         yield descriptor
     finally:
         with suppress(termios.error):  # the terminal may have closed
             termios.tcsetattr(descriptor, termios.TCSANOW, usual)
+
+
+def _drop_typed(descriptor: int) -> None:
+    """Forget what was typed so far: it was no answer to what is asked now."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while msvcrt.kbhit():
+            msvcrt.getwch()
+        return
+    import termios
+
+    with suppress(termios.error):  # the terminal closed: reading it says so
+        termios.tcflush(descriptor, termios.TCIFLUSH)
 
 
 async def _line(descriptor: int) -> str:

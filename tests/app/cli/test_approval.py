@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import os
 import sys
 import threading
+import time
 
 import pytest
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
+
+import fcntl
+import termios
 
 from app.cli import approval
 from app.cli.approval import TerminalApprover, allowing_option
@@ -18,6 +23,7 @@ from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.fake import fake_tool
 from app.tools.tool import Effect, Preview
 
+PROMPT = "[x] never: "
 DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\x1b[2J\n+new"
 WRITE = ApprovalQuestion(fake_tool("write_file", Effect.WRITE, "files"), "{}", Preview("diff", "write x", DIFF))
 RUN = ApprovalQuestion(
@@ -34,7 +40,18 @@ class Terminal:
         monkeypatch.setattr(sys, "stdin", self._stream)
 
     def types(self, text: str) -> None:
+        """Type `text`, and wait until the terminal has it: what is written to the other end takes a moment."""
+        n_before = self.n_waiting
         os.write(self.keys, text.encode())
+        while "\n" in text and self.n_waiting == n_before:  # whoever reads it does so in this thread, later
+            time.sleep(0.001)
+
+    @property
+    def n_waiting(self) -> int:
+        """Bytes of whole lines that nobody has read."""
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self.end, termios.FIONREAD, waiting)
+        return waiting[0]
 
     def close(self) -> None:
         os.close(self.keys)
@@ -51,11 +68,16 @@ def terminal(monkeypatch):
 async def asked(question: ApprovalQuestion, capsys, text: str) -> asyncio.Task[Decision]:
     """Ask, and wait until the question is printed."""
     asking = asyncio.create_task(TerminalApprover().ask(question))
-    printed = ""
-    while text not in printed:
-        await asyncio.sleep(0.01)
-        printed += capsys.readouterr().err
+    await printed(capsys, text)
     return asking
+
+
+async def printed(capsys, *texts: str) -> None:
+    """Wait until all of `texts` are printed from now on."""
+    seen = ""
+    while not all(text in seen for text in texts):
+        await asyncio.sleep(0.01)
+        seen += capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -72,32 +94,50 @@ async def asked(question: ApprovalQuestion, capsys, text: str) -> asyncio.Task[D
     ],
 )
 async def test_a_letter_and_enter_decide(terminal, capsys, line, decision):
-    asking = await asked(WRITE, capsys, "[x] never: ")
+    asking = await asked(WRITE, capsys, PROMPT)
     terminal.types(line)
     assert await asking is decision
 
 
 async def test_anything_else_is_asked_again(terminal, capsys):
-    asking = await asked(RUN, capsys, "[x] never: ")
+    asking = await asked(RUN, capsys, PROMPT)
     terminal.types("s\n")  # a command is never allowed by its server
-    while "Type one of the letters" not in capsys.readouterr().err:  # noqa: ASYNC110 - what is printed tells nobody
-        await asyncio.sleep(0.01)
+    await printed(capsys, "Type one of the letters", PROMPT)
     terminal.types("\n")
+    await printed(capsys, "Type one of the letters", PROMPT)
     terminal.types("t\n")
     assert await asking is Decision.TOOL
 
 
 async def test_what_was_typed_before_the_question_answers_nothing(terminal, capsys):
     terminal.types("y\ny\n")
-    asking = await asked(WRITE, capsys, "[x] never: ")
-    await asyncio.sleep(0.05)
+    asking = await asked(WRITE, capsys, PROMPT)
+    assert terminal.n_waiting == 0
+    terminal.types("n\n")
+    assert await asking is Decision.DENY
+
+
+async def test_what_is_typed_while_the_question_appears_answers_nothing(terminal, capsys):
+    asking = await asked(WRITE, capsys, "Allow write x?")
+    terminal.types("y\n")
+    await printed(capsys, PROMPT)
+    assert terminal.n_waiting == 0
+    assert not asking.done()
+    terminal.types("n\n")
+    assert await asking is Decision.DENY
+
+
+async def test_of_pasted_lines_none_after_a_wrong_answer_counts(terminal, capsys):
+    asking = await asked(WRITE, capsys, PROMPT)
+    terminal.types("what is this\ny\ny\n")
+    await printed(capsys, "Type one of the letters", PROMPT)
     assert not asking.done()
     terminal.types("n\n")
     assert await asking is Decision.DENY
 
 
 async def test_a_question_that_is_withdrawn_leaves_the_input_to_others(terminal, capsys):
-    asking = await asked(WRITE, capsys, "[x] never: ")
+    asking = await asked(WRITE, capsys, PROMPT)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
