@@ -201,7 +201,8 @@ class TaggedArguments:
     def _end_of_value(self) -> int:
         """Return where the tag behind the value begins, -1 if it is to come.
 
-        JSON ends where it is whole: a string in it may contain the tag. What is not JSON after all ends with the first.
+        JSON ends where it is whole: a string in it may contain the tag. What is not JSON after all ends with the first;
+        JSON that an answer was cut off in does not end.
         """
         end = self._held.find(self._closing, self._n_scanned)
         if self._is_text or self._held.lstrip()[:1] not in _JSON_BEGINS:
@@ -209,7 +210,8 @@ class TaggedArguments:
         while end >= 0 and not is_whole_json(self._held[:end]):
             self._n_scanned = end + len(self._closing)
             end = self._held.find(self._closing, self._n_scanned)
-        return self._held.find(self._closing) if end < 0 and self._is_final else end
+        is_broken = end < 0 and self._is_final and not _is_begun_json(self._held)
+        return self._held.find(self._closing) if is_broken else end
 
     def _as_json(self, value: str) -> str:
         """Return the whole `value`, which is no text."""
@@ -257,6 +259,17 @@ def is_whole_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return python_json(text)[0] in "[{"
     return True
+
+
+def _is_begun_json(text: str) -> bool:
+    """Return whether `text` is JSON that more text could make whole."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip())
+    except RecursionError:
+        return False
+    return False
 
 
 def as_one_of(text: str, kinds: frozenset[str]) -> str:

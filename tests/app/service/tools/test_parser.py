@@ -138,6 +138,21 @@ def test_values_in_tags_are_json_unless_the_schema_says_string(value: str, parse
     assert names_and_arguments(split(family("qwen3-coder"), text, [20])) == [("now", {"a": parsed})]
 
 
+@pytest.mark.parametrize("cuts", [[], [30, 45]])
+def test_an_answer_that_is_cut_off_in_json_with_a_tag_in_it_has_no_whole_call(cuts: list[int]) -> None:
+    begun = '<function=now>\n<parameter=a>\n[{"question": "{qu</parameter>Well.</function>'
+    assert split(family("qwen3-coder"), begun, cuts).calls[0].arguments_object() is None
+    whole = f'{begun}"}}]\n</parameter>\n</function>'
+    assert names_and_arguments(split(family("qwen3-coder"), whole, cuts)) == [
+        ("now", {"a": [{"question": "{qu</parameter>Well.</function>"}]})
+    ]
+
+
+def test_a_value_that_is_no_json_ends_with_the_first_tag_behind_it() -> None:
+    text = "<function=now>\n<parameter=a>\n[not json\n</parameter>\n</function>"
+    assert names_and_arguments(split(family("qwen3-coder"), text, [])) == [("now", {"a": "[not json"})]
+
+
 def test_a_text_parameter_stays_text_though_it_reads_like_a_number() -> None:
     text = "<function=get_weather><parameter=city>\n75001\n</parameter></function>"
     assert names_and_arguments(split(family("qwen3-coder"), text, [])) == [("get_weather", {"city": "75001"})]
