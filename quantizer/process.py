@@ -36,6 +36,7 @@ __all__ = [
     "StderrTail",
     "child_environment",
     "decode_message",
+    "detached_process_options",
     "exit_error",
     "exit_with_parent",
     "is_process_alive",
@@ -72,7 +73,7 @@ def child_environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONSAFEPATH": "1", **variables}
 
 
-def _detached_process_options() -> dict[str, Any]:
+def detached_process_options() -> dict[str, Any]:
     """Return subprocess options: the child gets no Ctrl-C of this terminal and opens no window of its own."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
@@ -205,7 +206,7 @@ class ChildProcess:
                 cwd=folder,
                 env=child_environment(**(environment or {})),
                 limit=max_line_bytes,
-                **_detached_process_options(),
+                **detached_process_options(),
             )
         except (OSError, RuntimeError, MemoryError) as error:  # asyncio waits for each child in a thread
             raise _start_error(name, error) from error
@@ -295,7 +296,7 @@ class OwnedProcess:
             stdout=subprocess.PIPE,
             stderr=stderr,
             env=child_environment(**environment),
-            **_detached_process_options(),
+            **detached_process_options(),
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -52,7 +52,7 @@ class Folders:
         written there."""
         check_path_text(text)
         path = Path(os.path.realpath(self.first / text))
-        if not any(_is_within(path, folder) for folder in self._folders):
+        if not any(path.is_relative_to(folder) for folder in self._folders):
             shown = ", ".join(map(str, self._folders))
             raise PathRefusedError(f"{text} leads outside the folders of this chat.", f"They are: {shown}.")
         try:
@@ -67,23 +67,19 @@ class Folders:
         if _KEPT in (part.lower() for part in path.parts):
             raise PathRefusedError(f"{text} is in a folder {_KEPT}, where tools do not write.", "Use git itself.")
         root = self.root_of(path)
-        if any(_is_within(path, kept) and not _is_within(root, kept) for kept in self._kept):
+        if any(path.is_relative_to(kept) and not root.is_relative_to(kept) for kept in self._kept):
             cause = f"{text} is in a folder of localllm, where tools do not write."  # mcp.json starts programs
             raise PathRefusedError(cause, "Ask the user to change it.")
 
     def root_of(self, path: Path) -> Path:
         """Return the folder of the chat that a path found here is in."""
-        return next(folder for folder in self._folders if _is_within(path, folder))
+        return next(folder for folder in self._folders if path.is_relative_to(folder))
 
     def shown(self, path: Path) -> str:
         """Return how `path` is named to model and person: from the first folder if it is in there, else whole."""
-        if self._folders and _is_within(path, self.first):
+        if self._folders and path.is_relative_to(self.first):
             return path.relative_to(self.first).as_posix()
         return str(path)
-
-
-def _is_within(path: Path, folder: Path) -> bool:
-    return path == folder or folder in path.parents
 
 
 def check_path_text(text: str, *, is_windows: bool = os.name == "nt") -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from app.tools.builtin.output_buffer import OutputBuffer
 from quantizer.errors import EngineError
+from quantizer.process import detached_process_options
 
 __all__ = ["MAX_OUTPUT_BYTES", "Ended", "run_to_end"]
 
@@ -62,7 +63,7 @@ async def run_to_end(
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=dict(environment),
-            **_own_group(),
+            **detached_process_options(),
         )
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -124,12 +125,6 @@ class _Watcher(asyncio.SubprocessProtocol):
             await asyncio.wait({self.exited, self._flooded}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({self._closed, self._flooded}, timeout=_DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
         return f"it wrote more than {MAX_OUTPUT_BYTES >> 20} MiB" if self._flooded.done() else ""
-
-
-def _own_group() -> dict[str, Any]:
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    return {"start_new_session": True}
 
 
 async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher) -> None:

@@ -11,16 +11,14 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from app.tools.mcp.configuration import StdioLaunch
 from quantizer.errors import ToolError
-from quantizer.process import StderrTail
+from quantizer.process import StderrTail, detached_process_options
 
 __all__ = ["MAX_MESSAGE_BYTES", "ServerProcess"]
 
@@ -77,7 +75,7 @@ class ServerProcess:
                 stderr=PIPE,
                 cwd=launch.cwd or None,
                 env=dict(environment),
-                **_detached(),
+                **detached_process_options(),
             )
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -177,13 +175,6 @@ def _program(launch: StdioLaunch, environment: Mapping[str, str]) -> str | None:
     if Path(command).name != command:
         command = str(Path(launch.cwd or ".", command).absolute())
     return shutil.which(command, path=environment.get("PATH"))
-
-
-def _detached() -> dict[str, Any]:
-    """Return options of a process that gets no Ctrl-C of this terminal, and opens no window."""
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    return {"start_new_session": True}
 
 
 def _kill_tree(process_id: int) -> None:
