@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -82,14 +83,14 @@ def run(
     question = combined(prompt or prompt_option, piped if isinstance(piped, str) else "")
     attached = read_attached(files, piped if isinstance(piped, bytes) else b"")
     requested = requested_tools(tools, folders, allowed, allowed_commands, max_rounds)
+    given: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think}
     if question and requested:
         if interface is None:
             raise UsageError("There is no terminal interface.", "Start it as `localllm run`.")
-        given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think})
         interface.run_chat(
             ChatOptions(
                 settings=settings,
-                chat=ChatSettings(system=system or "", options=given),
+                chat=_chat_settings(system, given),
                 shows_stats=stats,
                 prompt=question,
                 attached=attached,
@@ -101,9 +102,13 @@ def run(
         messages = [Message("system", system)] if system else []
         messages.append(attached.message(question))
         validate_options({"think": think})
-        sampling = GenerationOptions(max_tokens=max_tokens, temperature=temperature, seed=seed, think=think)
         answering = _print_answer(
-            settings, messages, sampling, attached.attachments, shows_stats=stats, wants_json=wants_json
+            settings,
+            messages,
+            GenerationOptions(**given),
+            attached.attachments,
+            shows_stats=stats,
+            wants_json=wants_json,
         )
         asyncio.run(answering)
     elif attached.attachments:
@@ -111,11 +116,15 @@ def run(
             "There is no question about the files.", "Give one before them: localllm run MODEL PROMPT FILE."
         )
     elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and interface:
-        given = validate_options({"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think})
-        chat = ChatSettings(system=system or "", options=given)
+        chat = _chat_settings(system, given)
         interface.run_chat(ChatOptions(settings=settings, chat=chat, shows_stats=stats, tools=requested))
     else:
         raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
+
+
+def _chat_settings(system: str | None, given: Mapping[str, Any]) -> ChatSettings:
+    """Return the settings of a chat with the options that were given. Raises UsageError for one that is not valid."""
+    return ChatSettings(system=system or "", options=validate_options(given))
 
 
 async def _print_answer(
