@@ -1,9 +1,9 @@
 """Tries to break localllm in every way that is known, and prints one table: tried, failed, and what repeats a failure.
 
-Run: `uv run python -m tests.battery [--minutes N] [--only NAME,...] [--seed N]`. Each trial is a benchmark of its own
-in `tests/bench/`, run in small batches, every batch with the next seed, until it was tried as often as a whole run
-wants or its share of the minutes is over. The first seed is that of the day, so that each day tries something else; it
-is printed, and so is the command that repeats a batch that failed. Exits with 1 where anything failed.
+Run: `uv run python -m tests.battery [--minutes N] [--jobs N] [--only NAME,...] [--seed N]`. Each trial is a benchmark
+of its own in `tests/bench/`, run in small batches, every batch with the next seed, until it was tried as often as a
+whole run wants or the minutes are over. The first seed is that of the day, so that each day tries something else; it is
+printed, and so is the command that repeats a batch that failed. Exits with 1 where anything failed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import argparse
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +26,7 @@ from quantizer.process import python_command
 from tests.bench.report import show
 from tests.bench.tally import Tally, read_tally
 
-__all__ = ["TRIALS", "Outcome", "Trial", "attempt"]
+__all__ = ["TRIALS", "Battery", "Outcome", "Trial"]
 
 _GUIDE = str(Path(__file__).parents[1] / "assets" / "guide" / "guide-Q8_0.gguf")
 _SMALL_PULL = ("--layers", "8", "--width", "512", "--shards", "4", "--megabytes-per-s", "2")
@@ -45,6 +47,11 @@ class Trial:
     batch: int
     whole: int
     arguments: tuple[str, ...] = ()
+
+    @property
+    def n_batches(self) -> int:
+        """How many batches a whole run makes."""
+        return -(-self.whole // self.batch)
 
     def command(self, seed: int) -> list[str]:
         """Return the command of one batch."""
@@ -87,36 +94,81 @@ TRIALS = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a trial; `failed` are the batches that failed, as commands."""
+    """What came of a trial so far; `failed` are the batches that failed, as commands."""
 
     trial: Trial
+    n_begun: int = 0
+    n_running: int = 0
     n_tried: int = 0
     n_failed: int = 0
     seconds: float = 0.0
     failed: list[str] = field(default_factory=list)
 
-    def add(self, command: Sequence[str], tally: Tally | None) -> None:
-        """Count a batch; one that did not come to its end counts as one failure."""
+    def begin(self, seed: int) -> list[str]:
+        """Return the command of the next batch; seeds count from `seed`."""
+        self.n_begun += 1
+        self.n_running += 1
+        return self.trial.command(seed + self.n_begun - 1)
+
+    def end(self, command: Sequence[str], tally: Tally | None, seconds: float) -> None:
+        """Count a batch that was begun; one that did not come to its end counts as one failure."""
+        self.n_running -= 1
+        self.seconds += seconds
         self.n_tried += tally.n_tried if tally else 0
         n_failed = tally.n_failed if tally else 1
         self.n_failed += n_failed
         if n_failed:
             self.failed.append(shlex.join(["python", *command[command.index("-m") :]]))
 
+    def __str__(self) -> str:
+        return f"{self.trial.name}: {self.n_tried:,} tried, {self.n_failed:,} failed"
+
 
 Run = Callable[[Sequence[str]], str]
+Clock = Callable[[], float]
 
 
-def attempt(trial: Trial, seed: int, most_s: float, run: Run, clock: Callable[[], float] = time.monotonic) -> Outcome:
-    """Run batches of `trial` until it is whole or `most_s` are over, one at least; seeds count from `seed`."""
-    outcome, begun_s = Outcome(trial), clock()
-    for number in range(-(-trial.whole // trial.batch)):
-        command = trial.command(seed + number)
-        outcome.add(command, read_tally(run(command)))
-        outcome.seconds = clock() - begun_s
-        if outcome.seconds >= most_s:
-            break
-    return outcome
+class Battery:
+    """Runs batches of trials until all are whole or `most_s` are over, one of each at least; seeds count from `seed`.
+
+    The next batch is that of the trial which had the least time so far, so that each gets an equal share. Batches run
+    beside each other when `work` is called by several threads: what one needs lies in folders and on ports of its own.
+    """
+
+    def __init__(
+        self, trials: Sequence[Trial], seed: int, most_s: float, run: Run, clock: Clock = time.monotonic
+    ) -> None:
+        self.outcomes = tuple(map(Outcome, trials))
+        self._seed, self._run, self._clock = seed, run, clock
+        self._deadline_s = clock() + most_s
+        self._lock, self._is_stopped = threading.Lock(), False
+
+    def work(self) -> None:
+        """Run batches until none is left to begin."""
+        while begun := self._begin():
+            outcome, command = begun
+            begun_s = self._clock()
+            tally = read_tally(self._run(command))
+            with self._lock:
+                if tally is None and self._is_stopped:  # Ctrl-C ended the batch too
+                    return
+                outcome.end(command, tally, self._clock() - begun_s)
+                print(outcome, flush=True)
+
+    def stop(self) -> None:
+        """Let no further batch begin."""
+        self._is_stopped = True
+
+    def _begin(self) -> tuple[Outcome, list[str]] | None:
+        with self._lock:
+            if self._is_stopped:
+                return None
+            most = 1 if self._clock() >= self._deadline_s else sys.maxsize
+            left = [it for it in self.outcomes if it.n_begun < min(it.trial.n_batches, most)]
+            if not left:
+                return None
+            outcome = min(left, key=lambda it: (it.n_running, it.seconds))
+            return outcome, outcome.begin(self._seed)
 
 
 def run_batch(command: Sequence[str]) -> str:
@@ -145,6 +197,7 @@ def _chosen(names: str) -> Iterator[Trial]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for all trials together (a whole run)")
+    parser.add_argument("--jobs", type=int, default=1, help="batches that run beside each other (1)")
     parser.add_argument("--only", default="", metavar="NAME,...", help="trials whose names contain one of these")
     today = datetime.now(UTC).date().toordinal() * _SEEDS_PER_DAY
     parser.add_argument("--seed", type=int, default=today, help="the first (that of the day)")
@@ -153,16 +206,19 @@ def main() -> None:
     if not trials:
         parser.error(f"no trial is called {options.only}; there is: {', '.join(trial.name for trial in TRIALS)}")
     print(f"seed {options.seed}", flush=True)
-    outcomes, deadline_s = [], time.monotonic() + 60 * options.minutes
-    for number, trial in enumerate(trials):
-        share_s = (deadline_s - time.monotonic()) / (len(trials) - number)  # with what earlier ones left over
-        outcomes.append(attempt(trial, options.seed, share_s, run_batch))
-        print(f"{trial.name}: {outcomes[-1].n_tried:,} tried, {outcomes[-1].n_failed:,} failed", flush=True)
-    show(table(outcomes))
-    for outcome in outcomes:
+    battery = Battery(trials, options.seed, 60 * options.minutes, run_batch)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        jobs = [pool.submit(battery.work) for _ in range(options.jobs)]
+        try:
+            for job in jobs:
+                job.result()
+        except KeyboardInterrupt:
+            battery.stop()
+    show(table(battery.outcomes))
+    for outcome in battery.outcomes:
         for command in outcome.failed:
             print(f"repeat: {command}")
-    sys.exit(any(outcome.n_failed for outcome in outcomes))
+    sys.exit(any(outcome.n_failed for outcome in battery.outcomes))
 
 
 if __name__ == "__main__":

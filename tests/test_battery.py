@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from tests.battery import TRIALS, Trial, attempt
+from tests.battery import TRIALS, Battery, Outcome, Trial
 
 TRIAL = Trial("kills of a thing", "kill_thing", "--kills", 4, 10)
+OTHER = Trial("breaks of a thing", "break_thing", "--breaks", 4, 100)
+
+
+def _worked(battery: Battery) -> tuple[Outcome, ...]:
+    battery.work()
+    return battery.outcomes
 
 
 def test_a_trial_runs_in_batches_of_other_seeds_until_it_is_whole() -> None:
@@ -17,15 +26,63 @@ def test_a_trial_runs_in_batches_of_other_seeds_until_it_is_whole() -> None:
         commands.append(command)
         return "kill 3: lost a word\ntried 4, failed 0, seed 7\n"
 
-    outcome = attempt(TRIAL, 7, float("inf"), run, lambda: 0.0)
+    (outcome,) = _worked(Battery([TRIAL], 7, float("inf"), run, lambda: 0.0))
     assert (outcome.n_tried, outcome.n_failed) == (12, 0)
     assert [command[-4:] for command in commands] == [["--kills", "4", "--seed", str(seed)] for seed in (7, 8, 9)]
 
 
-def test_a_trial_ends_with_its_time_but_not_before_its_first_batch() -> None:
-    ticks = iter(range(100))
-    outcome = attempt(TRIAL, 1, 0.0, lambda _command: "tried 4, failed 0, seed 1", lambda: float(next(ticks)))
-    assert outcome.n_tried == 4
+def test_each_trial_is_tried_once_when_the_time_is_over_from_the_start() -> None:
+    outcomes = _worked(Battery([TRIAL, OTHER], 1, 0.0, lambda _command: "tried 4, failed 0, seed 1"))
+    assert [outcome.n_tried for outcome in outcomes] == [4, 4]
+
+
+def test_the_next_batch_is_that_of_the_trial_which_had_the_least_time() -> None:
+    now_s, modules = 0.0, []
+
+    def run(command: Sequence[str]) -> str:
+        nonlocal now_s
+        modules.append(command[command.index("-m") + 1].removeprefix("tests.bench."))
+        now_s += 5.0 if modules[-1] == TRIAL.module else 1.0
+        return "tried 1, failed 0, seed 1"
+
+    _worked(Battery([TRIAL, OTHER], 1, 12.0, run, lambda: now_s))
+    assert modules == [
+        "kill_thing",
+        "break_thing",
+        "break_thing",
+        "break_thing",
+        "break_thing",
+        "break_thing",
+        "kill_thing",
+    ]
+
+
+def test_two_jobs_run_batches_of_two_trials_beside_each_other() -> None:
+    together = threading.Barrier(2, timeout=60)
+    running: set[str] = set()
+
+    def run(command: Sequence[str]) -> str:
+        running.add(command[command.index("-m") + 1])
+        together.wait()
+        return "tried 10, failed 0, seed 1"
+
+    battery = Battery([replace(TRIAL, batch=10), replace(OTHER, batch=10, whole=10)], 1, float("inf"), run)
+    with ThreadPoolExecutor(2) as pool:
+        for job in [pool.submit(battery.work) for _ in range(2)]:
+            job.result()
+    assert running == {"tests.bench.kill_thing", "tests.bench.break_thing"}
+    assert [outcome.n_tried for outcome in battery.outcomes] == [10, 10]
+
+
+@pytest.mark.parametrize(("output", "n_tried"), [("tried 4, failed 0, seed 1\n", 4), ("^C\n", 0)])
+def test_once_stopped_no_batch_begins_and_one_that_is_cut_off_is_not_counted(output: str, n_tried: int) -> None:
+    def run(_command: Sequence[str]) -> str:
+        battery.stop()
+        return output
+
+    battery = Battery([TRIAL], 1, float("inf"), run)
+    (outcome,) = _worked(battery)
+    assert (outcome.n_tried, outcome.n_failed) == (n_tried, 0)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +91,7 @@ def test_a_trial_ends_with_its_time_but_not_before_its_first_batch() -> None:
 def test_a_batch_that_fails_or_does_not_end_is_counted_with_the_command_that_repeats_it(
     output: str, n_failed: int
 ) -> None:
-    outcome = attempt(TRIAL, 1, 0.0, lambda _command: output)
+    (outcome,) = _worked(Battery([TRIAL], 1, 0.0, lambda _command: output))
     assert outcome.n_failed == n_failed
     assert outcome.failed == ["python -m tests.bench.kill_thing --kills 4 --seed 1"]
 
