@@ -20,7 +20,7 @@ from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolCall
 from app.tools.tool import ToolProgress
 from quantizer.errors import UserError
-from tui.chat.answer.turns import media_files_of, turns_of
+from tui.chat.answer.turns import made_calls, media_files_of, turns_of
 
 __all__ = [
     "UNSAVED_ID",
@@ -36,6 +36,7 @@ __all__ = [
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
 _NO_PARTS: Mapping[str, MediaPart] = {}
+_ANSWERING = frozenset({"assistant", "summary"})
 _TAIL_CHARACTERS = 4000  # of the output of a running call
 
 
@@ -139,6 +140,35 @@ class Conversation:
         """The latest answer with text, or an empty string."""
         answers = (message.content for message in reversed(self.branch) if message.role == "assistant")
         return next((answer for answer in answers if answer), "")
+
+    @property
+    def unfinished_answer(self) -> Message | None:
+        """The message that ends the branch if the answer can be continued: it was stopped or cut off and has text, or
+        its calls have not run or have no answer yet."""
+        last = self._last
+        if last is None or last.message.role not in ("assistant", "tool"):
+            return None
+        if last.message.role == "tool" or made_calls(last.message):
+            return last.message if last.message.role == "assistant" or last.message.result else None
+        if last.ending is Ending.COMPLETE:
+            return None
+        return last.message if last.message.content or self._follows_calls(last.message) else None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the branch ends with an answer or a summary that was not stopped, did not fail and calls nothing."""
+        last = self._last
+        if last is None or last.message.role not in _ANSWERING or made_calls(last.message):
+            return False
+        return last.ending in {Ending.COMPLETE, Ending.CUT}
+
+    @property
+    def _last(self) -> TranscriptEntry | None:
+        entries = self.entries()
+        return entries[-1] if entries else None
+
+    def _follows_calls(self, answer: Message) -> bool:
+        return answer.parent_id is not None and self.messages[answer.parent_id].role == "tool"
 
     def entries(self) -> tuple[TranscriptEntry, ...]:
         """Return the shown branch as entries."""

@@ -185,7 +185,7 @@ class ConversationScreen(CommandScreen):
     async def continue_answer(self) -> None:
         """Continue the last answer if it was stopped or cut off."""
         await self._is_open.wait()
-        answer = None if self.is_answering else self._session.chat.unfinished_answer()
+        answer = None if self.is_answering else self._session.conversation.unfinished_answer
         if answer is None:
             self.inform("There is no unfinished answer.")
         else:

@@ -1,7 +1,8 @@
 """One open chat: its messages, the running answer with its figures, the questions that wait for it, and its title.
 
-An answer belongs to its chat: it goes on while another chat is shown. Owns an answer from question to end, with the
-rounds in which it calls tools, and edits of the branches. Sees widgets only as a `ChatView`, while it is shown.
+An answer belongs to its chat: it goes on while another chat is shown. Owns what is answered when, and edits of the
+branches; an answer from question to end is `tui.chat.answer.exchange`'s. Sees widgets only as a `ChatView`, while it
+is shown.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,23 +20,21 @@ from app.chat.sampling_options import template_of
 from app.protocol.tools import ToolDefinition
 from app.tools.approval import Approver
 from app.tools.backend import ToolBackend
-from quantizer.errors import ContextOverflowError, NoTemplateError, StorageError, UserError
-from tui.chat.answer.compactor import AutoCompaction, Compactor, saving_text
-from tui.chat.answer.rounds import Rounds, rounds_of
+from quantizer.errors import NoTemplateError, StorageError, UserError
+from tui.chat.answer.compactor import AutoCompaction, Compactor
+from tui.chat.answer.exchange import Exchanges
+from tui.chat.answer.room import ContextRoom
+from tui.chat.answer.rounds import Rounds
 from tui.chat.answer.runner import AnswerRunner
 from tui.chat.answer.steps import StepHistory, UndoneStep
 from tui.chat.answer.stream import AnswerFigures, Clock, StreamChunk
 from tui.chat.answer.titles import generate_title, needs_title
-from tui.chat.answer.turns import made_calls
-from tui.chat.conversation import UNSAVED_ID, Ending, RemovedMessages, TranscriptEntry
+from tui.chat.conversation import UNSAVED_ID, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, OpenedChat
 from tui.chat.tools.approvals import ApprovalQueue
 from tui.connection import ServiceConnection
 
 __all__ = ["ChatView", "OpenChat", "joined"]
-
-_ANSWERING = frozenset({"assistant", "summary"})
-_NOTHING_TO_COMPACT = "There is nothing to compact: the older messages are few and short."
 
 
 class ChatView(Protocol):
@@ -85,12 +83,12 @@ class OpenChat:
         self.approver: Approver = self.approvals
         self._answers = AnswerRunner(self, connection, clock, self._show, lambda: on_change(self))
         self._rounds = Rounds(self, tools, self._show, lambda: on_change(self))
+        self._compactor = Compactor(self, connection, compaction, self._show, lambda: on_change(self))
+        self._room = ContextRoom(self, self._compactor, self._answers, self._show)
+        self._exchanges = Exchanges(self, self._answers, self._rounds, self._room, self._show)
         self._steps = StepHistory(self.stored, self.conversation, tools)
-        self._offered: tuple[ToolDefinition, ...] = ()  # with the last answer
         self._running: asyncio.Task[None] | None = None
         self._titling: asyncio.Task[None] | None = None
-        self._compactor = Compactor(self, connection, compaction, self._show, lambda: on_change(self))
-        self._may_compact = True  # until that fails
         size = self.conversation.context_size(self.conversation.leaf_id)
         self._answers.figures = AnswerFigures(
             model=opened.model or self.model, n_context_tokens=size.n_tokens, is_context_estimated=size.is_estimated
@@ -129,7 +127,7 @@ class OpenChat:
     @property
     def offered(self) -> Sequence[ToolDefinition]:
         """The tools that the last request offered."""
-        return self._offered
+        return self._exchanges.offered
 
     @property
     def model_beside_connection(self) -> str:
@@ -172,7 +170,7 @@ class OpenChat:
 
     def ask_instead(self, message_id: int, question: MessageContent) -> None:
         """Ask `question` in place of another one, which stays as a version."""
-        self._start(partial(self._ask, question, self.conversation.messages[message_id].parent_id))
+        self._start(partial(self._exchanges.ask, question, self.conversation.messages[message_id].parent_id))
 
     def answer_again(self, message_id: int | None = None) -> bool:
         """Answer the question of a message again, without an id the last question; the former answer stays as a
@@ -185,24 +183,8 @@ class OpenChat:
         if conversation.leaf_id == UNSAVED_ID:
             self._start(partial(self._ask_at_leaf, conversation.messages[UNSAVED_ID]))
         else:
-            self._start(partial(self._answer_again, question))
+            self._start(partial(self._exchanges.answer_again, question))
         return True
-
-    def unfinished_answer(self) -> Message | None:
-        """Return the message that ends the branch if the answer can be continued: it was stopped or cut off and has
-        text, or its calls have not run or have no answer yet."""
-        entries = self.conversation.entries()
-        last = entries[-1] if entries else None
-        if last is None or last.message.role not in ("assistant", "tool"):
-            return None
-        if last.message.role == "tool" or made_calls(last.message):
-            return last.message if last.message.role == "assistant" or last.message.result else None
-        if last.ending is Ending.COMPLETE:
-            return None
-        return last.message if last.message.content or self._follows_calls(last.message) else None
-
-    def _follows_calls(self, answer: Message) -> bool:
-        return answer.parent_id is not None and self.conversation.messages[answer.parent_id].role == "tool"
 
     @property
     def lacks_template(self) -> bool:
@@ -211,19 +193,12 @@ class OpenChat:
         return bool(entries) and isinstance(entries[-1].error, NoTemplateError)
 
     def continue_answer(self, answer: Message) -> None:
-        """Continue an unfinished answer: its text, or after its calls. Calls that were never begun run now, one that
-        was begun is never run again; the rounds are counted anew."""
-        model = answer.model or self.model
-        if answer.role == "tool" or made_calls(answer):
-            self._start(self._go_on)
-        elif answer.content:
-            self._start(partial(self._answer, AnswerTarget(answer.parent_id, model, answer)))
-        else:
-            self._start(partial(self._answer_after_calls, answer))
+        """Continue an unfinished answer, see `Exchanges.go_on`."""
+        self._start(partial(self._exchanges.go_on, answer))
 
     def compact(self, focus: str = "") -> None:
         """Summarise the older messages now; `focus` is what to keep in mind above all."""
-        self._start(partial(self._compact_now, focus))
+        self._start(partial(self._room.make_now, focus))
 
     def compare(self, model: str) -> bool:
         """Answer the last question with another model, beside the present answer. Return False if there is none."""
@@ -234,7 +209,7 @@ class OpenChat:
         followed = self.conversation.branch[self.conversation.branch.index(question) :]
         first = next(message for message in followed if message.role == "assistant")  # others follow its calls
         self.conversation.compare_last(first.id)
-        self._start(partial(self._answer, AnswerTarget(question.id, model, is_other=True)))
+        self._start(partial(self._exchanges.answer, AnswerTarget(question.id, model, is_other=True)))
         return True
 
     async def show_beside(self) -> bool:
@@ -362,9 +337,9 @@ class OpenChat:
 
     async def _answer_all(self, answering: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Answer, and then the waiting questions; after an answer that was stopped or failed they wait on."""
-        self._may_compact = True
+        self._room.may_compact = True
         await answering()
-        while self.queue and self._is_complete:
+        while self.queue and self.conversation.is_answered:
             question, *others = self.queue
             self.queue = tuple(others)
             self._on_change(self)
@@ -375,13 +350,6 @@ class OpenChat:
         self._titling = asyncio.create_task(self._update_title())
         self._titling.add_done_callback(lambda _: self._on_change(self))
 
-    @property
-    def _is_complete(self) -> bool:
-        entries = self.conversation.entries()
-        last = entries[-1] if entries else None
-        is_answer = last is not None and last.message.role in _ANSWERING and not made_calls(last.message)
-        return is_answer and last is not None and last.ending in {Ending.COMPLETE, Ending.CUT}
-
     async def _update_title(self) -> None:
         """Generate a title after the first answer; if that fails, the question stays the title."""
         branch = self.conversation.branch
@@ -390,193 +358,32 @@ class OpenChat:
         with suppress(UserError):  # the next question reports it
             client = await self._connection.client()
             turns, key = await self._answers.turns(branch[-1].id), self.stored.prompt_cache_key
-            if title := await generate_title(client, self.model, turns, key, self._offered):
+            if title := await generate_title(client, self.model, turns, key, self._exchanges.offered):
                 await self.stored.set_title(branch[0].content, title)
-
-    # One exchange
 
     async def _ask_at_leaf(self, question: MessageContent) -> None:
         if self.conversation.leaf_id == UNSAVED_ID:
             await self.remove(UNSAVED_ID)
         if await self._has_room_for(question):
-            await self._ask(question, self.conversation.leaf_id)
-
-    async def _ask(self, question: MessageContent, parent_id: int | None) -> None:
-        conversation, model = self.conversation, self.model
-        question = MessageContent(role="user", content=question.content, attachments=question.attachments)
-        try:
-            await self.stored.prepare(question.content, model, conversation.settings)
-            message = await self.stored.add_message(parent_id, question)
-        except StorageError as error:
-            conversation.add(
-                Message(
-                    id=UNSAVED_ID,
-                    parent_id=parent_id,
-                    role="user",
-                    content=question.content,
-                    attachments=question.attachments,
-                )
-            )
-            await self._fail(UNSAVED_ID, error)
-            return
-        conversation.add(message)
-        await self._answer(AnswerTarget(message.id, model))
-
-    async def _answer_again(self, question: Message) -> None:
-        try:
-            await self._remove_blank_answers(question.id)
-        except StorageError as error:
-            await self._fail(question.id, error)
-        else:
-            await self._answer(AnswerTarget(self.conversation.summary_after(question.id) or question.id, self.model))
-
-    async def _answer(self, target: AnswerTarget, n_granted: int = 0) -> None:
-        """Answer, run what the answer calls, and answer again, until an answer calls nothing. `n_granted` rounds since
-        the question are not counted."""
-        conversation = self.conversation
-        following: AnswerTarget | None = target
-        overflown: AnswerTarget | None = None  # answered again after compaction
-        try:
-            await self.stored.prepare("", self.model, conversation.settings)
-            while following is not None:
-                self._offered = await self._rounds.offered()
-                following = await self._with_room(following)
-                async with self.stored.writing(following) as writer:
-                    await self._answers.run(writer, following, self._offered)
-                overflown = None if overflown else await self._after_overflow(following, writer.message)
-                following = overflown or await self._rounds.after(target, n_granted)
-        except StorageError as error:
-            await self._fail(conversation.leaf_id, error)
-
-    async def _go_on(self) -> None:
-        """Run the calls of the last answer that were not begun, then answer; rounds are counted anew."""
-        conversation = self.conversation
-        conversation.errors.pop(conversation.leaf_id or UNSAVED_ID, None)  # the question whether to go on
-        n_granted = len(rounds_of(conversation.branch))
-        try:
-            await self.stored.prepare("", self.model, conversation.settings)
-            following = await self._rounds.after(AnswerTarget(None, self.model), n_granted)
-        except StorageError as error:
-            await self._fail(conversation.leaf_id, error)
-        else:
-            if following is not None:
-                await self._answer(following, n_granted)
-
-    async def _answer_after_calls(self, blank: Message) -> None:
-        """Answer in place of an answer without text that followed calls."""
-        try:
-            if not blank.reasoning:
-                await self.remove(blank.id)
-        except StorageError as error:
-            await self._fail(blank.id, error)
-        else:
-            await self._answer(AnswerTarget(blank.parent_id, self.model), len(rounds_of(self.conversation.branch)))
-
-    # Room in the context
-
-    async def make_room(self, leaf_id: int) -> int:
-        """Summarise older messages if the request after `leaf_id` would leave its answer too little room; return the
-        message to go on after."""
-        if not self._may_compact or not self._compactor.is_near(leaf_id):
-            return leaf_id
-        summary = await self._compacted(leaf_id, is_forced=False)
-        return leaf_id if summary is None else summary.id
+            await self._exchanges.ask(question, self.conversation.leaf_id)
 
     async def _has_room_for(self, question: MessageContent) -> bool:
         """Make room for a question that is not stored yet; return False if it was taken back meanwhile. It waits with
         the others, so that it is not lost if this is stopped."""
         leaf_id = self.conversation.leaf_id
-        if self._connection.state.phase != "ready" or not self._compactor.is_near(leaf_id, question):
+        if self._connection.state.phase != "ready" or not self._room.is_near(leaf_id, question):
             return True
         self.queue = (question, *self.queue)
         self._on_change(self)
-        await self._compacted(leaf_id, question, is_forced=False)
+        await self._room.make(leaf_id, question)
         is_waiting = any(each is question for each in self.queue)
         self.queue = tuple(each for each in self.queue if each is not question)
         self._on_change(self)
         return is_waiting
 
-    async def _with_room(self, target: AnswerTarget) -> AnswerTarget:
-        """Return the target after the summary that its request needs."""
-        if target.continued is not None or target.is_other or target.parent_id is None:
-            return target
-        return replace(target, parent_id=await self.make_room(target.parent_id))
-
-    async def _after_overflow(self, target: AnswerTarget, failed: Message) -> AnswerTarget | None:
-        """If a request failed because the context is too small, return what to answer once older messages became a
-        summary; None where that does not help, or is not wanted."""
-        conversation = self.conversation
-        overflow = conversation.errors.get(failed.id)
-        has_text = bool(failed.content or failed.reasoning)
-        is_own = target.continued is None and not target.is_other
-        if not isinstance(overflow, ContextOverflowError) or has_text or not is_own or not self._may_compact:
-            return None
-        if not self._compactor.is_automatic:
-            return None
-        summary = await self._compacted(target.parent_id, overflow=overflow)
-        if summary is None:
-            conversation.leaf_id = failed.id
-            await self.stored.show(failed.id)
-            await self._show()
-            return None
-        await self.remove(failed.id)
-        conversation.errors.pop(failed.id, None)
-        return replace(target, parent_id=summary.id)
-
-    async def _compact_now(self, focus: str) -> None:
-        try:
-            summary = await self._compactor.compact(self.conversation.leaf_id, focus)
-        except UserError as error:
-            await self._note(str(error))
-        else:
-            await self._show_saving(summary)
-
-    async def _compacted(
-        self,
-        leaf_id: int | None,
-        question: MessageContent | None = None,
-        overflow: ContextOverflowError | None = None,
-        *,
-        is_forced: bool = True,
-    ) -> Message | None:
-        """Return the summary that a request needs, None if it needs none or there is none: then it is sent as it is."""
-        try:
-            if not is_forced and not await self._compactor.is_due(leaf_id, question):
-                return None
-            summary = await self._compactor.compact(leaf_id, question=question, overflow=overflow)
-        except UserError as error:
-            self._may_compact = False
-            await self._note(str(error))
-            return None
-        if summary is not None:
-            await self._show_saving(summary)
-        return summary
-
-    async def _show_saving(self, summary: Message | None) -> None:
-        if summary is not None:
-            self._answers.measure_branch()
-        last = self.conversation.entries()[-1:]
-        await self._note(saving_text(last[0]) if summary is not None and last else _NOTHING_TO_COMPACT)
-
-    async def _note(self, text: str) -> None:
-        if self.view is not None:
-            await self.view.note(text)
-
-    async def _fail(self, message_id: int | None, error: StorageError) -> None:
-        assert message_id is not None
-        self.conversation.errors[message_id] = error
-        await self._show()
-
     async def _show(self) -> None:
         if self.view is not None:
             await self.view.show(self.conversation.entries())
-
-    async def _remove_blank_answers(self, question_id: int) -> None:
-        """Remove answers without text or reasoning: each would only be an empty version."""
-        for message in list(self.conversation.messages.values()):
-            is_blank = not message.content and not message.reasoning and not message.calls
-            if message.parent_id == question_id and message.role == "assistant" and is_blank:
-                await self.remove(message.id)
 
 
 def joined(*drafts: Draft) -> Draft:

@@ -272,7 +272,7 @@ class InlineChat:
 
     async def continue_answer(self) -> None:
         """Continue the last answer if it was stopped or cut off."""
-        answer = self._session.chat.unfinished_answer()
+        answer = self._session.conversation.unfinished_answer
         if answer is None:
             self._scrollback.print_line("There is no unfinished answer.")
         else:

@@ -1,7 +1,7 @@
 """Compacts the open chat: whether a request needs it, and the summary as the model writes it.
 
 Owns the requests for a summary and the message that it becomes; where writing it fails or is stopped, the chat is as it
-was. Which messages it replaces is planned in `app.chat.compaction`; `tui.chat.open_chat` decides when.
+was. Which messages it replaces is planned in `app.chat.compaction`; `tui.chat.answer.room` decides when.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.chat.sampling_options import template_of, think_of
 from app.protocol.chat import Completed
 from quantizer.errors import ContextOverflowError, RequestError
 from tui.chat.answer.stream import StreamChunk, stream_answer
-from tui.chat.conversation import Conversation, TranscriptEntry
+from tui.chat.conversation import Conversation
 from tui.chat.repository import AnswerTarget, AnswerWriter, StoredChat
 from tui.connection import ServiceConnection
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from app.protocol.tools import ToolDefinition
     from app.settings.settings import Settings
 
-__all__ = ["AutoCompaction", "CompactedChat", "Compactor", "SummaryDisplay", "saving_text"]
+__all__ = ["AutoCompaction", "CompactedChat", "Compactor", "SummaryDisplay"]
 
 _TEMPERATURE = 0.3  # facts, not fancy
 _LEAST_CTX = 2048  # where an engine does not say how long its context is
@@ -293,11 +293,3 @@ class Compactor:
         async with aclosing(events):
             async for event in events:
                 yield event
-
-
-def saving_text(entry: TranscriptEntry) -> str:
-    """Return what a summary has saved: "Compacted 38 messages: 6,210 → 840 tokens"."""
-    n_messages, stats = entry.n_summarised, entry.message.stats
-    before, after = stats.get(TOKENS_BEFORE), stats.get(TOKENS_AFTER)
-    saved = f": {before:,} → {after:,} tokens" if isinstance(before, int) and isinstance(after, int) else ""
-    return f"Compacted {n_messages} message{'s' if n_messages != 1 else ''}{saved}"

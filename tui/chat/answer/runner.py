@@ -1,7 +1,7 @@
 """The answer that a chat is being given: streamed into its message, measured and drawn.
 
 Owns its figures, its model, and whether it has only reasoning so far. What is asked, and what follows an answer, is
-`tui.chat.open_chat`'s.
+`tui.chat.answer.exchange`'s.
 """
 
 from __future__ import annotations

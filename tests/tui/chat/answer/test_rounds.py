@@ -181,14 +181,14 @@ async def test_continuing_after_a_stop_runs_the_calls_that_were_not_begun_and_no
         chat.ask(MessageContent(role="user", content="Do it."))
         await backend.server.began.wait()
         await chat.stop()
-        unfinished = chat.unfinished_answer()
+        unfinished = chat.conversation.unfinished_answer
         assert unfinished is not None
         chat.continue_answer(unfinished)
         await chat.wait()
         branch = chat.conversation.branch
         assert roles(branch) == ["user", "assistant", "tool", "tool", "assistant"]
         assert [m.result.outcome for m in branch if m.result] == [ToolOutcome.CANCELLED, ToolOutcome.DONE]
-        assert chat.unfinished_answer() is None
+        assert chat.conversation.unfinished_answer is None
 
 
 async def test_what_a_kill_left_running_is_not_run_again_and_the_model_is_told(tmp_path: Path):
@@ -204,7 +204,7 @@ async def test_what_a_kill_left_running_is_not_run_again_and_the_model_is_told(t
             connection.execute("UPDATE messages SET result = ? WHERE id = ?", (text, first.id))
     client = ScriptedClient(said("Strange."))
     async with opened_chat(client, backend, tmp_path) as chat:
-        unfinished = chat.unfinished_answer()
+        unfinished = chat.conversation.unfinished_answer
         assert unfinished is not None
         chat.continue_answer(unfinished)
         await chat.wait()
@@ -266,7 +266,7 @@ async def test_an_engine_that_dies_between_rounds_leaves_what_was_done_and_conti
         branch = await ask(chat)
         assert roles(branch) == ["user", "assistant", "tool", "assistant"]
         assert isinstance(chat.conversation.errors[branch[-1].id], EngineError)
-        unfinished = chat.unfinished_answer()
+        unfinished = chat.conversation.unfinished_answer
         assert unfinished is not None
         chat.continue_answer(unfinished)
         await chat.wait()
@@ -282,7 +282,7 @@ async def test_an_answer_stopped_in_the_middle_of_a_call_runs_nothing_and_begins
         chat.ask(MessageContent(role="user", content="Do it."))
         await until(lambda: chat.conversation.branch and chat.conversation.branch[-1].calls)
         await chat.stop()
-        unfinished = chat.unfinished_answer()
+        unfinished = chat.conversation.unfinished_answer
         assert (unfinished.calls[0].name, unfinished.state) == ("read", MessageState.PARTIAL)
         chat.continue_answer(unfinished)
         await chat.wait()
@@ -369,7 +369,7 @@ async def test_a_result_that_cannot_be_stored_is_shown_as_such_and_ends_the_roun
         assert isinstance(chat.conversation.errors[branch[-1].id], StorageError)
         assert (chat.conversation.running_id, chat.is_streaming) == (None, False)
         chat.stored.finish_call = working
-        chat.continue_answer(chat.unfinished_answer())
+        chat.continue_answer(chat.conversation.unfinished_answer)
         await chat.wait()
         assert chat.conversation.branch[-1].content == "Done."
         assert not chat.conversation.errors
