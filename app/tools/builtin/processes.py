@@ -1,30 +1,24 @@
 """Running one command to its end: its output as it comes, its limits, and ending all that it started.
 
-Owns the process: a group of its own without a terminal or input. On POSIX its group is ended, and what left the group
-but not the family; on Windows the family. A process that cut itself off from both goes on: nothing can find it.
+Owns the process: a group of its own without a terminal or input. What belongs to it is `quantizer.process_tree`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from app.tools.builtin.output_buffer import OutputBuffer
 from quantizer.errors import EngineError
 from quantizer.process import detached_process_options
+from quantizer.process_tree import ProcessTree
 
 __all__ = ["MAX_OUTPUT_BYTES", "Ended", "run_to_end"]
 
 MAX_OUTPUT_BYTES = 64 << 20
-_GRACE_S = 2.0  # between asking a command to end and killing it
 _DRAIN_S = 0.5  # what it started may hold the pipe for longer
 _PROGRESS_S = 0.1
 _SHOWN_BYTES = 65_536  # at a time, while it runs
@@ -129,35 +123,6 @@ class _Watcher(asyncio.SubprocessProtocol):
 
 async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher) -> None:
     """End the command if it runs, and all that it started."""
-    process_id, family = transport.get_pid(), []
-    if not watcher.exited.done():
-        family = await asyncio.to_thread(_family, process_id)
-        _signal_group(process_id, "SIGTERM")
-        await asyncio.wait({watcher.exited}, timeout=_GRACE_S)
-    _signal_group(process_id, "SIGKILL")
-    await asyncio.to_thread(_kill_family, family)
-    transport.close()  # and kills the command itself, if nothing else did
+    await ProcessTree(transport.get_pid(), watcher.exited.done).end()
+    transport.close()
     await watcher.exited
-
-
-def _signal_group(process_id: int, name: str) -> None:
-    if sys.platform != "win32":
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process_id, getattr(signal, name))
-
-
-def _family(process_id: int) -> list[Any]:
-    """Return the processes that the command started, and those that they did, as far as they can be seen."""
-    import psutil  # slow, and only commands that have to be ended need it
-
-    with contextlib.suppress(psutil.Error):
-        return list(psutil.Process(process_id).children(recursive=True))
-    return []
-
-
-def _kill_family(family: Sequence[Any]) -> None:
-    import psutil
-
-    for process in family:
-        with contextlib.suppress(psutil.Error):  # it has ended; psutil does not kill another of the same number
-            process.kill()

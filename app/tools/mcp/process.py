@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
@@ -19,6 +16,7 @@ from pathlib import Path
 from app.tools.mcp.configuration import StdioLaunch
 from quantizer.errors import ToolError
 from quantizer.process import StderrTail, detached_process_options
+from quantizer.process_tree import ProcessTree
 
 __all__ = ["MAX_MESSAGE_BYTES", "ServerProcess"]
 
@@ -26,8 +24,7 @@ MAX_MESSAGE_BYTES = 16 << 20
 _MAX_WAITING_BYTES = 16 << 20  # that the server has not read
 _MAX_LOGGED_BYTES = 64 << 10  # of standard error, for each start
 _CHUNK_BYTES = 64 << 10
-_EXIT_GRACE_S = 1.0  # after its stdin was closed
-_TERM_GRACE_S = 1.0  # after SIGTERM
+_EXIT_WAIT_S = 1.0  # a server that closed its output ends soon
 _STDERR_WAIT_S = 0.2  # grandchildren may hold the pipe open for longer
 _INSTALLED_WITH = {
     "npx": "Install Node.js, which brings npx.",
@@ -51,6 +48,7 @@ class ServerProcess:
         self.problem = ""
         self._process = process
         self._stdin, self._stdout = process.stdin, process.stdout
+        self._tree = ProcessTree(process.pid, self._has_ended)
         self._stderr = StderrTail()
         self._on_stderr = on_stderr
         self._stderr_task = asyncio.create_task(self._read_stderr(process.stderr))
@@ -106,57 +104,32 @@ class ServerProcess:
         self._stdin.write(line + b"\n")
         if self._stdin.transport.get_write_buffer_size() > _MAX_WAITING_BYTES:
             self.problem = "it does not read what it is sent"
-            self._kill()
+            self._tree.kill()
 
     async def wait_exited(self) -> str:
         """Return how it ended, as a part of a sentence with its last words; waits a moment for both."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_EXIT_GRACE_S):
-                await self._exited()
+        await self._tree.ended_within(_EXIT_WAIT_S)
         await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
         return self._ending()
 
     async def end(self) -> None:
         """Close its input, and kill it with all that it started unless it ends by itself."""
         try:
-            self._stdin.close()
-            await self._ended_within(_EXIT_GRACE_S)
-            if self._process.returncode is None:
-                self._signal(terminate=True)
-                await self._ended_within(_TERM_GRACE_S)
+            await self._tree.end(self._stdin.close)
         finally:
-            self._kill()
-            await self._ended_within(_TERM_GRACE_S)
             await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
             self._stderr_task.cancel()
             _close(self._process)
 
-    async def _ended_within(self, grace_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._exited()
-
-    async def _exited(self) -> None:
-        """Wait for the end of the process, not of its pipes: a grandchild may hold them open."""
-        while self._process.returncode is None:  # noqa: ASYNC110 - asyncio tells no other way
-            await asyncio.sleep(0.01)
+    def _has_ended(self) -> bool:
+        """Return whether the process itself has ended: a descendant may hold its pipes open."""
+        return self._process.returncode is not None
 
     def _ending(self) -> str:
         status = self._process.returncode
         how = self.problem or ("it closed its output" if status is None else f"exit status {status}")
         lines = self._stderr.lines[-3:]
         return f"{how}; its last output: {' | '.join(lines)}" if lines else how
-
-    def _kill(self) -> None:
-        self._signal(terminate=False)
-
-    def _signal(self, *, terminate: bool) -> None:
-        """Signal the process and all that it started, which may go on without it."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if sys.platform != "win32":
-                os.killpg(self._process.pid, signal.SIGTERM if terminate else signal.SIGKILL)
-            else:
-                _kill_tree(self._process.pid)
 
     async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
         n_logged = 0
@@ -175,17 +148,6 @@ def _program(launch: StdioLaunch, environment: Mapping[str, str]) -> str | None:
     if Path(command).name != command:
         command = str(Path(launch.cwd or ".", command).absolute())
     return shutil.which(command, path=environment.get("PATH"))
-
-
-def _kill_tree(process_id: int) -> None:
-    """Kill a process and its descendants where there are no process groups."""
-    import psutil  # slow, and only Windows needs it here
-
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(process_id)
-        for each in (*process.children(recursive=True), process):
-            with contextlib.suppress(psutil.Error):
-                each.kill()
 
 
 def _close(process: Process) -> None:

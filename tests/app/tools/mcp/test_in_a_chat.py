@@ -41,8 +41,9 @@ class Person:
 
 @pytest.fixture(autouse=True)
 def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_EXIT_GRACE_S", "_TERM_GRACE_S"):
-        monkeypatch.setattr(f"app.tools.mcp.process.{name}", 0.2)
+    for name in ("_CLOSED_GRACE_S", "_ASKED_GRACE_S"):
+        monkeypatch.setattr(f"quantizer.process_tree.{name}", 0.2)
+    monkeypatch.setattr("app.tools.mcp.process._EXIT_WAIT_S", 0.2)
 
 
 @asynccontextmanager
