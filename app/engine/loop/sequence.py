@@ -357,7 +357,7 @@ class Admission:
         def tokenize(text: str, is_first: bool, quoted: Spans) -> list[int]:
             add_special = request.add_special and is_first
             if request.parse_special:
-                return quoted_tokens(text, quoted, add_special, self._backend.tokenize)
+                return quoted_tokens(text, quoted, add_special, self._backend)
             return self._backend.tokenize(text, add_special, False)
 
         return prompt_tokens(prompt, layouts, tokenize, request.quoted)

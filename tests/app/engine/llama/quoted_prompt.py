@@ -20,7 +20,7 @@ def main() -> None:
     model = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=64, n_sequences=1), RuntimeSettings(1, False, False))
     prompt, spans = json.load(sys.stdin)
-    tokens = quoted_tokens(prompt, tuple(map(tuple, spans)), True, backend.tokenize)
+    tokens = quoted_tokens(prompt, tuple(map(tuple, spans)), True, backend)
     print(json.dumps([[token, backend.label(token).decode("utf-8", "replace")] for token in tokens]))
     backend.close()
     model.close()
