@@ -17,6 +17,8 @@ __all__ = [
     "Fetching",
     "HeadAdded",
     "HeadLeftOut",
+    "PartAdded",
+    "PartLeftOut",
     "Progress",
     "ProjectorAdded",
     "ProjectorLeftOut",
@@ -117,47 +119,57 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadAdded:
-    """The draft head at `path` is complete and drafts for the model file `model`, which is `done`."""
+class PartAdded:
+    """The file at `path` is complete and belongs to the model file `model`, which is `done`; `part` says as what."""
 
+    part: ClassVar[str]
+    path: str
+    model: str
+    n_bytes: int
+    hashes: tuple[str, ...]
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartLeftOut:
+    """The file `name` is not added to the model file `model`, which is `done`, for `reason`, a sentence."""
+
+    part: ClassVar[str]
+    name: str
+    model: str
+    reason: str
+
+
+class HeadAdded(PartAdded):
+    """A draft head, which drafts for the model."""
+
+    __slots__ = ()
     kind: ClassVar[str] = "head_added"
-    path: str
-    model: str
-    n_bytes: int
-    hashes: tuple[str, ...]
-    is_new: bool
+    part = "head"
 
 
-@dataclass(frozen=True, slots=True)
-class HeadLeftOut:
-    """The draft head `name` is not added to the model file `model`, which is `done`, for `reason`, a sentence."""
+class HeadLeftOut(PartLeftOut):
+    """A draft head."""
 
+    __slots__ = ()
     kind: ClassVar[str] = "head_left_out"
-    name: str
-    model: str
-    reason: str
+    part = "head"
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectorAdded:
-    """The projector at `path` is complete; with it the model file `model`, which is `done`, sees or hears."""
+class ProjectorAdded(PartAdded):
+    """A projector, with which the model sees or hears."""
 
+    __slots__ = ()
     kind: ClassVar[str] = "projector_added"
-    path: str
-    model: str
-    n_bytes: int
-    hashes: tuple[str, ...]
-    is_new: bool
+    part = "projector"
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectorLeftOut:
-    """The projector `name` is not added to the model file `model`, which is `done`, for `reason`, a sentence."""
+class ProjectorLeftOut(PartLeftOut):
+    """A projector."""
 
+    __slots__ = ()
     kind: ClassVar[str] = "projector_left_out"
-    name: str
-    model: str
-    reason: str
+    part = "projector"
 
 
 Event: TypeAlias = (

@@ -132,19 +132,17 @@ def _download(running: RunningJob, line: Line) -> RunningJob:
         case download.Done():
             result = {"path": event.path, "bytes": event.n_bytes, "is_new": event.is_new}
             return running.changed(result=result, n_done_bytes=event.n_bytes, n_bytes=event.n_bytes)
-        case download.HeadAdded():
-            return _added(running, "head", event.path, event.n_bytes)
-        case download.ProjectorAdded():
-            return _added(running, "projector", event.path, event.n_bytes)
-        case download.HeadLeftOut() | download.ProjectorLeftOut():
+        case download.PartAdded():
+            return _added(running, event.part, event.path, event.n_bytes)
+        case download.PartLeftOut():
             n_bytes = (running.job.result or {})["bytes"]
             return running.changed(message=sentence, n_done_bytes=n_bytes, n_bytes=n_bytes)
     return running.changed(message=sentence) if sentence else running
 
 
-def _added(running: RunningJob, name: str, path: str, n_bytes: int) -> RunningJob:
-    """Return the job whose result, a model, has another file called `name` of `n_bytes` beside it."""
-    result: dict[str, Any] = {**(running.job.result or {}), name: path}
+def _added(running: RunningJob, part: str, path: str, n_bytes: int) -> RunningJob:
+    """Return the job whose result, a model, has another file of `n_bytes` beside it as its `part`."""
+    result: dict[str, Any] = {**(running.job.result or {}), part: path}
     total = result["bytes"] + n_bytes
     return running.changed(result=result, n_done_bytes=total, n_bytes=total)
 
