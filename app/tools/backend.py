@@ -16,7 +16,7 @@ from app.tools.result import FileChange, ToolResult
 from app.tools.tool import ServerStatus, Tool, ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 
-__all__ = ["FinishedCall", "ServerStatus", "ToolBackend"]
+__all__ = ["CallRequest", "FinishedCall", "ServerStatus", "ToolBackend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,29 @@ class FinishedCall:
     rule: ApprovalRule | None = None
 
 
+def _ignore_progress(_: ToolProgress) -> None: ...
+
+
+async def _ignore_result(_: ToolResult) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """A call that a model made, whose tool and arguments may be anything; the settings of its chat, and who is asked.
+
+    `on_update` is awaited with the result so far before anything changes: with its title before the question, and with
+    each file change before it is made. `on_progress` never waits. The text of the end has at most `max_characters`
+    (`app.tools.output.characters_for` knows how many a context has room for).
+    """
+
+    call: ToolCall
+    settings: ToolSettings
+    approver: Approver
+    on_progress: Callable[[ToolProgress], None] = _ignore_progress
+    on_update: Callable[[ToolResult], Awaitable[None]] = _ignore_result
+    max_characters: int = MAX_CHARACTERS
+
+
 class ToolBackend(Protocol):
     """All tools of one window. Methods raise UserError where said, never for what a tool does."""
 
@@ -37,21 +60,10 @@ class ToolBackend(Protocol):
     async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
         """Return the tools that are switched on. A server that does not start offers none; `servers` says why."""
 
-    async def run(
-        self,
-        call: ToolCall,
-        settings: ToolSettings,
-        approver: Approver,
-        on_progress: Callable[[ToolProgress], None],
-        on_update: Callable[[ToolResult], Awaitable[None]],
-        max_characters: int = MAX_CHARACTERS,
-    ) -> FinishedCall:
+    async def run(self, request: CallRequest) -> FinishedCall:
         """Run a call: check its arguments, ask where the rules do not decide, run it, bound its output.
 
-        The text has at most `max_characters` (`app.tools.output.characters_for` knows how many a context has room for).
-
-        `on_update` is awaited with the result so far before anything changes: with its title before the question, and
-        with each file change before it is made. Cancelling it stops the call; the caller then stores it as cancelled.
+        Cancelling this stops the call; the caller then stores it as cancelled.
         """
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:

@@ -7,14 +7,14 @@ and a call that is cancelled stops. They touch neither disk nor network.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.protocol.tools import ToolCall, ToolDefinition
-from app.tools.approval import ApprovalQuestion, Approver, Decision, Verdict, rule_of, verdict
-from app.tools.backend import FinishedCall
-from app.tools.output import MAX_CHARACTERS, bounded
+from app.protocol.tools import ToolDefinition
+from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.backend import CallRequest, FinishedCall
+from app.tools.output import bounded
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress
 from app.tools.tool_settings import ToolSettings
@@ -154,15 +154,8 @@ class FakeToolBackend:
             return ()
         return tuple(tool for tool in tools if settings.has(tool.server, tool.name))
 
-    async def run(
-        self,
-        call: ToolCall,
-        settings: ToolSettings,
-        approver: Approver,
-        on_progress: Callable[[ToolProgress], None],
-        on_update: Callable[[ToolResult], Awaitable[None]],
-        max_characters: int = MAX_CHARACTERS,
-    ) -> FinishedCall:
+    async def run(self, request: CallRequest) -> FinishedCall:
+        call, settings = request.call, request.settings
         tool = next((tool for tool in await self.offered(settings) if tool.definition.name == call.name), None)
         result = ToolResult(call_id=call.call_id, tool=call.name, title=call.name)
         if tool is None:
@@ -172,16 +165,16 @@ class FakeToolBackend:
         async def record(change: FileChange) -> None:
             nonlocal result
             result = replace(result, changes=(*result.changes, change))
-            await on_update(result)
+            await request.on_update(result)
 
-        context = CallContext(on_progress=on_progress, record_change=record)
+        context = CallContext(on_progress=request.on_progress, record_change=record)
         preview = await self.server.preview(tool, {}, context)
         result = replace(result, tool=tool.name, server=tool.server, title=preview.title)
-        await on_update(result)
+        await request.on_update(result)
         by_rules, rule = verdict(settings.rules, tool, preview.argv), None
         if by_rules is Verdict.ASK and tool.effect is not Effect.READ:
             question = ApprovalQuestion(tool, call.arguments, preview)
-            decision = await approver.ask(question)
+            decision = await request.approver.ask(question)
             rule = rule_of(decision, question)
             by_rules = Verdict.DENY if decision in (Decision.DENY, Decision.NEVER) else Verdict.ALLOW
         if by_rules is Verdict.DENY:
@@ -193,7 +186,7 @@ class FakeToolBackend:
         outcome = ToolOutcome.FAILED if output.is_error else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace"))
         finished = replace(result, outcome=outcome, detail=output.detail, n_bytes=n_bytes)
-        return FinishedCall(bounded(output.text, max_characters), finished, rule)
+        return FinishedCall(bounded(output.text, request.max_characters), finished, rule)
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         for change in changes:

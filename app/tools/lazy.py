@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from app.protocol.tools import ToolCall
-from app.tools.approval import Approver
-from app.tools.backend import FinishedCall, ToolBackend
-from app.tools.output import MAX_CHARACTERS
-from app.tools.result import FileChange, ToolResult
-from app.tools.tool import ServerStatus, Tool, ToolProgress
+from app.tools.backend import CallRequest, FinishedCall, ToolBackend
+from app.tools.result import FileChange
+from app.tools.tool import ServerStatus, Tool
 from app.tools.tool_settings import ToolSettings
 
 __all__ = ["LazyTools"]
@@ -33,18 +30,9 @@ class LazyTools:
         """Return the tools that are switched on; makes nothing where none is."""
         return await (await self._backend()).offered(settings) if settings.enabled else ()
 
-    async def run(
-        self,
-        call: ToolCall,
-        settings: ToolSettings,
-        approver: Approver,
-        on_progress: Callable[[ToolProgress], None],
-        on_update: Callable[[ToolResult], Awaitable[None]],
-        max_characters: int = MAX_CHARACTERS,
-    ) -> FinishedCall:
+    async def run(self, request: CallRequest) -> FinishedCall:
         """Run a call, see `ToolBackend`."""
-        backend = await self._backend()
-        return await backend.run(call, settings, approver, on_progress, on_update, max_characters)
+        return await (await self._backend()).run(request)
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         """Restore files, see `ToolBackend`."""

@@ -11,16 +11,16 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.protocol.tools import ToolCall
-from app.tools.approval import ApprovalQuestion, Approver, Decision, Verdict, rule_of, verdict
+from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
 from app.tools.argument_check import read_arguments
-from app.tools.backend import FinishedCall
-from app.tools.output import MAX_CHARACTERS, bounded, cleaned
+from app.tools.backend import CallRequest, FinishedCall
+from app.tools.output import bounded, cleaned
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.tool import (
     CallContext,
@@ -30,7 +30,6 @@ from app.tools.tool import (
     ServerStatus,
     Tool,
     ToolOutput,
-    ToolProgress,
     ToolServer,
 )
 from app.tools.tool_settings import ApprovalRule, ToolSettings
@@ -103,34 +102,27 @@ class ToolRunner:
         except UserError:  # its status says why
             return ()
 
-    async def run(
-        self,
-        call: ToolCall,
-        settings: ToolSettings,
-        approver: Approver,
-        on_progress: Callable[[ToolProgress], None],
-        on_update: Callable[[ToolResult], Awaitable[None]],
-        max_characters: int = MAX_CHARACTERS,
-    ) -> FinishedCall:
+    async def run(self, request: CallRequest) -> FinishedCall:
         """Run a call as `ToolBackend` describes."""
+        call, settings = request.call, request.settings
         offered = await self.offered(settings)
         tool = next((tool for tool in offered if tool.definition.name == call.name), None)
         if tool is None:
             return _unknown(call, offered)
-        running = _RunningCall(call, tool, on_update, max_characters)
+        running = _RunningCall(request, tool)
         try:
             arguments = read_arguments(call.arguments, tool.definition.parameters)
             context = CallContext(
                 folders=tuple(map(Path, settings.folders)),
-                on_progress=on_progress,
+                on_progress=request.on_progress,
                 record_change=running.record,
                 environment=self._environment,
-                max_characters=max_characters,
+                max_characters=request.max_characters,
             )
             server = self._servers[tool.server]
             preview = await server.preview(tool, arguments, context)
             await running.update(title=_line(preview.title))
-            decision = await self._decide(call, tool, preview, settings.rules, approver)
+            decision = await self._decide(request, tool, preview)
             if not decision.is_allowed:
                 return running.finished(ToolOutcome.DENIED, decision.text, rule=decision.rule)
             return await running.call(server, arguments, context, decision.rule)
@@ -140,18 +132,16 @@ class ToolRunner:
             cause = f"The system refused: {error.strerror or error}."
             return running.finished(ToolOutcome.FAILED, cause, detail=cause)
 
-    async def _decide(
-        self, call: ToolCall, tool: Tool, preview: Preview, rules: Sequence[ApprovalRule], approver: Approver
-    ) -> _Decided:
+    async def _decide(self, request: CallRequest, tool: Tool, preview: Preview) -> _Decided:
         """Return whether a call may run: a refusal of the rules counts first, then what needs no question."""
-        by_rules = verdict(rules, tool, preview.argv)
+        by_rules = verdict(request.settings.rules, tool, preview.argv)
         if by_rules is Verdict.DENY:
             return _Decided(False, _NEVER)
         reads_only = tool.effect is Effect.READ and tool.server in self._trusted
         if by_rules is Verdict.ALLOW or reads_only:
             return _Decided(True)
-        question = ApprovalQuestion(tool, call.arguments, preview)
-        answer = await approver.ask(question)
+        question = ApprovalQuestion(tool, request.call.arguments, preview)
+        answer = await request.approver.ask(question)
         if answer in (Decision.DENY, Decision.NEVER):
             return _Decided(False, _DENIED if answer is Decision.DENY else _NEVER, rule_of(answer, question))
         return _Decided(True, "", rule_of(answer, question))
@@ -177,20 +167,17 @@ class _Decided:
 class _RunningCall:
     """A call of `tool` on its way: its result so far, which every step passes on."""
 
-    def __init__(
-        self, call: ToolCall, tool: Tool, on_update: Callable[[ToolResult], Awaitable[None]], max_characters: int
-    ) -> None:
+    def __init__(self, request: CallRequest, tool: Tool) -> None:
         self._tool = tool
-        self._on_update = on_update
-        self._max_characters = max_characters
+        self._request = request
         self._begun_s = time.monotonic()
         self._result = ToolResult(
-            call_id=call.call_id, tool=tool.name, server=tool.server, title=_line(tool.title or tool.name)
+            call_id=request.call.call_id, tool=tool.name, server=tool.server, title=_line(tool.title or tool.name)
         )
 
     async def update(self, **values: Any) -> None:
         self._result = replace(self._result, **values)
-        await self._on_update(self._result)
+        await self._request.on_update(self._result)
 
     async def record(self, change: FileChange) -> None:
         """Add a change to the result, before it is made."""
@@ -234,7 +221,7 @@ class _RunningCall:
             n_bytes=n_bytes,
             duration_s=time.monotonic() - self._begun_s,
         )
-        return FinishedCall(bounded(text, self._max_characters) or "(no output)", result, rule)
+        return FinishedCall(bounded(text, self._request.max_characters) or "(no output)", result, rule)
 
 
 def _unknown(call: ToolCall, offered: Sequence[Tool]) -> FinishedCall:

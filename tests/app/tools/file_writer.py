@@ -20,6 +20,7 @@ from typing import Any
 
 from app.protocol.tools import ToolCall
 from app.tools.approval import Decision
+from app.tools.backend import CallRequest
 from app.tools.builtin.servers import tool_runner
 from app.tools.fake import ScriptedApprover
 from app.tools.result import FileChange, ToolOutcome, ToolResult
@@ -69,7 +70,7 @@ class Writer:
 
         call = ToolCall("1", name, json.dumps(arguments))
         approver = ScriptedApprover(Decision.ONCE)
-        finished = await self._tools.run(call, self._settings, approver, lambda _progress: None, update)
+        finished = await self._tools.run(CallRequest(call, self._settings, approver, on_update=update))
         assert finished.result.outcome is ToolOutcome.DONE, finished.text
         self._changes += finished.result.changes
 

@@ -6,6 +6,7 @@ import pytest
 
 from app.protocol.tools import ToolCall
 from app.tools.approval import Decision
+from app.tools.backend import CallRequest
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.tool import Effect, ToolOutput, ToolProgress
@@ -21,10 +22,8 @@ def backend(*calls: ScriptedCall, effect: Effect = Effect.WRITE) -> FakeToolBack
 
 
 async def finish(tools: FakeToolBackend, *decisions: Decision, settings: ToolSettings = ON) -> tuple[str, ToolResult]:
-    async def ignore(_result: ToolResult) -> None: ...
-
     approver = ScriptedApprover(*decisions)
-    finished = await tools.run(ToolCall("1", "act", "{}"), settings, approver, lambda _progress: None, ignore)
+    finished = await tools.run(CallRequest(ToolCall("1", "act", "{}"), settings, approver))
     return finished.text, finished.result
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.protocol.tools import ToolCall, ToolDefinition
 from app.tools.approval import Decision
-from app.tools.backend import FinishedCall
+from app.tools.backend import CallRequest, FinishedCall
 from app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.runner import ToolRunner
@@ -66,7 +66,9 @@ async def run(
         ran.updates.append(result)
 
     call = ToolCall("call_1", name, arguments)
-    ran.finished = await tools.run(call, settings, ran.approver, ran.progress.append, on_update, max_characters)
+    ran.finished = await tools.run(
+        CallRequest(call, settings, ran.approver, ran.progress.append, on_update, max_characters)
+    )
     return ran
 
 

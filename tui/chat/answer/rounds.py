@@ -16,7 +16,7 @@ from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.sampling_options import template_of
 from app.protocol.tools import ToolCall, ToolDefinition
 from app.tools.approval import ApprovalQuestion, Approver, Decision
-from app.tools.backend import FinishedCall, ToolBackend
+from app.tools.backend import CallRequest, FinishedCall, ToolBackend
 from app.tools.output import MAX_CHARACTERS, characters_for
 from app.tools.result import ToolOutcome, ToolResult
 from app.tools.rounds import next_step, repeat_note
@@ -207,7 +207,9 @@ class CallRunner:
 
         settings = self._conversation.settings.tools
         try:
-            finished = await self._backend.run(call, settings, approver, on_progress, on_update, max_characters)
+            finished = await self._backend.run(
+                CallRequest(call, settings, approver, on_progress, on_update, max_characters)
+            )
         except UserError as error:
             failed = replace(self._result(message_id), outcome=ToolOutcome.FAILED, detail=error.cause)
             return FinishedCall(str(error), failed)

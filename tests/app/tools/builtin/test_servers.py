@@ -13,7 +13,7 @@ import pytest
 from app.protocol.tools import ToolCall
 from app.terminal import printable
 from app.tools.approval import Decision
-from app.tools.backend import FinishedCall
+from app.tools.backend import CallRequest, FinishedCall
 from app.tools.builtin.servers import tool_runner
 from app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 from app.tools.result import ToolOutcome, ToolResult
@@ -46,7 +46,8 @@ class Window:
             self.updates.append(result)
 
         call = ToolCall("1", name, json.dumps(arguments))
-        return await self.tools.run(call, self.settings, self.approver, lambda _progress: None, update, max_characters)
+        request = CallRequest(call, self.settings, self.approver, on_update=update, max_characters=max_characters)
+        return await self.tools.run(request)
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ import pytest
 
 from app.protocol.tools import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.backend import FinishedCall
+from app.tools.backend import CallRequest, FinishedCall
 from app.tools.file_history import FileHistory
 from app.tools.mcp.config_file import McpFile
 from app.tools.mcp.servers import mcp_servers
-from app.tools.result import ToolOutcome, ToolResult
+from app.tools.result import ToolOutcome
 from app.tools.runner import ToolRunner
-from app.tools.tool import ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 
 pytest.importorskip("mcp", reason="the optional extra")
@@ -63,13 +62,9 @@ async def runner(folder: Path, modes: Sequence[str], timeout_s: float = 60.0) ->
 
 
 async def called(tools: ToolRunner, name: str, person: Person, rules: tuple[ApprovalRule, ...] = ()) -> FinishedCall:
-    async def keep(_: ToolResult) -> None: ...
-
-    def ignore(_: ToolProgress) -> None: ...
-
     servers = tuple(status.name for status in await tools.servers())
     settings = ToolSettings(enabled=servers, rules=rules)
-    return await tools.run(ToolCall("c1", name, '{"a": 1}'), settings, person, ignore, keep)
+    return await tools.run(CallRequest(ToolCall("c1", name, '{"a": 1}'), settings, person))
 
 
 @pytest.mark.parametrize(
