@@ -25,10 +25,12 @@ from typing import Any
 import anyio
 
 from app.terminal import printable_line
-from app.tools.mcp import sdk
-from app.tools.mcp.configuration import ServerConfig, config_of
+from app.tools.mcp.config.entry import ServerConfig, config_of
 from app.tools.mcp.connection import Connection, Observer
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS
+from app.tools.mcp.sdk.client import connect_to
+from app.tools.mcp.sdk.transports import read_message
+from app.tools.mcp.sdk.watch import Watch
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext
 from quantizer.errors import UserError
@@ -107,7 +109,7 @@ async def scripted(chance: random.Random) -> AsyncIterator[Any]:
     async def send(message: dict[str, Any]) -> None:
         whole = {"jsonrpc": "2.0", **message}
         line = json.dumps(damaged(whole, chance) if chance.random() < share else whole).encode()
-        if (item := sdk._message(line)) is not None:
+        if (item := read_message(line)) is not None:
             await inbound_send.send(item)
 
     async def serve() -> None:
@@ -142,7 +144,7 @@ async def use(seed: str, tally: Counter[str]) -> list[str]:
 
     def connect(_config: ServerConfig, observer: Observer) -> AbstractAsyncContextManager[Connection]:
         mode = chance.choice(("legacy", "legacy", "auto"))
-        return sdk.connect_to(scripted(chance), sdk._Watch(observer), mode)
+        return connect_to(scripted(chance), Watch(observer), mode)
 
     config = config_of("s", {"command": "unused", "timeout_s": 0.3})
     server = McpServer("s", config, "mcp.json", connect, _LIMITS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from app.tools.mcp.configuration import ServerConfig
+from app.tools.mcp.config.entry import ServerConfig
 from app.tools.tool import ToolProgress
 from quantizer.errors import ToolError
 

@@ -17,11 +17,11 @@ from functools import cache
 from typing import TypeVar
 
 from app.event_log import log_event
-from app.tools.mcp.configuration import ServerConfig, identity_of
+from app.tools.mcp.config.entry import ServerConfig, identity_of
 from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo
 from app.tools.mcp.installation import check_installed
 from app.tools.mcp.listing import Prompt, Resource, ToolListing, listed_prompts, listed_resources, listed_tools
-from app.tools.mcp.orphans import end_orphans
+from app.tools.mcp.transport.orphans import end_orphans
 from quantizer.errors import ToolError, UserError
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "Link", "LoopClock", "ServerLifecycle", "sdk_connect", "within"]
@@ -360,5 +360,5 @@ async def sdk_connect() -> Connect:
 def _load_sdk() -> Connect:
     if n_orphans := end_orphans():
         log_event("mcp", f"ended {n_orphans} processes of servers whose localllm was killed")
-    connect: Connect = importlib.import_module("app.tools.mcp.sdk").connect
+    connect: Connect = importlib.import_module("app.tools.mcp.sdk.client").connect
     return connect

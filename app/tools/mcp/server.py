@@ -15,7 +15,7 @@ from typing import Any
 
 from app.event_log import log_event
 from app.terminal import printable_line
-from app.tools.mcp.configuration import ServerConfig
+from app.tools.mcp.config.entry import ServerConfig
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
 from app.tools.mcp.content import prompt_text, resource_text, result_output
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within

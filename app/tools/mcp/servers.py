@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.tools.mcp.config_file import McpFile, mcp_file
-from app.tools.mcp.configuration import ServerConfig
+from app.tools.mcp.config.entry import ServerConfig
+from app.tools.mcp.config.file import McpFile, mcp_file
 from app.tools.mcp.names import server_names
 from app.tools.mcp.server import McpServer
 from quantizer.errors import UserError

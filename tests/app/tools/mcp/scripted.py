@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.tools.mcp.configuration import ServerConfig, StdioLaunch
+from app.tools.mcp.config.entry import ServerConfig, StdioLaunch
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, ServerInfo
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, LoopClock
 from app.tools.mcp.server import McpServer

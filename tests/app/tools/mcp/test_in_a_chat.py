@@ -15,7 +15,7 @@ from app.protocol.tools import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.file_history import FileHistory
-from app.tools.mcp.config_file import McpFile
+from app.tools.mcp.config.file import McpFile
 from app.tools.mcp.servers import mcp_servers
 from app.tools.result import ToolOutcome
 from app.tools.runner import ToolRunner
@@ -42,7 +42,7 @@ class Person:
 def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_CLOSED_GRACE_S", "_ASKED_GRACE_S"):
         monkeypatch.setattr(f"quantizer.process_tree.{name}", 0.2)
-    monkeypatch.setattr("app.tools.mcp.process._EXIT_WAIT_S", 0.2)
+    monkeypatch.setattr("app.tools.mcp.transport.process._EXIT_WAIT_S", 0.2)
 
 
 @asynccontextmanager

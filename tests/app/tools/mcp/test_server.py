@@ -13,7 +13,7 @@ import pytest
 
 from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
 from app.tools.file_history import FileHistory
-from app.tools.mcp.configuration import config_of
+from app.tools.mcp.config.entry import config_of
 from app.tools.mcp.connection import ConnectionEndedError, RefusedError
 from app.tools.mcp.lifecycle import Limits
 from app.tools.mcp.server import McpServer

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from app.tools.mcp.configuration import HttpLaunch, Launch, StdioLaunch
+from app.tools.mcp.config.entry import HttpLaunch, Launch, StdioLaunch
 from quantizer.errors import ToolError
 
 __all__ = ["expanded"]

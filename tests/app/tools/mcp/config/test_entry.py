@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.mcp.configuration import HttpLaunch, StdioLaunch, config_of, identity_of, launch_entry
+from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch, config_of, identity_of, launch_entry
 
 LAUNCHES = (
     StdioLaunch("npx", ("-y", "server"), {"TOKEN": "${TOKEN}"}, "/work"),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.tools.mcp.config_file import load_json
-from app.tools.mcp.configuration import ServerConfig, config_of
-from app.tools.mcp.json_comments import without_comments
+from app.tools.mcp.config.entry import ServerConfig, config_of
+from app.tools.mcp.config.file import load_json
+from app.tools.mcp.config.json_comments import without_comments
 from quantizer.errors import UserError
 from quantizer.files import explained, read_at_most
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import httpx2
 
-from app.tools.mcp.process import MAX_MESSAGE_BYTES
+from app.tools.mcp.transport.process import MAX_MESSAGE_BYTES
 
 __all__ = ["HttpStatus", "explained_http", "http_client"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.mcp.configuration import HttpLaunch, StdioLaunch
-from app.tools.mcp.expansion import expanded
+from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch
+from app.tools.mcp.config.expansion import expanded
 from quantizer.errors import ToolError
 
 ENVIRONMENT = {"TOKEN": "abc", "EMPTY": "", "NESTED": "${TOKEN}"}

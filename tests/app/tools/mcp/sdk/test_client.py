@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.tools.mcp.configuration import ServerConfig, config_of
+from app.tools.mcp.config.entry import ServerConfig, config_of
 from app.tools.mcp.connection import Observer
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, Tool, ToolProgress
@@ -78,7 +78,7 @@ class Notes:
 
 def in_process(server: MCPServer) -> McpServer:
     """Return a server that is reached without streams."""
-    from app.tools.mcp.sdk import connect_to
+    from app.tools.mcp.sdk.client import connect_to
 
     def connect(_config: ServerConfig, observer: Observer) -> Any:
         return connect_to(server, observer)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.mcp.json_comments import without_comments
+from app.tools.mcp.config.json_comments import without_comments
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.settings.settings import settings_file
-from app.tools.mcp.configuration import ServerConfig, config_of
+from app.tools.mcp.config.entry import ServerConfig, config_of
 from quantizer.errors import StorageError, UsageError
 from quantizer.files import PRIVATE_FILE, explained, private_folder, read_at_most, try_lock, write_atomically
 

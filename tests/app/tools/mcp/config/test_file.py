@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.mcp.config_file import McpFile, mcp_file
+from app.tools.mcp.config.file import McpFile, mcp_file
 from app.tools.mcp.servers import mcp_servers
 from quantizer.errors import UsageError
 

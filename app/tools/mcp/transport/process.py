@@ -13,7 +13,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 
-from app.tools.mcp.configuration import StdioLaunch
+from app.tools.mcp.config.entry import StdioLaunch
 from quantizer.errors import ToolError
 from quantizer.process import StderrTail, detached_process_options
 from quantizer.process_tree import ProcessTree

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.tools.mcp.configuration import HttpLaunch, StdioLaunch
-from app.tools.mcp.other_programs import PROGRAMS, Program, find_servers
+from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch
+from app.tools.mcp.config.other_programs import PROGRAMS, Program, find_servers
 
 ENTRY = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "a"}}
 LAUNCH = StdioLaunch("npx", ("-y", "server"), {"TOKEN": "a"})

@@ -1,0 +1,1 @@
+"""What `mcp.json` lists: the file, its entries, and those of other programs."""

@@ -1,0 +1,1 @@
+"""Connections through the official package `mcp`; only this folder imports it."""

@@ -1,0 +1,247 @@
+"""Connections to servers through the official package `mcp`, which only this folder imports.
+
+Owns how a server is reached, what it may ask of us (the folders of the chat, and nothing else), and the form of its
+errors. Import it when a server starts: the package takes more than a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import anyio
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.client.session import ClientRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import FileUrl, ValidationError
+
+from app import __version__
+from app.terminal import printable_line
+from app.tools.mcp.config.entry import Launch, ServerConfig, StdioLaunch
+from app.tools.mcp.config.expansion import expanded
+from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, RefusedError, ServerInfo
+from app.tools.mcp.listing import MAX_LISTED
+from app.tools.mcp.sdk.transports import http, sse, stdio
+from app.tools.mcp.sdk.watch import MAX_TEXT, Watch, watched
+from app.tools.mcp.transport.http_client import explained_http
+from app.tools.tool import ToolProgress
+from quantizer.errors import ToolError, UserError
+
+__all__ = ["connect", "connect_to"]
+
+_MAX_PAGES = 50
+_OTHER_PROTOCOL = (types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND)
+_NO_STREAMABLE_HTTP = (400, 404, 405)  # what servers of the former HTTP form answer to it
+_ENDED = ((types.CONNECTION_CLOSED, "Connection closed"), (types.INVALID_REQUEST, "Session terminated"))
+_CLIENT = types.Implementation(name="localllm", version=__version__)
+_T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def connect(config: ServerConfig, observer: Observer) -> AsyncIterator[Connection]:
+    """Open the connection to a server of `mcp.json`. Raises ToolError where that does not succeed.
+
+    The handshake that all servers up to 2025 know is tried first: some end at any other first message. One that knows
+    only the later protocol says so, and is asked in that. An address whose kind the file does not tell is tried as
+    streamable HTTP, and as SSE where it refuses that.
+    """
+    assert config.launch is not None
+    launch = expanded(config.launch, os.environ)
+    async with AsyncExitStack() as stack:
+        try:
+            connection = await _entered(stack, launch, observer, "legacy")
+        except _OtherProtocolError:
+            connection = await _entered(stack, launch, observer, "auto")
+        yield connection
+
+
+class _OtherProtocolError(ToolError):
+    """The server does not know the handshake of the protocols up to 2025."""
+
+
+async def _entered(stack: AsyncExitStack, launch: Launch, observer: Observer, mode: str) -> Connection:
+    watch = Watch(observer)
+    if isinstance(launch, StdioLaunch):
+        return await stack.enter_async_context(connect_to(stdio(launch, watch), watch, mode))
+    if launch.transport == "sse":
+        return await stack.enter_async_context(connect_to(sse(launch, watch), watch, mode))
+    try:
+        return await stack.enter_async_context(connect_to(http(launch, watch), watch, mode))
+    except ToolError as error:
+        if launch.transport or watch.status.last not in _NO_STREAMABLE_HTTP:
+            raise
+        watch = Watch(observer)
+        try:
+            return await stack.enter_async_context(connect_to(sse(launch, watch), watch, "legacy"))
+        except ToolError:
+            raise error from None
+
+
+@asynccontextmanager
+async def connect_to(server: Any, watch: Watch | Observer, mode: str = "auto") -> AsyncIterator[Connection]:
+    """Open a connection over a transport, or in tests to a server of the SDK in this process. Raises ToolError."""
+    if not isinstance(watch, Watch):
+        watch = Watch(watch)
+    elif isinstance(server, AbstractAsyncContextManager):
+        server = watched(server, watch)
+    try:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(_client(server, watch, mode))
+            connection = _SdkConnection(client, watch)
+            if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                tasks = await stack.enter_async_context(anyio.create_task_group())
+                stack.callback(tasks.cancel_scope.cancel)
+                tasks.start_soon(_listen, client)
+            yield connection
+    except (Exception, BaseExceptionGroup) as error:
+        raise await _explained(error, watch) from error
+
+
+def _client(server: Any, watch: Watch, mode: str) -> Client:
+    """Return a client that offers folders, and neither answers of the model nor forms for the person."""
+    observer = watch.observer
+
+    async def roots(context: ClientRequestContext) -> types.ListRootsResult:  # noqa: ARG001
+        folders = observer.roots()
+        return types.ListRootsResult(
+            roots=[types.Root(uri=FileUrl(folder.as_uri()), name=folder.name or str(folder)) for folder in folders]
+        )
+
+    async def heard(message: object) -> None:
+        if isinstance(message, _CHANGES):
+            observer.changed()
+
+    async def logged(params: types.LoggingMessageNotificationParams) -> None:
+        watch.log(f"{params.level}: {params.data}")
+
+    return Client(
+        server,
+        mode=mode,
+        client_info=_CLIENT,
+        list_roots_callback=roots,
+        message_handler=heard,
+        logging_callback=logged,
+        cache=None,
+    )
+
+
+_CHANGES = (
+    types.ToolListChangedNotification,
+    types.PromptListChangedNotification,
+    types.ResourceListChangedNotification,
+)
+
+
+async def _listen(client: Client) -> None:
+    """Ask a server of the protocol without sessions to report changes; one that cannot is asked no more."""
+    with suppress(MCPError, ToolError, RuntimeError, TimeoutError):
+        async with client.listen(
+            tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+        ) as changes:
+            async for _ in changes:
+                pass  # the message handler hears them too
+
+
+async def _explained(error: BaseException, watch: Watch) -> UserError:
+    """Return the error for a person: of a group the first that says something."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((each for each in error.exceptions if isinstance(each, UserError)), error.exceptions[0])
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
+        return ConnectionEndedError(f"It ended while it started: {await watch.reason()}.")
+    if isinstance(error, MCPError) and error.code in _OTHER_PROTOCOL and watch.status.last not in _NO_STREAMABLE_HTTP:
+        return _OtherProtocolError(f"It does not know the handshake: {printable_line(error.error.message[:MAX_TEXT])}.")
+    if watch.ending is not None:  # a process
+        cause = error.error.message if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"
+        return ToolError(f"It does not speak the protocol: {printable_line(cause[:MAX_TEXT])}.")
+    cause, remedy = explained_http(error, watch.status)
+    return ToolError(f"It {printable_line(cause[:MAX_TEXT])}.", remedy)
+
+
+class _SdkConnection:
+    """A `Connection` over the SDK's client."""
+
+    def __init__(self, client: Client, watch: Watch) -> None:
+        self._client = client
+        self._watch = watch
+        capabilities, about = client.server_capabilities, client.server_info
+        self.info = ServerInfo(
+            name=printable_line(about.name[:MAX_TEXT]) if about else "",
+            version=printable_line(about.version[:MAX_TEXT]) if about else "",
+            protocol_version=client.protocol_version,
+            has_tools=capabilities.tools is not None,
+            has_prompts=capabilities.prompts is not None,
+            has_resources=capabilities.resources is not None,
+        )
+
+    @property
+    def n_received(self) -> int:
+        return self._watch.n_received
+
+    async def wait_ended(self) -> str:
+        await self._watch.ended.wait()
+        return await self._watch.reason()
+
+    async def list_tools(self) -> list[object]:
+        return await self._pages(self._client.list_tools, "tools")
+
+    async def list_prompts(self) -> list[object]:
+        return await self._pages(self._client.list_prompts, "prompts")
+
+    async def list_resources(self) -> list[object]:
+        return await self._pages(self._client.list_resources, "resources")
+
+    async def _pages(self, request: Callable[..., Awaitable[Any]], key: str) -> list[object]:
+        """Return the entries of all pages: a server that never stops is stopped after a few more than may be listed."""
+        entries: list[object] = []
+        cursor = None
+        for _ in range(_MAX_PAGES):
+            page = await self._asked(request(cursor=cursor))
+            raw = _dumped(page)
+            entries += raw.get(key, [])
+            cursor = page.next_cursor
+            if cursor is None or len(entries) > MAX_LISTED:
+                break
+        return entries
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any], on_progress: Callable[[ToolProgress], None]
+    ) -> Mapping[str, Any]:
+        async def told(progress: float, total: float | None, message: str | None) -> None:
+            on_progress(ToolProgress(printable_line((message or "")[:MAX_TEXT]), progress, total))
+
+        result = await self._asked(self._client.call_tool(name, dict(arguments), progress_callback=told))
+        return _dumped(result)
+
+    async def read_resource(self, uri: str) -> Mapping[str, Any]:
+        return _dumped(await self._asked(self._client.read_resource(uri)))
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> Mapping[str, Any]:
+        return _dumped(await self._asked(self._client.get_prompt(name, dict(arguments))))
+
+    async def roots_changed(self) -> None:
+        if self._client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            await self._client.session.send_notification(types.RootsListChangedNotification())
+
+    async def _asked(self, answer: Awaitable[_T]) -> _T:
+        """Await an answer. Raises RefusedError for an error or nonsense, ConnectionEndedError where none can come."""
+        try:
+            return await answer
+        except MCPError as error:
+            if (error.code, error.error.message) in _ENDED:
+                self._watch.ended.set()
+                raise ConnectionEndedError(f"It ended: {await self._watch.reason()}.") from error
+            raise RefusedError(f"The server answers: {printable_line(error.error.message[:MAX_TEXT])}") from error
+        except (ValidationError, RuntimeError) as error:
+            cause = printable_line(str(error)[:MAX_TEXT])
+            raise RefusedError(f"The server's answer is not valid: {cause}") from error
+
+
+def _dumped(result: Any) -> Mapping[str, Any]:
+    raw: Mapping[str, Any] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return raw

@@ -1,0 +1,1 @@
+"""Processes and URLs of servers, and the bounds of what they send."""
