@@ -100,7 +100,7 @@ class LocalllmApp(App[None]):
         self.stylesheet = CachedStylesheet(variables=self.get_css_variables())
         if self.no_color:
             self._filters.append(WithoutColors())
-        self._notification_center = NotificationCenter(self)
+        self._notification_center = NotificationCenter(self, clock)
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
         settings = settings or Settings()
@@ -321,9 +321,9 @@ class LocalllmApp(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them. Leave Esc
-        to them while no notification is shown."""
+        to them while no notification is shown that can have been noticed."""
         if action == "dismiss_notifications":
-            return self._notification_center.is_showing
+            return self._notification_center.is_noticed
         if action in {"interrupt", "suspend_to_shell"}:
             return self.screen.is_modal
         return super().check_action(action, parameters)

@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,10 +22,12 @@ from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
+from tui.chat.answer.stream import Clock
 from tui.chat.repository import ChatRepository
 from tui.connection import ServiceConnection
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+QUICK_CLOCK: Clock = partial(next, count())  # a second passes at every look
 PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it
 
 
@@ -90,7 +94,8 @@ InlineSession = Callable[..., AbstractAsyncContextManager[User]]
 
 @pytest.fixture
 def open_app(tmp_path: Path) -> InlineSession:
-    """Sit down at the app whose service is the given scripted client; the clock stands still, the disk is a test's."""
+    """Sit down at the app whose service is the given scripted client; the clock stands still unless another
+    is given, the disk is a test's."""
     on_disk = Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
     @asynccontextmanager
@@ -100,11 +105,12 @@ def open_app(tmp_path: Path) -> InlineSession:
         repository: ChatRepository | None = None,
         settings: Mapping[str, str] = NO_SETTINGS,
         tools: ToolBackend | None = None,
+        clock: Clock = lambda: 0.0,
     ) -> AsyncIterator[User]:
         async with ServiceConnection(client.opened, "guide") as connection:
             changed: Any = settings
             own = replace(on_disk, **changed)
-            app = LocalllmApp(connection, repository, clock=lambda: 0.0, settings=own, tools=tools)
+            app = LocalllmApp(connection, repository, clock=clock, settings=own, tools=tools)
             async with app.run_test(size=size, notifications=True) as pilot:
                 yield User(pilot)
 

@@ -7,7 +7,7 @@ the keys of other screens, and at the bottom of a dialog.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ Severity = Literal["information", "warning", "error"]
 _KEY = "Alt+N"
 _N_KEPT = 100
 _WIDE_CELLS = 60
+_NOTICED_S = 0.5  # a key that is pressed sooner was meant for what was on the screen before
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,16 +138,20 @@ class NotificationLine(Static):
 
 
 class NotificationCenter:
-    """Shows the notifications of `app` on whichever screen is in front."""
+    """Shows the notifications of `app` on whichever screen is in front; `clock` counts seconds."""
 
-    def __init__(self, app: App[None]) -> None:
+    def __init__(self, app: App[None], clock: Callable[[], float]) -> None:
         self._app = app
+        self._clock = clock
         self._board = NotificationBoard()
+        self._drawn: Notification | None = None
+        self._drawn_s = 0.0
 
     @property
-    def is_showing(self) -> bool:
-        """Whether a notification is on the screen."""
-        return self._board.newest is not None
+    def is_noticed(self) -> bool:
+        """Whether a notification is on the screen, for so long that a key may be meant for it."""
+        newest = self._board.newest
+        return newest is not None and newest is self._drawn and self._clock() - self._drawn_s >= _NOTICED_S
 
     def add(self, text: str, severity: Severity, for_s: float) -> None:
         """Show `text` for `for_s` seconds, unless it is dismissed before."""
@@ -179,6 +184,8 @@ class NotificationCenter:
         for screen in stack:
             for line in screen.query(NotificationLine):
                 line.show(newest, self._board.n_others)
+                if newest is not self._drawn:
+                    self._drawn, self._drawn_s = newest, self._clock()
 
     def show_all(self) -> None:
         """Open the list, the newest first."""

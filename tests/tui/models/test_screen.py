@@ -10,6 +10,7 @@ from app.client.fake import ScriptedClient
 from app.protocol.library import LocalModel
 from quantizer.errors import UserError
 from tests.app.small_models import small_model
+from tests.tui.conftest import QUICK_CLOCK
 from tests.tui.model_scenes import client_with_models
 
 
@@ -326,7 +327,7 @@ async def test_i_on_any_row_offers_files_and_what_other_programs_hold(open_app, 
     client = client_with_models()
     path = small_model(tmp_path / "files" / "mine.gguf")
     client.library.files[str(path)] = LocalModel(id="mine", where="", path=str(path), n_bytes=100)
-    async with open_app(client) as user:
+    async with open_app(client, clock=QUICK_CLOCK) as user:
         await user.presses("f6")
         await user.sees("guide")
         await user.presses("i")

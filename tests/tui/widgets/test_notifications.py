@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.job import Job
+from tests.tui.conftest import QUICK_CLOCK
 from tests.tui.model_scenes import client_with_models
 from tui.widgets.notifications import Notification, NotificationBoard, line_text
 
@@ -74,7 +75,7 @@ async def test_several_notifications_are_the_newest_and_a_number_and_ctrl_l_show
 
 
 async def test_escape_dismisses_the_notification_and_only_the_next_one_leaves_the_screen(open_app):
-    async with open_app(client_with_models()) as user:
+    async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
         await user.presses("f8")
         await user.sees("No jobs")
         user.app.screen.inform("Noted.")
@@ -86,9 +87,22 @@ async def test_escape_dismisses_the_notification_and_only_the_next_one_leaves_th
         await user.sees("Type a question")
 
 
+async def test_escape_is_for_the_screen_while_a_notification_is_too_new_to_be_noticed(open_app):
+    now_s = 0.0
+    async with open_app(client_with_models(), clock=lambda: now_s) as user:
+        await user.presses("f8")
+        await user.sees("No jobs")
+        user.app.screen.inform("Noted.")
+        await user.presses("escape")
+        await user.sees("Type a question", "· Noted.")
+        now_s = 1.0
+        await user.presses("escape")
+        await user.no_longer_sees("Noted.")
+
+
 async def test_escape_stops_an_answer_at_once_although_a_notification_is_shown(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("So far", " so good"), pause_after=1))
-    async with open_app(client) as user:
+    async with open_app(client, clock=QUICK_CLOCK) as user:
         await user.asks("hello")
         await user.sees("So far")
         user.app.screen.inform("Noted.")
@@ -99,7 +113,7 @@ async def test_escape_stops_an_answer_at_once_although_a_notification_is_shown(o
 
 
 async def test_escape_in_a_dialog_dismisses_the_notification_first(open_app):
-    async with open_app(client_with_models()) as user:
+    async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
         await user.presses("f7")
         await user.sees("Plan")
         await user.presses("m")

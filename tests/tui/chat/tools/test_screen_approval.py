@@ -11,6 +11,7 @@ from app.protocol.tools import ToolCall
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput, ToolProgress
 from tests.tui.chat.tool_chats import calling, said
+from tests.tui.conftest import QUICK_CLOCK
 from tui.chat.repository import SqliteChatRepository
 from tui.chat.tools.approval_panel import ApprovalPanel
 
@@ -185,7 +186,7 @@ async def test_a_question_is_announced_on_other_screens(open_app):
     read = [ScriptedCall(gate=gate)]
     tools = backend(read_file=read)
     client = ScriptedClient(calling(ToolCall("a", "read_file", "{}"), WRITE), said("Done."))
-    async with open_app(client, tools=tools) as user:
+    async with open_app(client, tools=tools, clock=QUICK_CLOCK) as user:
         await begins(user)
         await user.sees("▸ … call read_file")
         await user.presses("f10")
