@@ -1,18 +1,13 @@
 """A sampler whose text is bound by one grammar after another, and free in between: for the tool calls of an answer.
 
-Owns that text under a grammar is text that clients get: whole characters, and no special tokens that are not output.
+Owns that text under a grammar is text that clients get: no special tokens that are not output.
 Independent of when a grammar binds.
 """
 
 from __future__ import annotations
 
-import codecs
-import re
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-
-import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.native import lib
@@ -21,14 +16,9 @@ from quantizer.errors import RequestError
 
 __all__ = ["BoundSampler", "TextGrammar"]
 
-_BEGINS_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # which Python takes until its last byte
-
 
 class TextGrammar(Grammar):
-    """A grammar of the text that is output, of which `piece` returns a token's part.
-
-    llama.cpp's own takes the names of special tokens for text, and some bytes of no character for one.
-    """
+    """A grammar of the text that is output: no special token stands for its name, as in llama.cpp's own."""
 
     def __init__(
         self,
@@ -38,34 +28,11 @@ class TextGrammar(Grammar):
         piece: Callable[[int], bytes],
         is_eog: Callable[[int], bool],
     ) -> None:
-        super().__init__(vocab, text, characters)
+        super().__init__(vocab, text, characters, piece, is_eog)
         self._vocab = vocab
-        self._piece = piece
-        self._is_eog = is_eog
-        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
-
-    def allows(self, token: int) -> bool:
-        return self.is_text(token) and super().allows(token)
 
     def is_text(self, token: int) -> bool:
-        """Return whether `token` is part of the text, or its end."""
-        state = self._decoder.getstate()
-        if self._is_eog(token):
-            return not state[0]
-        piece = self._piece(token)
-        try:
-            self._decoder.decode(piece)
-            rest, _ = self._decoder.getstate()
-        except UnicodeDecodeError:
-            return False
-        finally:
-            self._decoder.setstate(state)
-        return bool(piece) and not _BEGINS_SURROGATE.match(rest)
-
-    def accept(self, token: int) -> None:
-        super().accept(token)
-        if not self._is_eog(token):
-            self._decoder.decode(self._piece(token))
+        return (self._is_eog(token) or bool(self._piece(token))) and super().is_text(token)
 
     def is_complete(self) -> bool:
         """Return whether the text may end here."""
@@ -103,7 +70,7 @@ class BoundSampler:
             return self._free.sample(row)
         token = None if self._is_filtered_first else self._free.choose(self._candidates, row)
         if token is None or not grammar.allows(token):
-            token = self._choose_from(row, grammar.allowed(), grammar.is_text)
+            token = self._candidates.choose_fit(self._chain, row, grammar.allowed(), grammar.is_text)
         if token is None:
             raise RequestError("The grammar of a call allows no token of this model here.", "Change logit_bias.")
         grammar.accept(token)
@@ -112,7 +79,7 @@ class BoundSampler:
 
     def sample_other(self, row: int, refused: Collection[int]) -> int:
         """Return a token for `row` that is none of `refused`, of which penalties know as if they had been written."""
-        token = self._choose_from(row, self._candidates.all, lambda token: token not in refused)
+        token = self._candidates.choose_fit(self._chain, row, self._candidates.all, lambda token: token not in refused)
         if token is None:
             raise RequestError("No token of this model is left here.", "Change logit_bias.")
         lib.llama_sampler_accept(self._chain, token)
@@ -143,12 +110,3 @@ class BoundSampler:
         if self._grammar is not None:
             self._grammar.close()
             self._grammar = None
-
-    def _choose_from(self, row: int, tokens: NDArray[np.int32], is_fit: Callable[[int], bool]) -> int | None:
-        """Return the chain's choice of those of `tokens` that are fit, None without any."""
-        while len(tokens):
-            token = self._candidates.choose_from(self._chain, row, tokens)
-            if token is None or is_fit(token):
-                return token
-            tokens = tokens[tokens != token]
-        return None

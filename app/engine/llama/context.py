@@ -129,7 +129,7 @@ class LlamaBackend:
         return LikeliestSampler(self._candidates, chain, n)
 
     def _new_grammar(self, text: str) -> Grammar:
-        return Grammar(self._vocab, text, lambda: self._first_characters)
+        return Grammar(self._vocab, text, lambda: self._first_characters, self.piece, self.is_eog)
 
     def _new_text_grammar(self, text: str, visible: Collection[int]) -> TextGrammar:
         def piece(token: int) -> bytes:

@@ -5,6 +5,7 @@ Owns native chains, the candidates that they choose from and native grammars. In
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import re
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ __all__ = [
 MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 _N_ROWS = 256  # that a vocabulary is folded into: of 248,000 tokens the fastest
+_BEGINS_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # which Python takes until its last byte
 _TOKEN_BY_ID, _TOKEN_BY_NAME = re.compile(r"<\[(\d+)\]>"), re.compile(r"(?=(<[^>]*>))")  # in a grammar
 
 
@@ -153,6 +155,17 @@ class Candidates:
         token, logit = _selected(chain, data)
         return token if np.isfinite(logit) else None
 
+    def choose_fit(
+        self, chain: NativeSampler, row: int, tokens: NDArray[np.int32], is_fit: Callable[[int], bool]
+    ) -> int | None:
+        """Return the choice of `chain` from those of `tokens` that are fit, None if none of them has a chance."""
+        while len(tokens):
+            token = self.choose_from(chain, row, tokens)
+            if token is None or is_fit(token):
+                return token
+            tokens = tokens[tokens != token]
+        return None
+
     def _logits(self, row: int) -> NDArray[np.float32]:
         logits: NDArray[np.float32] = np.ctypeslib.as_array(
             lib.llama_get_logits_ith(self._context, row), (self._n_vocab,)
@@ -243,28 +256,56 @@ class ChainBuilder:
 
 
 class Grammar:
-    """Parser state of a GBNF text over one vocabulary, whose tokens `characters` groups.
+    """Parser state of a GBNF text over one vocabulary, whose tokens `characters` groups and `piece` writes.
 
-    Raises RequestError for a text that is invalid or too complex.
+    Its text is whole characters: llama.cpp's own takes some bytes of no character for one. Tokens that the text names
+    by id or name are taken as they are. Raises RequestError for a text that is invalid or too complex.
     """
 
-    def __init__(self, vocab: int, text: str, characters: Callable[[], FirstCharacters]) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        text: str,
+        characters: Callable[[], FirstCharacters],
+        piece: Callable[[int], bytes],
+        is_eog: Callable[[int], bool],
+    ) -> None:
         check_grammar(text)
         self._native = lib.llama_sampler_init_grammar(vocab, text.encode(), b"root")
         if not self._native:
             cause = f"The grammar is not valid GBNF: {native_log().last_lines(1)}"
             raise RequestError(cause, "It needs a rule named root.")
         self._characters = characters
+        self._piece = piece
+        self._is_eog = is_eog
         self._named = _named_tokens(vocab, text)
+        self._as_they_are = frozenset(self._named.tolist())
         self._excludes_tokens = "!<" in text  # then it allows tokens whatever they begin with
         self._last: int | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
 
     def allows(self, token: int) -> bool:
         """Return whether `token` may come next."""
-        return bool(allowed_by(self._native, np.array([token], np.int32))[0])
+        return self.is_text(token) and bool(allowed_by(self._native, np.array([token], np.int32))[0])
+
+    def is_text(self, token: int) -> bool:
+        """Return whether the text goes on as characters with `token`, or may end with it."""
+        if token in self._as_they_are:
+            return True
+        state = self._decoder.getstate()
+        if self._is_eog(token):
+            return not state[0]
+        try:
+            self._decoder.decode(self._piece(token))
+            rest, _ = self._decoder.getstate()
+        except UnicodeDecodeError:
+            return False
+        finally:
+            self._decoder.setstate(state)
+        return not _BEGINS_SURROGATE.match(rest)
 
     def allowed(self) -> NDArray[np.int32]:
-        """Return all tokens that may come next, ascending."""
+        """Return all tokens that llama.cpp's grammar allows next, ascending; some may not be text."""
         characters = self._characters()
         is_in_character = self._last is not None and not characters.is_whole(self._last)
         if self._excludes_tokens or is_in_character:
@@ -277,6 +318,10 @@ class Grammar:
         """Advance by `token`; one that is not allowed would abort the process."""
         lib.llama_sampler_accept(self._native, token)
         self._last = token
+        if token in self._as_they_are:
+            self._decoder.reset()
+        elif not self._is_eog(token):
+            self._decoder.decode(self._piece(token))
 
     def close(self) -> None:
         lib.llama_sampler_free(self._native)
@@ -306,8 +351,7 @@ class GrammarSampler:
         """Return the token for `row`. Raises RequestError if the grammar allows no token of this vocabulary."""
         token = None if self._is_filtered_first else self._candidates.choose(self._chain, row)
         if token is None or not self._grammar.allows(token):
-            allowed = self._grammar.allowed()
-            token = self._candidates.choose_from(self._chain, row, allowed) if len(allowed) else None
+            token = self._candidates.choose_fit(self._chain, row, self._grammar.allowed(), self._grammar.is_text)
         if token is None:
             raise RequestError("The grammar allows no token of this model here.", "Change the grammar or logit_bias.")
         self._grammar.accept(token)

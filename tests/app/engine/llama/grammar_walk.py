@@ -26,13 +26,13 @@ def main() -> None:
     rng = random.Random(1)
     found = []
     for text in json.load(sys.stdin):
-        grammar = Grammar(backend._vocab, text, lambda: characters)
+        grammar = Grammar(backend._vocab, text, lambda: characters, backend.piece, backend.is_eog)
         differences: list[str] = []
         for step in range(N_STEPS):
             expected = characters.all[allowed_by(grammar._native, characters.all)].tolist()
             if grammar.allowed().tolist() != expected:
                 differences.append(f"step {step}: {set(expected) ^ set(grammar.allowed().tolist())}")
-            going_on = [token for token in expected if not backend.is_eog(token)]
+            going_on = [token for token in expected if grammar.is_text(token) and not backend.is_eog(token)]
             if not going_on:
                 break
             grammar.accept(rng.choice(going_on))

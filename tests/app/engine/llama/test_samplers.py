@@ -17,6 +17,7 @@ from app.engine.llama.samplers import likeliest
 
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
 WALK = Path(__file__).with_name("grammar_walk.py")
+TEXTS = Path(__file__).with_name("grammar_texts.py")
 CHOICES = Path(__file__).with_name("sampler_choices.py")
 PARTS = {
     "code": {"type": "string", "pattern": r'^[A-Z]{2}(-\d+|[^\w"]+|)$'},
@@ -50,6 +51,19 @@ def test_the_tokens_that_a_grammar_allows_are_all_found() -> None:
     walks = json.loads(run.stdout)
     assert [walk["differences"] for walk in walks] == [[]] * len(GRAMMARS)
     assert sum(walk["n_steps"] for walk in walks) > 100
+
+
+def test_what_a_grammar_allows_is_whole_characters_although_tokens_are_bytes(tiny_model: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, str(TEXTS), str(tiny_model), "60"],
+        input="root ::= [^\\x00-\\x7f]{3}",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    texts = [bytes.fromhex(text).decode() for text in json.loads(run.stdout)]
+    assert {len(text) for text in texts} == {3}
 
 
 LOGITS = arrays(
