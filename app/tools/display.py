@@ -131,11 +131,14 @@ def progress_text(progress: ToolProgress | None) -> str:
 
 
 def call_lines(arguments: str, content: str, result: ToolResult) -> tuple[StyledLine, ...]:
-    """Return the arguments of a call, the files that it changed, and the text that the model reads."""
-    changed = [StyledLine(f"changed {printable_line(change.path)}") for change in result.changes]
+    """Return the arguments of a call, the files that it changed, and the text that the model reads. A write begins with
+    its diff, and its arguments, which hold the whole of what it writes, come last."""
+    changed = tuple(StyledLine(f"changed {printable_line(change.path)}") for change in result.changes)
     given = (StyledLine(f"{ARGUMENTS}:", "heading"), *plain_lines(_indented(arguments))) if arguments.strip() else ()
-    text = content.rstrip("\n")
+    text, diff = content.rstrip("\n"), result.diff.rstrip("\n")
     returned = (StyledLine(f"{_OUTPUT}:", "heading"), *diff_lines(text)) if text else ()
+    if diff:
+        return *changed, *diff_lines(diff), *returned, *given
     return *given, *changed, *returned
 
 

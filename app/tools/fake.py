@@ -169,7 +169,8 @@ class FakeToolBackend:
 
         context = CallContext(on_progress=request.on_progress, record_change=record)
         preview = await self.server.preview(tool, {}, context)
-        result = replace(result, tool=tool.name, server=tool.server, title=preview.title)
+        diff = preview.text if preview.kind == "diff" else ""
+        result = replace(result, tool=tool.name, server=tool.server, title=preview.title, diff=diff)
         await request.on_update(result)
         by_rules, rule = verdict(settings.rules, tool, preview.argv), None
         if by_rules is Verdict.ASK and tool.effect is not Effect.READ:

@@ -44,7 +44,8 @@ class ToolResult:
     """The result of call `call_id` of `tool` on `server`; `title` is what it did in a line ("read notes.md").
 
     `detail` says how it went ("exit status 1", "+3 −1 lines"). `n_bytes` is the size of the whole output, of which the
-    message may have a part. `changes` are undone by the file history; those of a call that `is_undone` were.
+    message may have a part. `diff` is what a write changes, as the question before it showed that, bounded. `changes`
+    are undone by the file history; those of a call that `is_undone` were.
     """
 
     call_id: str
@@ -55,5 +56,6 @@ class ToolResult:
     detail: str = ""
     n_bytes: int = 0
     duration_s: float = 0.0
+    diff: str = ""
     changes: tuple[FileChange, ...] = ()
     is_undone: bool = False

@@ -39,6 +39,7 @@ __all__ = ["ToolRunner"]
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 _MAX_SCHEMA_CHARACTERS = 64 << 10
+_MAX_DIFF_CHARACTERS = 60_000  # of one that a chat keeps
 _MAX_LINE = 300  # characters of a title or detail
 _DENIED = "The user did not allow this call. Do not try it again in another way; ask what they want instead."
 _NEVER = "The user does not allow this tool in this chat."
@@ -121,7 +122,8 @@ class ToolRunner:
             )
             server = self._servers[tool.server]
             preview = await server.preview(tool, arguments, context)
-            await running.update(title=_line(preview.title))
+            diff = bounded(preview.text, _MAX_DIFF_CHARACTERS) if preview.kind == "diff" else ""
+            await running.update(title=_line(preview.title), diff=diff)
             decision = await self._decide(request, tool, preview)
             if not decision.is_allowed:
                 return running.finished(ToolOutcome.DENIED, decision.text, rule=decision.rule)

@@ -281,7 +281,12 @@ def _tools() -> FakeToolBackend:
         "read_file": [
             ScriptedCall(ToolOutput("def total", detail="5 lines"), Preview("arguments", "read total.py", ""))
         ],
-        "edit_file": [ScriptedCall(ToolOutput(DIFF, detail="+1 −1 lines"), Preview("diff", "edit total.py", DIFF))],
+        "edit_file": [
+            ScriptedCall(
+                ToolOutput("Edited total.py (+1 −1 lines).", detail="+1 −1 lines"),
+                Preview("diff", "edit total.py", DIFF),
+            )
+        ],
         "run_command": [ScriptedCall(ToolOutput("1 failed", is_error=True, detail="exit status 1"), COMMAND)],
     }
     return FakeToolBackend(FakeToolServer("project", tools, script))

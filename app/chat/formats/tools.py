@@ -47,6 +47,7 @@ def read_result(result: JsonField, skipped: list[SkippedItem]) -> ToolResult | N
         detail=result.at("detail").text(),
         n_bytes=int(result.at("n_bytes").number()),
         duration_s=result.at("duration_s").number(),
+        diff=result.at("diff").text(),
         is_undone=result.at("is_undone").flag(),
     )
 

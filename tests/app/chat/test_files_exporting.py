@@ -85,6 +85,7 @@ def _with_tools(text: str) -> Transcript:
         outcome=ToolOutcome.FAILED,
         detail=text,
         n_bytes=12,
+        diff=text,
         duration_s=0.5,
         changes=(FileChange(text, "", "0" * 64),),
         is_undone=True,

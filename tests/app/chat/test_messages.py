@@ -37,6 +37,7 @@ def test_a_message_round_trips(store: ChatStore) -> None:
             outcome=ToolOutcome.TIMED_OUT,
             detail="+1",
             n_bytes=3,
+            diff="+a",
             duration_s=0.5,
             changes=(FileChange("/a", "", "ab", 0o644),),
             is_undone=True,

@@ -130,3 +130,21 @@ def test_below_a_call_are_its_arguments_its_changes_and_what_the_model_reads():
     ]
     assert [line.kind for line in lines][-2:] == ["removed", "added"]
     assert call_lines("", "", DONE) == ()
+
+
+def test_a_write_begins_with_its_diff():
+    written = replace(DONE, changes=(FileChange("/home/me/a", "1", "2"),), diff="@@ -1 +1 @@\n-a\n+b\x1b[2J\n")
+    lines = call_lines('{"path": "a"}', "Wrote a (+1 −1 lines).", written)
+    assert texts(lines) == [
+        "changed /home/me/a",
+        "@@ -1 +1 @@",
+        "-a",
+        "+b[2J",
+        "result:",
+        "Wrote a (+1 −1 lines).",
+        "arguments:",
+        "{",
+        '  "path": "a"',
+        "}",
+    ]
+    assert [line.kind for line in lines][1:4] == ["place", "removed", "added"]

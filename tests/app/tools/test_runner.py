@@ -84,6 +84,18 @@ async def test_an_approved_call_runs_and_its_text_and_result_come_back() -> None
     assert [question.preview.title for question in ran.approver.questions] == ["write a"]
 
 
+async def test_a_result_keeps_the_diff_of_its_question_within_bounds() -> None:
+    for text, kept in (("+a\n", "+a\n"), ("+" * 70_000, "[10,000 characters were left out here]")):
+        ran = await run(
+            runner(server(WRITE, write=ScriptedCall(preview=Preview("diff", "write", text)))), Decision.DENY
+        )
+        assert kept in ran.result.diff
+        assert len(ran.result.diff) < 60_100
+        assert ran.updates[0].diff == ran.result.diff, "it is stored before the question"
+    ran = await run(runner(server(WRITE, write=ScriptedCall(preview=Preview("command", "run", "x")))), Decision.ONCE)
+    assert ran.result.diff == ""
+
+
 async def test_nothing_runs_while_nobody_answers() -> None:
     fake = server(WRITE)
     running = asyncio.create_task(run(runner(fake)))

@@ -14,7 +14,7 @@ from tui.chat.repository import SqliteChatRepository
 READ = ToolCall("call-1", "read_file", '{"path": "sum.py"}')
 EDIT = ToolCall("call-2", "edit_file", '{"path": "sum.py", "old": "a - b", "new": "a + b"}')
 RUN = ToolCall("call-3", "run_command", '{"argv": ["pytest", "-q"]}')
-DIFF = "--- a/sum.py\n+++ b/sum.py\n@@ -1,2 +1,2 @@\n def total(a, b):\n-    return a - b\n+    return a + b\n"
+DIFF = "@@ -1,2 +1,2 @@\n def total(a, b):\n-    return a - b\n+    return a + b\n"
 
 
 def done(call: ToolCall, title: str, **values) -> ToolResult:
@@ -32,8 +32,8 @@ REPAIR = (
         id=5,
         parent_id=4,
         role="tool",
-        content=DIFF,
-        result=done(EDIT, "edit sum.py", detail="+1 −1 lines", changes=(FileChange("/x/sum.py", "a", "b"),)),
+        content="Edited sum.py (+1 −1 lines).",
+        result=done(EDIT, "edit sum.py", detail="+1 −1 lines", changes=(FileChange("/x/sum.py", "a", "b"),), diff=DIFF),
     ),
     Message(
         id=6,
@@ -78,7 +78,7 @@ async def test_enter_expands_a_call_and_folds_it_again(open_app, tmp_path):
         await user.sees("Output")
         await user.presses("enter")
         await user.sees(
-            "▾ ✓ edit sum.py", '"new": "a + b"', "changed /x/sum.py", "@@ -1,2 +1,2 @@", "+    return a + b"
+            "▾ ✓ edit sum.py", "changed /x/sum.py", "@@ -1,2 +1,2 @@", "+    return a + b", '"new": "a + b"'
         )
         await user.presses("enter")
         await user.no_longer_sees("return a + b")
