@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.battery import TRIALS, Battery, Outcome, Trial
+from tests.battery.trials import TRIALS, Battery, Outcome, Trial
 
 TRIAL = Trial("kills of a thing", "kill_thing", "--kills", 4, 10)
 OTHER = Trial("breaks of a thing", "break_thing", "--breaks", 4, 100)
@@ -41,7 +41,7 @@ def test_the_next_batch_is_that_of_the_trial_which_had_the_least_time() -> None:
 
     def run(command: Sequence[str]) -> str:
         nonlocal now_s
-        modules.append(command[command.index("-m") + 1].removeprefix("tests.bench."))
+        modules.append(command[command.index("-m") + 1].removeprefix("tests.battery."))
         now_s += 5.0 if modules[-1] == TRIAL.module else 1.0
         return "tried 1, failed 0, seed 1"
 
@@ -70,7 +70,7 @@ def test_two_jobs_run_batches_of_two_trials_beside_each_other() -> None:
     with ThreadPoolExecutor(2) as pool:
         for job in [pool.submit(battery.work) for _ in range(2)]:
             job.result()
-    assert running == {"tests.bench.kill_thing", "tests.bench.break_thing"}
+    assert running == {"tests.battery.kill_thing", "tests.battery.break_thing"}
     assert [outcome.n_tried for outcome in battery.outcomes] == [10, 10]
 
 
@@ -93,12 +93,12 @@ def test_a_batch_that_fails_or_does_not_end_is_counted_with_the_command_that_rep
 ) -> None:
     (outcome,) = _worked(Battery([TRIAL], 1, 0.0, lambda _command: output))
     assert outcome.n_failed == n_failed
-    assert outcome.failed == ["python -m tests.bench.kill_thing --kills 4 --seed 1"]
+    assert outcome.failed == ["python -m tests.battery.kill_thing --kills 4 --seed 1"]
 
 
 def test_every_trial_is_a_benchmark_that_exists() -> None:
-    assert all(importlib.util.find_spec(f"tests.bench.{trial.module}") for trial in TRIALS)
+    assert all(importlib.util.find_spec(f"tests.battery.{trial.module}") for trial in TRIALS)
 
 
 def test_a_trial_without_a_count_is_run_as_it_is() -> None:
-    assert Trial("what is no request", "abuse", "", 1, 1).command(7)[-1] == "tests.bench.abuse"
+    assert Trial("what is no request", "clients.abuse", "", 1, 1).command(7)[-1] == "tests.battery.clients.abuse"

@@ -1,4 +1,4 @@
-"""The judgement of tests/bench/class_table.py: what is equal, what is explained, and what makes it exit with 1."""
+"""The judgement of `tests/bench/conversion/class_table.py`: what is equal, what is explained, else an exit with 1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.bench.class_rows import (
+from tests.bench.conversion.class_rows import (
     Cell,
     Row,
     attempted,
@@ -19,9 +19,9 @@ from tests.bench.class_rows import (
     table,
     types_cell,
 )
-from tests.bench.compare_files import Difference, Values, compare_keys, compare_tensors
-from tests.bench.convert_with_peer import as_published
-from tests.bench.explained_differences import reason_for
+from tests.bench.conversion.compare_files import Difference, Values, compare_keys, compare_tensors
+from tests.bench.conversion.convert_with_peer import as_published
+from tests.bench.conversion.explained_differences import reason_for
 
 
 def floats(*numbers: float) -> Values:

@@ -4,8 +4,8 @@
 
 Training makes the scores of the first two heads in layers 0 and 1 ever sharper (largest score 100 and more), and sharp
 scores magnify what rounding to float16 takes away: the logits of the F16 GGUF were 2e-3 of their range off. FIRST and
-SECOND multiply these heads' queries in layers 0 and 1. tests/bench/compare_logits.py shows when it is enough,
-evaluate.py what it costs.
+SECOND multiply these heads' queries in layers 0 and 1. tests/bench/conversion/compare_logits.py shows when it is
+enough, evaluate.py what it costs.
 """
 
 from __future__ import annotations

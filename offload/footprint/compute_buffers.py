@@ -1,7 +1,7 @@
 """The bytes of a model's compute buffers: activations, scores and logits of one micro-batch, from its header. Pure.
 
-Owns a formula that was fitted to llama.cpp's own figures (tests/bench/compare_footprint.py compares them): the largest
-of three moments of a pass. For a local file the engine's dry run is more exact.
+Owns a formula that was fitted to llama.cpp's own figures (tests/bench/plans/compare_footprint.py compares them): the
+largest of three moments of a pass. For a local file the engine's dry run is more exact.
 """
 
 from __future__ import annotations

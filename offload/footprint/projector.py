@@ -1,7 +1,7 @@
 """The memory of a projector beside its weights, and the tokens of a picture or a sound, from its header. Pure.
 
 Owns formulas by the kind of encoder: the compute buffer that libmtmd reserves at a load for its trial picture or sound
-(tests/bench/compare_projectors.py compares them with what it takes), and how many tokens it makes. Source:
+(tests/bench/plans/compare_projectors.py compares them with what it takes), and how many tokens it makes. Source:
 `load_hparams`, `clip_n_output_tokens`, `build_vit` and models/ in tools/mtmd of llama.cpp as vendored in
 llama-cpp-python 0.3.36.
 """

@@ -1,4 +1,7 @@
-"""What llama.cpp logged of thirteen published models (`tests/bench/compare_footprint.py --golden`), predicted anew."""
+"""What llama.cpp logged of thirteen published models, predicted anew.
+
+`tests/bench/plans/compare_footprint.py --golden` made the log.
+"""
 
 from __future__ import annotations
 

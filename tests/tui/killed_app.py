@@ -1,6 +1,6 @@
 """The real app, used while its processes are killed, with checks after each kill.
 
-Owns what counts as recovered and as lost. Used by a test and, a hundred times, by tests/bench/kill_app.py.
+Owns what counts as recovered and as lost. Used by a test and, a hundred times, by tests/battery/kills/kill_app.py.
 """
 
 from __future__ import annotations

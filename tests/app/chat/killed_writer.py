@@ -1,6 +1,6 @@
 """One trial: a writer of chats is killed, and the chats are checked for everything it had acknowledged.
 
-Owns what counts as lost. Used by a test and, a hundred times, by tests/bench/kill_chats.py.
+Owns what counts as lost. Used by a test and, a hundred times, by tests/battery/kills/kill_chats.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One trial: a process whose tools write files is killed, and its files are checked against what it had recorded.
 
-Owns what counts as lost. Used by a test and, a hundred times, by tests/bench/kill_tools.py.
+Owns what counts as lost. Used by a test and, a hundred times, by tests/battery/kills/kill_tools.py.
 """
 
 from __future__ import annotations

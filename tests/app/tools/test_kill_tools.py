@@ -1,6 +1,6 @@
 """A process whose tools write files is killed: every file is whole, and everything can be taken back.
 
-`tests/bench/kill_tools.py` does so a hundred times.
+`tests/battery/kills/kill_tools.py` does so a hundred times.
 """
 
 from __future__ import annotations

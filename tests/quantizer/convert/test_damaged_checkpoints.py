@@ -1,4 +1,4 @@
-"""A sample of `tests/bench/fuzz_checkpoint.py`, and what it found."""
+"""A sample of `tests/battery/damage/fuzz_checkpoint.py`, and what it found."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from quantizer.errors import CheckpointError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.write.quantize_plan import plan
-from tests.bench.fuzz_checkpoint import checkpoints, damage, is_sound, outcome
-from tests.bench.vocabularies import VocabularyChild
+from tests.battery.damage.fuzz_checkpoint import checkpoints, damage, is_sound, outcome
+from tests.battery.damage.vocabularies import VocabularyChild
 from tests.quantizer.checkpoints import TinyLlama
 
 

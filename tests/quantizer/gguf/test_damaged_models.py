@@ -1,4 +1,4 @@
-"""A sample of `tests/bench/refuse_damaged.py`, which runs four hundred damaged models through whole jobs."""
+"""A sample of `tests/battery/damage/refuse_damaged.py`, which runs four hundred damaged models through whole jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample of `tests/bench/kill_quantize.py`, which does the same a hundred times."""
+"""A sample of `tests/battery/kills/kill_quantize.py`, which does the same a hundred times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import Journal, journal_path, partial_path
 from quantizer.write.quantize import fingerprint
 from quantizer.write.quantize_plan import QuantizePlan
-from tests.bench.kill_quantize import Trial, cut_short, killed
+from tests.battery.kills.kill_quantize import Trial, cut_short, killed
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.seeing_checkpoints import write_seeing
 

@@ -16,7 +16,7 @@ SHAPES = ("tiny-lfm2", "tiny-mamba")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {shape: tmp_path_factory.mktemp("models") / f"{shape}.gguf" for shape in SHAPES}
     for shape, path in paths.items():
-        subprocess.run([sys.executable, "tests/bench/make_model.py", shape, "F16", path], check=True)
+        subprocess.run([sys.executable, "tests/bench/models/make_model.py", shape, "F16", path], check=True)
     return paths
 
 
@@ -40,7 +40,15 @@ def test_a_sequence_goes_back_to_the_state_of_the_place_that_truncate_names(
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_with_drafts_and_reused_prefixes_equal_those_made_alone(shape: str, models: dict[str, Path]) -> None:
-    workloads = [sys.executable, "tests/bench/equal_workloads.py", models[shape], "--first", "72", "--count", "9"]
+    workloads = [
+        sys.executable,
+        "tests/bench/engine/equal_workloads.py",
+        models[shape],
+        "--first",
+        "72",
+        "--count",
+        "9",
+    ]
     done = subprocess.run(workloads, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout
     counts = done.stdout.split(shape)[1].split()

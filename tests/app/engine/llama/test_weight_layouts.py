@@ -15,7 +15,7 @@ REAL = Path(__file__).with_name("real_weight_layouts.py")
 
 def found(tmp_path: Path, kind: str) -> dict[str, Any]:
     model = tmp_path / f"tiny-{kind}.gguf"
-    subprocess.run([sys.executable, "tests/bench/make_model.py", "tiny-llama", kind, model], check=True)
+    subprocess.run([sys.executable, "tests/bench/models/make_model.py", "tiny-llama", kind, model], check=True)
     done = subprocess.run([sys.executable, str(REAL), model], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -14,7 +14,7 @@ REAL_WINDOWS = Path(__file__).with_name("real_windows.py")
 
 def made(folder: Path, file_type: str) -> Path:
     model = folder / "tiny-gemma3.gguf"
-    subprocess.run([sys.executable, "tests/bench/make_model.py", "tiny-gemma3", file_type, model], check=True)
+    subprocess.run([sys.executable, "tests/bench/models/make_model.py", "tiny-gemma3", file_type, model], check=True)
     return model
 
 
@@ -33,7 +33,7 @@ def test_a_sequence_goes_on_the_same_without_what_its_window_left_and_in_the_pla
 def test_answers_with_drafts_and_reused_prefixes_equal_those_made_alone_where_windows_forget(tmp_path: Path) -> None:
     workloads = [
         sys.executable,
-        "tests/bench/equal_workloads.py",
+        "tests/bench/engine/equal_workloads.py",
         made(tmp_path, "F16"),
         "--first",
         "72",

@@ -1,4 +1,7 @@
-"""What a real GPU must do, with any backend of llama.cpp; `tests/bench/gpu_backend.sh` builds one that needs none."""
+"""What a real GPU must do, with any backend of llama.cpp.
+
+`tests/bench/plans/gpu_backend.sh` builds one that needs no GPU.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def test_an_answer_stays_the_same_with_any_number_of_layers_on_a_gpu(
 def test_random_placements_hold_what_was_planned() -> None:
     seed = str(random.SystemRandom().randrange(1 << 32))
     arguments = ["--real", "--runs", str(N_PLACEMENTS), "--seed", seed]
-    command = python_command("tests.bench.place_layers", *arguments)
+    command = python_command("tests.bench.plans.place_layers", *arguments)
     run = subprocess.run(command, capture_output=True, text=True, timeout=600)
     n_planned = len(re.findall(": as planned", run.stdout))
     assert n_planned >= N_PLACEMENTS - MOST_OTHERWISE, f"{' '.join(arguments)}\n{run.stdout}{run.stderr}"

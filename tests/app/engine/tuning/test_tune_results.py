@@ -24,7 +24,7 @@ from app.engine.tuning.tuner import QUICK, THOROUGH, first_settings, measure, re
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.write.quantize import execute
-from tests.bench.make_model import plan_random_model
+from tests.bench.models.make_model import plan_random_model
 
 PLAIN = RuntimeSettings(2, flash_attention=False, extra_buffers=False)
 FUSED = RuntimeSettings(2, flash_attention=True, extra_buffers=False)

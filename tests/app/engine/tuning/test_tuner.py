@@ -15,7 +15,7 @@ from app.engine.tuning.tuner import TuningEffort, measure, undisturbed
 from offload.devices.cpu_load import CpuTimes
 from quantizer.gguf.file_types import file_type_named
 from quantizer.write.quantize import execute
-from tests.bench.make_model import plan_random_model
+from tests.bench.models.make_model import plan_random_model
 
 REAL_DEPTH = Path(__file__).with_name("real_depth.py")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from quantizer.gguf.header import read_header
-from tests.bench.fuzz_model import mutants
-from tests.bench.gguf_readers import GgufReaders, disagreement
+from tests.battery.damage.fuzz_model import mutants
+from tests.battery.damage.gguf_readers import GgufReaders, disagreement
 from tests.quantizer.gguf_files import tiny_llama
 
 

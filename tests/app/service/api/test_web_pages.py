@@ -1,6 +1,6 @@
 """Every request that a web page can make a browser send is refused, without effect and without information.
 
-tests/bench/web_page.py has real pages in a real browser send it.
+tests/battery/clients/web_page.py has real pages in a real browser send it.
 """
 
 from __future__ import annotations

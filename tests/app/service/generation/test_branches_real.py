@@ -21,7 +21,7 @@ def test_another_chat_continues_after_the_system_prompt(
     start_service: Callable[..., RunningService], tmp_path: Path, shape: str
 ) -> None:
     model = tmp_path / f"{shape}.gguf"
-    subprocess.run([sys.executable, "tests/bench/make_model.py", shape, "F16", model], check=True)
+    subprocess.run([sys.executable, "tests/bench/models/make_model.py", shape, "F16", model], check=True)
     service = start_service(engine="llama", model=str(model), cache_dir=str(tmp_path / "cache"), idle_tune="false")
 
     def n_cached(question: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.convert.source_model import FileTensor
 
-# written by tests/bench/packed_references.py with the libraries themselves
+# written by tests/bench/models/packed_references.py with the libraries themselves
 REFERENCES = sorted((Path(__file__).parent / "references").iterdir())
 
 

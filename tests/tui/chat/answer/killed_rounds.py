@@ -1,6 +1,6 @@
 """One trial: a chat whose model calls tools is killed, and its messages are checked for all that was acknowledged.
 
-Owns what of a call may not be lost. Used by a test and, a hundred times, by tests/bench/kill_chats.py.
+Owns what of a call may not be lost. Used by a test and, a hundred times, by tests/battery/kills/kill_chats.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,179 @@
+"""The trials of the battery: ways to break localllm, and how batches of them are run.
+
+Owns the list, the order of batches and what is counted of them. Knows nothing of what a trial does, but its command and
+its tally.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quantizer.process import python_command
+from tests.battery.tally import Tally, read_tally
+
+__all__ = ["TRIALS", "Battery", "Outcome", "Trial"]
+
+_GUIDE = str(Path(__file__).parents[2] / "assets" / "guide" / "guide-Q8_0.gguf")
+_SMALL_PULL = ("--layers", "8", "--width", "512", "--shards", "4", "--megabytes-per-s", "2")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A way to break something, a `module` of this folder: its option `count` sets how many attempts a batch makes, of
+    `whole` in all. Without it a batch is always the same, and takes no seed.
+    """
+
+    name: str
+    module: str
+    count: str
+    batch: int
+    whole: int
+    arguments: tuple[str, ...] = ()
+
+    def is_called(self, name: str) -> bool:
+        """Return whether `name` is its module's, or part of its own."""
+        return name in self.name or name == self.module.rpartition(".")[2]
+
+    @property
+    def n_batches(self) -> int:
+        """How many batches a whole run makes."""
+        return -(-self.whole // self.batch)
+
+    def command(self, seed: int) -> list[str]:
+        """Return the command of one batch."""
+        module = f"tests.battery.{self.module}"
+        drawn = (self.count, str(self.batch), "--seed", str(seed)) if self.count else ()
+        return python_command(module, *self.arguments, *drawn)
+
+
+TRIALS = (
+    Trial(
+        "damaged GGUF, read",
+        "damage.fuzz_model",
+        "--mutations",
+        400,
+        40_000,
+        (_GUIDE, "--truncations", "40", "--read-only"),
+    ),
+    Trial(
+        "damaged GGUF, quantized and loaded",
+        "damage.fuzz_model",
+        "--mutations",
+        12,
+        2_000,
+        (_GUIDE, "--truncations", "2"),
+    ),
+    Trial("damaged checkpoints and GGUF, quantized", "damage.refuse_damaged", "--count", 27, 4_000),
+    Trial("damaged tokenizers, configs and safetensors", "damage.fuzz_checkpoint", "--mutations", 500, 10_000),
+    Trial("damaged vocabularies inside GGUF", "damage.fuzz_vocabulary", "--mutations", 300, 10_000),
+    Trial("damaged pictures, sounds and documents", "damage.refuse_media", "--files", 100, 400),
+    Trial("kill -9 of a process that writes chats", "kills.kill_chats", "--kills", 4, 200),
+    Trial("kill -9 of a process whose tools write files", "kills.kill_tools", "--kills", 10, 200),
+    Trial("kill -9 of app, service or worker in use", "kills.kill_app", "--kills", 2, 200),
+    Trial("kill -9 of an engine that loads, reads, answers, saves", "kills.kill_engine", "--kills", 24, 800, (_GUIDE,)),
+    Trial("kill -9 of a download", "kills.kill_pull", "--kills", 10, 200),
+    Trial(
+        "kill -9 of quantize, and its disk full", "kills.kill_quantize", "--kills", 8, 200, (_GUIDE, "--offsets", "4")
+    ),
+    Trial("kill -9 of a checkpoint's pull that converts", "kills.stream_pull", "--kills", 6, 200, _SMALL_PULL),
+    Trial("kill -9 of jobs, and a queue", "kills.kill_jobs", "--kills", 4, 200, ("--queued", "5")),
+    Trial("kill -9 and full disk of each other writer", "kills.kill_writers", "--attempts", 12, 600, (_GUIDE,)),
+    Trial("faults of hub and network", "clients.pull_faults", "--trials", 1, 20),
+    Trial("MCP servers that lie, end and ask", "clients.fuzz_mcp", "--servers", 60, 1_000),
+    Trial("clients that hang up", "clients.hang_up", "--clients", 60, 500, (_GUIDE,)),
+    Trial("what is no request, to every route", "clients.abuse", "", 1, 1),
+    Trial("schemas and grammars, good and hostile", "clients.schema_answers", "--cases", 100, 5_000, (_GUIDE,)),
+    Trial("tool calls in every format", "clients.tool_calls", "--answers", 40, 6_400, (_GUIDE,)),
+    Trial(
+        "slow clients beside honest ones", "clients.slow_loris", "", 1, 3, (_GUIDE, "--rounds", "1", "--seconds", "5")
+    ),
+    Trial("two services of one data folder, one killed", "kills.two_services", "--answers", 30, 300, (_GUIDE,)),
+    Trial("a clock that jumps", "machine.clock_jumps", "--jumps", 10, 200, (_GUIDE,)),
+    Trial("too little memory, run and quantize", "machine.memory_limits", "--steps", 6, 60, (_GUIDE,)),
+    Trial("clients of all kinds for a while", "clients.soak", "--seconds", 20, 1_800, (_GUIDE,)),
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a trial so far; `failed` are the batches that failed, as commands."""
+
+    trial: Trial
+    n_begun: int = 0
+    n_running: int = 0
+    n_tried: int = 0
+    n_failed: int = 0
+    seconds: float = 0.0
+    failed: list[str] = field(default_factory=list)
+
+    def begin(self, seed: int) -> list[str]:
+        """Return the command of the next batch; seeds count from `seed`."""
+        self.n_begun += 1
+        self.n_running += 1
+        return self.trial.command(seed + self.n_begun - 1)
+
+    def end(self, command: Sequence[str], tally: Tally | None, seconds: float) -> None:
+        """Count a batch that was begun; one that did not come to its end counts as one failure."""
+        self.n_running -= 1
+        self.seconds += seconds
+        self.n_tried += tally.n_tried if tally else 0
+        n_failed = tally.n_failed if tally else 1
+        self.n_failed += n_failed
+        if n_failed:
+            self.failed.append(shlex.join(["python", *command[command.index("-m") :]]))
+
+    def __str__(self) -> str:
+        return f"{self.trial.name}: {self.n_tried:,} tried, {self.n_failed:,} failed"
+
+
+Run = Callable[[Sequence[str]], str]
+Clock = Callable[[], float]
+
+
+class Battery:
+    """Runs batches of trials until all are whole or `most_s` are over, one of each at least; seeds count from `seed`.
+
+    The next batch is that of the trial which had the least time so far, so that each gets an equal share. Batches run
+    beside each other when `work` is called by several threads: what one needs lies in folders and on ports of its own.
+    """
+
+    def __init__(
+        self, trials: Sequence[Trial], seed: int, most_s: float, run: Run, clock: Clock = time.monotonic
+    ) -> None:
+        self.outcomes = tuple(map(Outcome, trials))
+        self._seed, self._run, self._clock = seed, run, clock
+        self._deadline_s = clock() + most_s
+        self._lock, self._is_stopped = threading.Lock(), False
+
+    def work(self) -> None:
+        """Run batches until none is left to begin."""
+        while begun := self._begin():
+            outcome, command = begun
+            begun_s = self._clock()
+            tally = read_tally(self._run(command))
+            with self._lock:
+                if tally is None and self._is_stopped:  # Ctrl-C ended the batch too
+                    return
+                outcome.end(command, tally, self._clock() - begun_s)
+                print(outcome, flush=True)
+
+    def stop(self) -> None:
+        """Let no further batch begin."""
+        self._is_stopped = True
+
+    def _begin(self) -> tuple[Outcome, list[str]] | None:
+        with self._lock:
+            if self._is_stopped:
+                return None
+            most = 1 if self._clock() >= self._deadline_s else sys.maxsize
+            left = [it for it in self.outcomes if it.n_begun < min(it.trial.n_batches, most)]
+            if not left:
+                return None
+            outcome = min(left, key=lambda it: (it.n_running, it.seconds))
+            return outcome, outcome.begin(self._seed)

@@ -1,0 +1,370 @@
+"""Print what localllm and llama-server take for the same work, in turns, model by model.
+
+Run: `uv run python tests/bench/peer/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json
+FOLDER]`, on a quiet machine. Each round starts all servers and gives them the same text, each case to one after the
+other, in a new order every time: a machine that grows slower or faster meanwhile favours none. Medians of the rounds
+count. Shapes that are not in `--folder` are made there, and each is tuned once, as `--tune` says. The ratios say how
+many times better ours is than llama-server by default, and than its best flags for that case; `own` is an edit's rate
+over ours of the same work without drafts. Exits with 1 where a line of `AIMS` is missed. On a busy machine
+`--processor-time` counts the seconds that a server computed, with one thread each; needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+from rich.table import Table
+
+from app.bench.client import BenchClient
+from app.bench.measurement import Figure, Measurement, Results, Unmeasured, line
+from app.bench.workloads import NO_DRAFTS, WORKLOADS, Bench, RandomText, measured_text
+from quantizer.errors import UserError
+from quantizer.gguf.file_types import file_type_named
+from quantizer.process import python_command
+from quantizer.write.quantize import execute
+from tests.bench.models.make_model import plan_random_model
+from tests.bench.models.shapes import SHAPES
+from tests.bench.peer.intrusion import intrusion
+from tests.bench.peer.peer import ATTENTION, DEFAULT, PEER_FLAGS, SLOTS, SPECULATION, serve_peer
+from tests.bench.peer.processor_clock import processor_clock
+from tests.bench.peer.restart import restart_workloads
+from tests.bench.report import show
+from tests.bench.served import serve
+
+__all__ = ["AIMS", "WORKS", "Aim", "Side", "SideBySide", "missed", "rows"]
+
+OURS = "localllm"
+_SHAPES = ("llama-3.2-1b", "gemma3-1b", "gpt-oss-2b", "lfm2-350m", "qwen3.5-0.8b", "mamba2-370m")
+_TYPE = "Q4_K_M"
+_READY_TIMEOUT_S = 180.0
+_TUNED_FILES = ("selftest.json", "tune.json")
+_TUNERS = {
+    "idle": python_command("app.engine.tuning.tuner", "{model}", "0", "--idle"),
+    "command": python_command("app.cli.main", "tune", "{model}"),
+}
+_RESTART = "restart"  # of the server, between the two halves of this work
+
+# Each work, and the flags of llama-server that may win it.
+WORKS: dict[str, tuple[str, ...]] = {
+    "decode": ATTENTION,
+    "prefill": ATTENTION,
+    "turns": ATTENTION,
+    _RESTART: ATTENTION,
+    "clients": SLOTS,
+    "intrusion": ATTENTION,
+    "edit": SPECULATION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a case must reach: times better than the best of llama-server, and than our own plain decode."""
+
+    over_best: float = 1.0
+    over_own: float = 0.0
+
+
+_DEFAULT_AIM = Aim()
+AIMS: dict[tuple[str, str], Aim] = {
+    ("edit", "rename"): Aim(over_own=1.5),
+    ("edit", "copy"): Aim(over_own=2.2),
+    ("edit", "novel"): Aim(over_own=0.98),
+    ("first token", "back after 3 chats"): Aim(over_best=1 / 0.3),
+    (_RESTART, "next turn"): Aim(over_best=1 / 0.3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that was started: its address, and its processes."""
+
+    url: str
+    process_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A server under comparison; `start` is given the folder that its restart finds again."""
+
+    name: str
+    start: Callable[[Path], AbstractContextManager[Running]]
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """What all sides took for one model; `ours` and each of `peers` has the samples of all rounds."""
+
+    ours: Results
+    peers: tuple[Results, ...]
+    load: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case: ours, llama-server by default, and its best; None where a side has no figure."""
+
+    ours: Measurement
+    default: Measurement | None
+    best: tuple[str, Measurement] | None
+    own: float | None
+
+    @property
+    def aim(self) -> Aim:
+        return AIMS.get((self.ours.work, self.ours.case), _DEFAULT_AIM)
+
+    def misses(self) -> Iterator[str]:
+        """Yield what falls short of the aim."""
+        aim, name = self.aim, f"{self.ours.work} {self.ours.case}"
+        if self.best and (gain := self.ours.gain_over(self.best[1])) < aim.over_best:
+            yield f"{name}: {gain:.2f} × llama-server's best ({self.best[0]}), not {aim.over_best:.2f}"
+        if aim.over_own and self.own is not None and self.own < aim.over_own:
+            yield f"{name}: {self.own:.2f} × its own plain decode, not {aim.over_own:g}"
+
+
+def rows(measured: SideBySide) -> list[Row]:
+    """Return a row for each case that ours has."""
+    by_side = {peer.label: {item.key: item for item in peer.measurements} for peer in measured.peers}
+    plain = next((item for item in measured.ours.measurements if item.case == NO_DRAFTS), None)
+    found = []
+    for item in measured.ours.measurements:
+        others = [(name, figures[item.key]) for name, figures in by_side.items() if item.key in figures]
+        best = max(others, key=lambda other: other[1].gain_over(item), default=None)
+        own = item.gain_over(plain) if plain and item.work == "edit" else None
+        found.append(Row(item, by_side.get(DEFAULT, {}).get(item.key), best, own))
+    return found
+
+
+def missed(measured: SideBySide) -> list[str]:
+    """Return a line for each aim that is missed."""
+    return [text for row in rows(measured) for text in row.misses()]
+
+
+def compared(measured: SideBySide) -> Table:
+    """Return the rows as a table."""
+    low, high = measured.load
+    made = Table(
+        title=f"{measured.ours.model}, load {low:.1f}–{high:.1f}", box=None, pad_edge=False, title_justify="left"
+    )
+    for name in ("work", "case"):
+        made.add_column(name)
+    for name in (OURS, "own", DEFAULT, "×", "best", "×"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("flags")
+    made.add_column("")
+    for row in rows(measured):
+        made.add_row(*_cells(row))
+    return made
+
+
+def _cells(row: Row) -> Iterator[str]:
+    yield row.ours.work
+    yield row.ours.case
+    yield f"{row.ours.value:.4g} {row.ours.unit}"
+    yield "" if row.own is None else f"{row.own:.2f}"
+    for other in (row.default, row.best[1] if row.best else None):
+        yield f"{other.value:.4g}" if other else ""
+        yield f"{row.ours.gain_over(other):.2f}" if other else ""
+    yield row.best[0] if row.best else ""
+    yield "missed" if any(row.misses()) else ""
+
+
+def _sides(options: argparse.Namespace, model: Path, tuned: Path, peers: Sequence[str]) -> list[Side]:
+    threads = 1 if options.processor_time else 0
+    sides = [Side(OURS, partial(_start_ours, model, tuned, threads))]
+    common = ("-c", str(options.ctx), *(("-t", "1", "-tb", "1") if threads else ()))
+    for name in peers:
+        flags = (*common, *PEER_FLAGS[name])
+        sides.append(Side(name, partial(_start_peer, options.llama_server, model, flags)))
+    return sides
+
+
+@contextmanager
+def _start_ours(model: Path, tuned: Path, threads: int, folder: Path) -> Iterator[Running]:
+    for name in _TUNED_FILES:
+        if (tuned / name).is_file():
+            shutil.copy(tuned / name, folder)
+    with serve(model, 0, cache_dir=str(folder), threads=str(threads)) as served:
+        yield Running(f"http://127.0.0.1:{served.port}", (served.process.pid, served.worker.pid))
+
+
+@contextmanager
+def _start_peer(binary: Path, model: Path, flags: tuple[str, ...], folder: Path) -> Iterator[Running]:
+    with serve_peer(binary, model, folder, flags) as (url, process_id):
+        yield Running(url, (process_id,))
+
+
+class _Turn:
+    """One server that does one work, a case at a time. One that fails is unmeasured from there on."""
+
+    def __init__(self, side: Side, folder: Path, work: str, seed: int, *, in_cpu_s: bool) -> None:
+        self.figures: list[Figure] = []
+        self._name, self._work = side.name, work
+        self._cases = self._measured(side, folder, seed, in_cpu_s=in_cpu_s)
+
+    async def step(self) -> bool:
+        """Measure the next case, the first time only start the server; return whether there may be more."""
+        try:
+            figure = await anext(self._cases)
+        except StopAsyncIteration:
+            return False
+        except UserError as error:
+            figure = Unmeasured(self._work, "", str(error))
+        if figure:
+            print(f"{self._name}: {line(figure)}", file=sys.stderr, flush=True)
+            self.figures.append(figure)
+        return True
+
+    async def close(self) -> None:
+        await self._cases.aclose()
+
+    async def _measured(
+        self, side: Side, folder: Path, seed: int, *, in_cpu_s: bool
+    ) -> AsyncGenerator[Figure | None, None]:
+        work = (WORKLOADS | {"intrusion": intrusion} | restart_workloads(folder / "conversation.json"))[self._work]
+        with side.start(folder) as running:
+            clock = processor_clock(running.process_ids) if in_cpu_s else time.perf_counter
+            async with BenchClient(running.url, clock=clock) as client:
+                await client.wait_ready(_READY_TIMEOUT_S)
+                text = await measured_text(client, seed)
+                yield None
+                # What follows is the same for all, however many requests went before.
+                prose = RandomText(seed + 1)
+                prose.tokens_per_word = text.tokens_per_word
+                async with aclosing(work(Bench(client, prose, 1))) as figures:
+                    async for figure in figures:
+                        yield figure
+
+
+async def _in_turns(turns: Sequence[_Turn], order: random.Random) -> None:
+    """Start all servers, then measure each case at one after the other, in another order every time; end them."""
+    going = list(turns)
+    try:
+        while going:
+            order.shuffle(going)
+            going = [turn for turn in going if await turn.step()]
+    finally:
+        for turn in turns:
+            await turn.close()
+
+
+def _one_round(sides: Sequence[Side], work: str, seed: int, *, in_cpu_s: bool) -> dict[str, list[Figure]]:
+    """Return the figures of each side."""
+    found: dict[str, list[Figure]] = {side.name: [] for side in sides}
+    with tempfile.TemporaryDirectory(prefix="side-by-side-", ignore_cleanup_errors=True) as folder:
+        for part in ("leave", "back") if work == _RESTART else (work,):
+            turns = []
+            for number, side in enumerate(sides):
+                own = Path(folder, str(number))
+                own.mkdir(exist_ok=True)
+                turns.append(_Turn(side, own, part, seed, in_cpu_s=in_cpu_s))
+            asyncio.run(_in_turns(turns, random.Random(seed)))
+            for side, turn in zip(sides, turns, strict=True):
+                found[side.name] += turn.figures
+    return found
+
+
+def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
+    """Return one measurement of each case with the samples of all rounds."""
+    found: dict[tuple[str, str, str], Measurement] = {}
+    for item in figures:
+        if isinstance(item, Measurement):
+            before = found.get(item.key)
+            found[item.key] = replace(item, samples=before.samples + item.samples) if before else item
+    return Results.of(label, model, [*found.values(), *(item for item in figures if isinstance(item, Unmeasured))])
+
+
+def _measure(options: argparse.Namespace, shape: str) -> SideBySide:
+    model, tuned = _prepared(options.folder, shape, options.tune)
+    figures: dict[str, list[Figure]] = {OURS: []}
+    loads: list[float] = []
+    for work in options.only:
+        peers = [peer for peer in WORKS[work] if not options.peers or peer in options.peers]
+        for number in range(options.rounds):
+            loads.append(psutil.getloadavg()[0])
+            sides = _sides(options, model, tuned, peers)
+            done = _one_round(sides, work, options.seed + number, in_cpu_s=options.processor_time)
+            for name, of_round in done.items():
+                figures.setdefault(name, []).extend(of_round)
+    ours, *others = (_merged(label, shape, of_it) for label, of_it in figures.items())
+    return SideBySide(ours, tuple(others), (min(loads), max(loads)))
+
+
+def _prepared(folder: Path, name: str, tune: str) -> tuple[Path, Path]:
+    """Return the model called `name`, a shape or a file, and the folder of what was measured about it."""
+    model = Path(name) if name.endswith(".gguf") else folder / f"{name}.gguf"
+    tuned = folder / f"tuned-{tune}-{model.stem}"
+    tuned.mkdir(parents=True, exist_ok=True)
+    if not model.is_file():
+        plan = plan_random_model(name, file_type_named(_TYPE), model)
+        execute(plan, os.cpu_count() or 1, is_overwriting=False, report=lambda _event: None)
+    if tune in _TUNERS and not (tuned / "tune.json").is_file():
+        environment = os.environ | {"LOCALLLM_CACHE_DIR": str(tuned)}
+        command = [word.format(model=model) for word in _TUNERS[tune]]
+        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as tuner:  # it ends with its stdin
+            if tuner.wait():
+                raise subprocess.CalledProcessError(tuner.returncode, command)
+    return model, tuned
+
+
+def _names(known: Sequence[str], what: str, text: str) -> list[str]:
+    chosen = text.split(",")
+    if unknown := [name for name in chosen if name not in known and not name.endswith(".gguf")]:
+        raise argparse.ArgumentTypeError(f"no {what} {', '.join(unknown)}; there is {', '.join(known)}")
+    return chosen
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("llama_server", type=Path, metavar="LLAMA_SERVER", help="the program to compare with")
+    models, works = partial(_names, list(SHAPES), "shape"), partial(_names, list(WORKS), "work")
+    peers = partial(_names, list(PEER_FLAGS), "flags")
+    parser.add_argument("--models", type=models, default=list(_SHAPES), help=f"shapes or files ({','.join(_SHAPES)})")
+    parser.add_argument("--only", type=works, default=list(WORKS), metavar="WORK,...", help=", ".join(WORKS))
+    parser.add_argument("--peers", type=peers, default=[], metavar="FLAGS,...", help=", ".join(PEER_FLAGS))
+    parser.add_argument("--rounds", type=int, default=3, help="of each work, whose median counts (3)")
+    parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
+    parser.add_argument("--processor-time", action="store_true", help="count a server's processor time, not the wall's")
+    tuning = "how ours is tuned first: as the service does it in its idle moments, by `localllm tune`, or not (idle)"
+    parser.add_argument("--tune", choices=[*_TUNERS, "no"], default="idle", help=tuning)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "localllm-shapes"))
+    parser.add_argument("--json", type=Path, metavar="FOLDER", help="keep all samples there, for report.py")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of all text; drawn when not given")
+    return parser.parse_args()
+
+
+def _save(folder: Path, measured: SideBySide) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for results in (measured.ours, *measured.peers):
+        results.save(folder / f"{Path(results.model).stem}-{results.label.replace(' ', '')}.json")
+
+
+def main() -> None:
+    options = _options()
+    short: list[str] = []
+    for name in options.models:
+        measured = _measure(options, name)
+        if options.json:
+            _save(options.json, measured)
+        show(compared(measured), measured.ours, *measured.peers)
+        short += [f"{name}: {text}" for text in missed(measured)]
+    print("\n".join(short))
+    sys.exit(bool(short))
+
+
+if __name__ == "__main__":
+    main()
