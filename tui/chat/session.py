@@ -26,7 +26,7 @@ __all__ = ["ChatSession"]
 
 class ChatSession:
     """Shows one chat at a time. Calls `on_change` when `status`, the shown chat's queue or `asking` changes, and the
-    callbacks of `watch` when an answer begins or ends in any chat. `tools` runs what answers of all chats call."""
+    callbacks of `watch` when `activities` do. `tools` runs what answers of all chats call."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ChatSession:
         self._tools = tools
         self._compaction = compaction
         self._callbacks: list[Callable[[Sequence[OpenChat]], None]] = []
-        self._answering: tuple[OpenChat, ...] = ()  # as the callbacks know it
+        self._answering: Mapping[OpenChat, bool] = {}  # and whether it asks, as the callbacks know it
         self._asking: tuple[OpenChat, ...] = ()  # as `on_change` knows it
         self._view: ChatView | None = None
         self._hidden: list[OpenChat] = []  # with news that are not shown yet
@@ -71,9 +71,11 @@ class ChatSession:
         return replace(status, activity="asking") if self.chat.approvals.questions else status
 
     @property
-    def answering_ids(self) -> frozenset[int]:
-        """The ids of the stored chats with a running answer."""
-        return frozenset(chat.stored.id for chat in self._all() if chat.is_answering and chat.stored.id is not None)
+    def activities(self) -> Mapping[int, str]:
+        """What the stored chats with a running answer do, by their ids: "asking" while the person decides about a call,
+        else "answering"."""
+        running = ((chat.stored.id, chat) for chat in self._all() if chat.is_answering)
+        return {id_: "asking" if chat.approvals.questions else "answering" for id_, chat in running if id_ is not None}
 
     @property
     def asking(self) -> tuple[OpenChat, ...]:
@@ -86,8 +88,8 @@ class ChatSession:
         self._on_change = on_change or self._on_change
 
     def watch(self, callback: Callable[[Sequence[OpenChat]], None]) -> None:
-        """Call `callback` when an answer begins or ends in any chat, with the chats that were answered just now while
-        another one was shown."""
+        """Call `callback` when `activities` change, with the chats that were answered just now while another one was
+        shown."""
         self._callbacks.append(callback)
 
     async def open(
@@ -172,7 +174,7 @@ class ChatSession:
         if chat is self.chat or self.asking != self._asking:
             self._asking = self.asking
             self._on_change()
-        answering = tuple(each for each in self._all() if each.is_answering)
+        answering = {each: bool(each.approvals.questions) for each in self._all() if each.is_answering}
         if answering != self._answering:
             ended = [each for each in self._answering if each not in (*answering, self.chat)]
             self._answering = answering

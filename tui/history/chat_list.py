@@ -31,7 +31,7 @@ __all__ = ["ChatList", "ChatRowVisual", "row_text"]
 
 _MODEL_CELLS = 18
 _MATCH = "bold underline"
-_ANSWERING = "● answering".rjust(len("2026-01-01 12:00"))
+_MOMENT_CELLS = len("2026-01-01 12:00")
 _MOST_AT_ONCE = 1000
 _ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
 
@@ -65,7 +65,8 @@ def row_text(row: HistoryRow) -> Table:
     title = _marked(row.snippet) if is_title and row.snippet else Text(printable_line(chat.title) or "(untitled)")
     title.append(" [archived]" if chat.is_archived else "", "dim")
     model = Text(printable_line(chat.model), "dim")
-    moment = Text(_ANSWERING, "bold") if row.is_answering else Text(_moment(chat), "dim")
+    activity = f"● {row.activity}".rjust(_MOMENT_CELLS)
+    moment = Text(activity, "bold") if row.activity else Text(_moment(chat), "dim")
     grid.add_row(Text("◆" if chat.is_pinned else ""), title, model, moment)
     if found is not None:
         grid.add_row(Text(""), _marked(found), Text(""), Text(""))

@@ -33,12 +33,12 @@ AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "L
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """A chat in the list, whether it is being answered and, in a search, the position of the match."""
+    """A chat in the list, what it does ("answering", "asking") and, in a search, the position of the match."""
 
     chat: Chat
     message_id: int | None = None
     snippet: Snippet | None = None
-    is_answering: bool = False
+    activity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

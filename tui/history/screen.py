@@ -154,9 +154,9 @@ class HistoryScreen(FeatureScreen):
             self._reload()
 
     def _marked(self, rows: Sequence[HistoryRow]) -> list[HistoryRow]:
-        """Return `rows` with those that are being answered marked."""
-        answering_ids = self.app_context.session.answering_ids
-        return [replace(row, is_answering=row.chat.id in answering_ids) for row in rows]
+        """Return `rows` with what their chats do."""
+        activities = self.app_context.session.activities
+        return [replace(row, activity=activities.get(row.chat.id, "")) for row in rows]
 
     def _show_count(self, chat_query: ChatQuery) -> None:
         n_rows = len(self.chat_list.rows)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.client.fake import ScriptedClient
+from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.tools import ToolCall
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput, ToolProgress
@@ -239,3 +239,26 @@ async def test_a_long_question_is_scrolled_in_its_panel(open_app):
         await user.presses(*["pagedown"] * 30)
         await user.sees("arguments:", '"path": "sum.py"', "N\xa0deny")
         assert user.app.screen.transcript.size.height >= 3
+
+
+async def test_the_list_of_chats_says_which_one_asks(open_app, tmp_path):
+    client = ScriptedClient(ScriptedReply(deltas=("Half ", "whole."), calls=(WRITE,), pause_after=1), said("Done."))
+    async with (
+        SqliteChatRepository(tmp_path / "data") as repository,
+        open_app(client, repository=repository, tools=backend()) as user,
+    ):
+        await begins(user)
+        await user.sees("Half")
+        await user.presses("ctrl+n", "f5")
+        await user.sees("Repair it.", "● answering")
+        client.resume()
+        await user.sees("● asking")
+        await user.no_longer_sees("● answering")
+        await user.presses("enter")
+        await user.sees("Allow write sum.py?")
+        await goes_to_the_question(user)
+        await user.presses("y")
+        await user.sees("Done.")
+        await user.presses("f5")
+        await user.sees("Repair it.")
+        await user.no_longer_sees("● asking")
