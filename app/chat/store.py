@@ -172,8 +172,7 @@ SAVED_AFTER_S = 0.5  # with the time of the disk under a second
 
 
 class AnswerRecorder:
-    """An async context manager that saves the answer to one message, or continues the saved answer `continued`; or with
-    `n_kept` the summary after one message.
+    """An async context manager that saves the answer to one message, or continues the saved answer `continued`.
 
     `message` is the answer so far. It is partial unless its state says otherwise, so that a kill leaves nothing to
     repair. Leaving the block saves all of it, and raises StorageError if that fails.
@@ -186,7 +185,6 @@ class AnswerRecorder:
         parent_id: int | None,
         model: str = "",
         continued: Message | None = None,
-        n_kept: int | None = None,
     ) -> None:
         self._thread = thread
         self._continued = continued
@@ -194,11 +192,10 @@ class AnswerRecorder:
             chat_id,
             parent_id,
             MessageContent(
-                role="assistant" if n_kept is None else "summary",
+                role="assistant",
                 content="",
                 model=model,
                 state=MessageState.PARTIAL,
-                n_kept=n_kept or 0,
             ),
         )
         self._has_news = asyncio.Event()

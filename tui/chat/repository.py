@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from app.chat.attachment_files import encode_media
-from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, Role, provisional_title
+from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, provisional_title
 from app.protocol.chat import MediaPart
 from quantizer.errors import StorageError
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
@@ -48,14 +48,12 @@ _NO_CONTENTS: Mapping[str, bytes] = {}
 @dataclass(frozen=True, slots=True)
 class AnswerTarget:
     """The message to answer and the model that answers; `continued` is the answer to continue, None for a new one. A
-    model that `is_other` answers only this time. With `n_kept` it is no answer but a summary of the branch to that
-    message, which keeps as many messages."""
+    model that `is_other` answers only this time."""
 
     parent_id: int | None
     model: str
     continued: Message | None = None
     is_other: bool = False
-    n_kept: int | None = None
 
 
 class AnswerWriter(Protocol):
@@ -82,7 +80,8 @@ class StoredChat(Protocol):
         """Create the chat unless it exists, and store its model and settings."""
 
     async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
-        """Store a message after `parent_id`, in the prepared chat: a question, or a call before it runs."""
+        """Store a message after `parent_id`, in the prepared chat: a question, a whole summary, or a call before it
+        runs."""
 
     async def write_result(self, message_id: int, result: ToolResult) -> None:
         """Store how a call is going, or that it was undone."""
@@ -182,10 +181,7 @@ class InMemoryChat:
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerWriter]:
-        role: Role = "assistant" if target.n_kept is None else "summary"
-        answer = MessageContent(
-            role=role, content="", model=target.model, state=MessageState.PARTIAL, n_kept=target.n_kept or 0
-        )
+        answer = MessageContent(role="assistant", content="", model=target.model, state=MessageState.PARTIAL)
         yield _InMemoryWriter(target.continued or await self.add_message(target.parent_id, answer))
 
     async def show(self, leaf_id: int | None) -> None: ...
@@ -310,7 +306,7 @@ class SqliteChat:
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
         from app.chat.store import AnswerRecorder
 
-        place = (self._prepared_id, target.parent_id, target.model, target.continued, target.n_kept)
+        place = (self._prepared_id, target.parent_id, target.model, target.continued)
         recorder = AnswerRecorder(self._thread, *place)
         async with self._repository.being_written(), recorder:
             yield recorder

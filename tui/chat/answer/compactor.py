@@ -6,6 +6,7 @@ was. Which messages it replaces is planned in `app.chat.compaction`; `tui.chat.a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +33,7 @@ from app.protocol.chat import Completed
 from quantizer.errors import ContextOverflowError, RequestError
 from tui.chat.answer.stream import StreamChunk, stream_answer
 from tui.chat.conversation import Conversation
-from tui.chat.repository import AnswerTarget, AnswerWriter, StoredChat
+from tui.chat.repository import StoredChat
 from tui.connection import ServiceConnection
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _TEMPERATURE = 0.3  # facts, not fancy
 _LEAST_CTX = 2048  # where an engine does not say how long its context is
 _NEAR_PERCENT = 70  # of what may be filled: below it the service need not be asked
 _KEPT_OPTIONS = ("template", "seed")  # the others are for answers
+_WRITING_ID = 2**62  # of the message of a summary that is being written, after all that are stored
 _TOO_LOW = 1.5  # by how much an estimate may turn out too low before the second try
 
 
@@ -205,60 +207,64 @@ class Compactor:
         )
 
     async def _stored(self, leaf_id: int | None, plan: CompactionPlan, focus: str) -> Message:
-        """Write the summary as a message after `leaf_id`, which goes if that does not succeed."""
-        chat = self._chat
-        await chat.stored.prepare("", chat.answering_model, chat.conversation.settings)
-        target = AnswerTarget(leaf_id, chat.answering_model, n_kept=plan.n_kept)
-        writer: AnswerWriter | None = None
-        try:
-            async with chat.stored.writing(target) as writer:
-                await self._written(writer, plan, focus)
-        except BaseException:
-            if writer is not None:
-                await self._removed(writer.message.id, leaf_id)
-            raise
-        return writer.message
-
-    async def _removed(self, message_id: int, leaf_id: int | None) -> None:
-        chat = self._chat
-        chat.conversation.remove(message_id)
-        chat.conversation.leaf_id = leaf_id
-        await chat.stored.remove(message_id, leaf_id)
-        await self._show()
-
-    async def _written(self, writer: AnswerWriter, plan: CompactionPlan, focus: str) -> None:
-        """Stream the summary into `writer` and the view."""
-        conversation = self._chat.conversation
-        n_before = conversation.context_size(writer.message.parent_id).n_tokens
-        conversation.begin(writer.message)
+        """Write the summary as a message after `leaf_id`, which is stored once it is whole: of one that was stopped,
+        failed or killed nothing is left."""
+        chat, conversation = self._chat, self._chat.conversation
+        await chat.stored.prepare("", chat.answering_model, conversation.settings)
+        n_before = conversation.context_size(leaf_id).n_tokens or plan.n_tokens_before
+        conversation.begin(_begun(leaf_id, chat.answering_model, plan.n_kept))
         self.is_writing = True
         self._on_change()
         try:
-            text, cost = "", None
-            for number, part in enumerate(plan.parts, start=1):
-                conversation.part = (number, len(plan.parts))
-                await self._show()
-                text, cost = await self._part(writer, asking_branch(part, self._request(plan, focus), text), plan)
-            assert cost is not None, "a plan has parts"
+            text, cost = await self._written(plan, focus)
             stats: dict[str, Scalar] = {
                 **asdict(cost),
-                TOKENS_BEFORE: n_before or plan.n_tokens_before,
+                TOKENS_BEFORE: n_before,
                 TOKENS_AFTER: plan.n_tokens_left + cost.n_output_tokens,
             }
-            content = with_files(text, plan.replaced)
-            writer.update(replace(writer.message, content=content, stats=stats, state=MessageState.FINISHED))
+            summary = MessageContent(
+                role="summary", content=text, model=chat.answering_model, n_kept=plan.n_kept, stats=stats
+            )
+            message = await self._added(leaf_id, summary)
+            conversation.remove(_WRITING_ID)
+            conversation.begin(message)
+            await self._show()  # open, as it was while it was written
+            conversation.end(message)
         finally:
-            self.is_writing, conversation.part = False, (1, 1)
+            self.is_writing, conversation.part, conversation.running_id = False, (1, 1), None
+            if _WRITING_ID in conversation.messages:
+                conversation.remove(_WRITING_ID)
+                conversation.leaf_id = leaf_id
             self._on_change()
-            conversation.end(writer.message)
-        await self._show()
+            await self._show()
+        return message
+
+    async def _added(self, leaf_id: int | None, summary: MessageContent) -> Message:
+        """Return the stored message of a summary; if this is cancelled none is stored."""
+        stored = self._chat.stored
+        adding = asyncio.ensure_future(stored.add_message(leaf_id, summary))
+        try:
+            return await asyncio.shield(adding)
+        except asyncio.CancelledError:
+            await stored.remove((await adding).id, leaf_id)
+            raise
+
+    async def _written(self, plan: CompactionPlan, focus: str) -> tuple[str, Completed]:
+        """Return the text of the summary and the cost of its last part, which is shown as it comes."""
+        text, cost = "", None
+        for number, part in enumerate(plan.parts, start=1):
+            self._chat.conversation.part = (number, len(plan.parts))
+            await self._show()
+            text, cost = await self._part(asking_branch(part, self._request(plan, focus), text), plan)
+        assert cost is not None, "a plan has parts"
+        return with_files(text, plan.replaced), cost
 
     def _request(self, plan: CompactionPlan, focus: str) -> str:
         return summary_request(plan.n_summary_tokens, focus, has_tools=bool(self._chat.offered))
 
-    async def _part(self, writer: AnswerWriter, path: Sequence[Message], plan: CompactionPlan) -> tuple[str, Completed]:
+    async def _part(self, path: Sequence[Message], plan: CompactionPlan) -> tuple[str, Completed]:
         """Return the summary of a branch that asks for it, and its cost; the text of the last part is shown."""
-        number, n_parts = self._chat.conversation.part
+        messages, (number, n_parts) = self._chat.conversation.messages, self._chat.conversation.part
         text = ""
         async with aclosing(self._events(path, plan.n_summary_tokens)) as events:
             async for event in events:
@@ -266,10 +272,9 @@ class Compactor:
                     return checked_summary(text, event.finish_reason, plan.n_summary_tokens), event
                 text += event.text
                 if number == n_parts and event.text:
-                    writer.update(replace(writer.message, content=text))
-                    self._chat.conversation.messages[writer.message.id] = writer.message
+                    messages[_WRITING_ID] = replace(messages[_WRITING_ID], content=text)
                     if self._chat.view is not None:
-                        await self._chat.view.write(writer.message, replace(event, reasoning=""))
+                        await self._chat.view.write(messages[_WRITING_ID], replace(event, reasoning=""))
         raise RequestError("The summary did not end.", "/compact tries again.")
 
     async def _events(self, path: Sequence[Message], n_tokens: int) -> AsyncGenerator[StreamChunk | Completed, None]:
@@ -293,3 +298,15 @@ class Compactor:
         async with aclosing(events):
             async for event in events:
                 yield event
+
+
+def _begun(leaf_id: int | None, model: str, n_kept: int) -> Message:
+    return Message(
+        id=_WRITING_ID,
+        parent_id=leaf_id,
+        role="summary",
+        content="",
+        model=model,
+        state=MessageState.PARTIAL,
+        n_kept=n_kept,
+    )
