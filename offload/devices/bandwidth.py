@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 from offload.devices.cpu_load import is_quiet, others_share, read_cpu_times
@@ -46,6 +45,8 @@ def measure_read_bandwidth(n_threads: int, n_bytes: int = 0) -> ReadBandwidth:
     numpy's maximum over float32 is vectorized and does nothing but read. The best pass counts, as in the STREAM
     benchmark: whatever else runs only takes from it.
     """
+    import numpy as np  # the service starts without it, and only some machines are measured
+
     n_bytes = n_bytes or min(_BUFFER_BYTES, psutil.virtual_memory().available // _MEMORY_SHARE)
     parts = np.array_split(np.ones(n_bytes // 4, dtype=np.float32), n_threads)
     times_s = []
