@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import accumulate
+from typing import overload
 
 TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\[(\^?)((?:[^\]\\]|\\.)*)\]|\{(\d+)(,?)(\d*)\}|([a-z0-9-]+)|([()|*+?]))')
 ESCAPE = re.compile(r"\\(?:x([0-9A-F]{2})|U([0-9A-F]{8})|(.))|(.)", re.DOTALL)
@@ -20,15 +24,44 @@ def characters(text: str) -> list[str]:
     return found
 
 
-@cache  # a range over all of Unicode takes half a second
-def members(is_negated: bool, text: str) -> tuple[str, ...]:
-    items, chosen = characters(text), set()
-    ranges = list(re.finditer(r"(\\x..|\\U.{8}|[^\\])-(\\x..|\\U.{8}|[^\\])", text)) if "-" in text[1:-1] else []
-    for match in ranges:
-        low, high = characters(match[1])[0], characters(match[2])[0]
-        chosen |= {chr(code) for code in range(ord(low), ord(high) + 1)}
-    chosen |= set(items) if not ranges else {item for item in items if item != "-"}
-    return tuple(sorted(set(LETTERS) - chosen if is_negated else chosen))
+class Characters(Sequence[str]):
+    """All characters of some ranges of codes, in order and each once; a range may go over all of Unicode."""
+
+    def __init__(self, ranges: Iterable[range]) -> None:
+        self._ranges: list[range] = []
+        for each in sorted(ranges, key=lambda each: each.start):
+            if self._ranges and each.start <= self._ranges[-1].stop:
+                self._ranges[-1] = range(self._ranges[-1].start, max(self._ranges[-1].stop, each.stop))
+            else:
+                self._ranges.append(each)
+        self._begins = [0, *accumulate(map(len, self._ranges))]
+
+    def __len__(self) -> int:
+        return self._begins[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        assert isinstance(index, int)
+        at = bisect_right(self._begins, index) - 1
+        return chr(self._ranges[at][index - self._begins[at]])
+
+    def __contains__(self, character: object) -> bool:
+        return isinstance(character, str) and any(ord(character) in each for each in self._ranges)
+
+
+@cache
+def members(is_negated: bool, text: str) -> Characters:
+    items = characters(text)
+    found = list(re.finditer(r"(\\x..|\\U.{8}|[^\\])-(\\x..|\\U.{8}|[^\\])", text)) if "-" in text[1:-1] else []
+    ranges = [range(ord(characters(match[1])[0]), ord(characters(match[2])[0]) + 1) for match in found]
+    ranges += [range(ord(item), ord(item) + 1) for item in items if item != "-" or not found]
+    chosen = Characters(ranges)
+    if not is_negated:
+        return chosen
+    return Characters(range(ord(letter), ord(letter) + 1) for letter in LETTERS if letter not in chosen)
 
 
 class Grammar:
@@ -45,10 +78,11 @@ class Grammar:
             assert not self._tokens
         self._heights: dict[str, int] = dict.fromkeys(self.rules, 10**6)
         for _ in self.rules:
-            heights = {name: 1 + self._height(part) for name, part in self.rules.items()}
-            if heights == self._heights:
+            before = dict(self._heights)
+            for name, part in reversed(self.rules.items()):  # most rules name those behind them
+                self._heights[name] = 1 + self._height(part)
+            if before == self._heights:
                 break
-            self._heights = heights
 
     def _alternatives(self) -> tuple:
         ways: list[list[tuple]] = [[]]
@@ -95,7 +129,7 @@ class Grammar:
                 most = low if budget < 0 else min(low + MOST_REPEATS, high if high is not None else low + MOST_REPEATS)
                 return "".join(self.sample(chance, budget, item) for _ in range(chance.randint(low, most)))
         ways = part[1]
-        heights = [max((self._height(item) for item in way), default=0) for way in ways]
         if budget < 0:
+            heights = [max((self._height(item) for item in way), default=0) for way in ways]
             ways = [way for way, height in zip(ways, heights, strict=True) if height == min(heights)]
         return "".join(self.sample(chance, budget, item) for item in chance.choice(ways))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from functools import lru_cache
 
 from app.engine.grammar.call_rules import CallRules
 from app.engine.loop.call_stages import AnswerVocabulary, CallStages
@@ -17,6 +18,9 @@ MOST_DRAWS = 2000
 MOST_LETTERS = 20_000
 
 
+_read = lru_cache(256)(Grammar)  # each of the random answers to a test's tools is bound by the same texts
+
+
 class SpellingSampler:
     """Spells `free` while nothing binds it, one letter of it at a time, then ends the answer."""
 
@@ -24,7 +28,6 @@ class SpellingSampler:
         self._chance = chance
         self._free = free
         self._grammar: Grammar | None = None
-        self._known: dict[str, Grammar] = {}
         self._text = self._said = ""
         self.n_bound = 0
 
@@ -53,7 +56,7 @@ class SpellingSampler:
         self._grammar, self._said = None, ""
         if grammar:
             self.n_bound += 1
-            self._grammar = self._known.setdefault(grammar, Grammar(grammar))
+            self._grammar = _read(grammar)
             self._text = self._grammar.sample(self._chance)
 
     def is_complete(self) -> bool:

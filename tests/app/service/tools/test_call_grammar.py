@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
-import jsonschema
 import pytest
+from jsonschema import Draft202012Validator
 
 from app.answer_text import HARMONY, NO_REASONING, ReasoningTags
 from app.engine.grammar.gbnf import GbnfRules, text_through, with_plain_values
@@ -78,10 +79,17 @@ def fitting_calls(text: str, tags: ReasoningTags, calling: ToolCalling) -> Parse
     assert [(call.name, call.arguments) for call in again.calls] == [
         (call.name, call.arguments) for call in whole.calls
     ]
-    schemas = {tool.name: {"type": "object", **tool.parameters} for tool in calling.options.tools}
+    parameters = {tool.name: tool.parameters for tool in calling.options.tools}
     for call in whole.calls:
-        jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+        _validator(json.dumps(parameters[call.name])).validate(json.loads(call.arguments))
     return whole
+
+
+@cache  # jsonschema checks a schema, by another one, whenever it is given it
+def _validator(parameters: str) -> Draft202012Validator:
+    schema = {"type": "object", **json.loads(parameters)}
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
 
 
 def answers(
