@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.service.tools.formats import GENERIC, tool_format_of
@@ -17,13 +17,13 @@ def names_and_arguments(parsed: ParsedText) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for call in parsed.calls]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
 @given(cuts=st.lists(st.integers(0, 200), max_size=8))
 @example(cuts=list(range(250)))
-def test_a_call_of_each_format_is_parsed_in_any_chunks(name: str, cuts: list[int]) -> None:
-    parsed = split(family(name), call_text(name), cuts)
-    assert names_and_arguments(parsed) == [("get_weather", ARGUMENTS)]
-    assert parsed.text == ""
+def test_a_call_of_each_format_is_parsed_in_any_chunks(cuts: list[int]) -> None:
+    for name in FAMILIES:
+        parsed = split(family(name), call_text(name), cuts)
+        assert (name, names_and_arguments(parsed)) == (name, [("get_weather", ARGUMENTS)])
+        assert (name, parsed.text) == (name, "")
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "llama-3"])
@@ -52,19 +52,21 @@ PIECES = st.lists(
 ).map("".join)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=200)
 @given(text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=10))
-def test_parsed_calls_do_not_depend_on_chunks(name: str, text: str, cuts: list[int]) -> None:
-    whole = split(family(name), text, [])
-    assert split(family(name), text, cuts) == whole
-    assert split(family(name), text, list(range(len(text)))) == whole
+def test_parsed_calls_do_not_depend_on_chunks(text: str, cuts: list[int]) -> None:
+    for name in FAMILIES:
+        whole = split(family(name), text, [])
+        assert (name, split(family(name), text, cuts)) == (name, whole)
+        assert (name, split(family(name), text, list(range(len(text))))) == (name, whole)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=200)
 @given(text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=5))
-def test_text_without_a_call_passes_unchanged(name: str, text: str, cuts: list[int]) -> None:
+def test_text_without_a_call_passes_unchanged(text: str, cuts: list[int]) -> None:
     nothing_to_call = ToolOptions(tools=(Tool("never"),))
-    assert split(family(name), text, cuts, nothing_to_call) == ParsedText(text)
+    for name in FAMILIES:
+        assert (name, split(family(name), text, cuts, nothing_to_call)) == (name, ParsedText(text))
 
 
 @pytest.mark.parametrize(
