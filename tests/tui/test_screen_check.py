@@ -12,6 +12,7 @@ if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
 from tests.quantizer.gguf_files import tiny_llama
+from tests.tui.far_engine import FarEngine
 from tests.tui.pseudo_terminal import PseudoTerminal
 from tests.tui.typist import PROMPT, Typist
 from tui.screen_check import column_in
@@ -49,6 +50,12 @@ def answers(terminal, column):
     terminal.types(f"\x1b[1;{column}R")
 
 
+@pytest.fixture
+def far():
+    with FarEngine.serving() as engine:
+        yield engine
+
+
 @pytest.mark.parametrize("is_told", [True, False], ids=["told by a signal", "not told"])
 def test_a_locale_without_utf_8_gets_the_screen_on_a_terminal_that_shows_it_and_ends_with_it(
     in_latin_1, tmp_path, is_told
@@ -60,8 +67,10 @@ def test_a_locale_without_utf_8_gets_the_screen_on_a_terminal_that_shows_it_and_
 
 
 @pytest.mark.parametrize("column", [3, None], ids=["two characters", "no answer"])
-def test_a_terminal_that_shows_no_utf_8_gets_a_sentence_and_the_chat_in_the_scrollback(in_latin_1, tmp_path, column):
-    with PseudoTerminal.app(in_latin_1, tmp_path) as terminal:
+def test_a_terminal_that_shows_no_utf_8_gets_a_sentence_and_the_chat_in_the_scrollback(
+    in_latin_1, tmp_path, far, column
+):
+    with PseudoTerminal.app(in_latin_1, tmp_path, "chat", "--connect", far.url) as terminal:
         if column:
             answers(terminal, column)
         terminal.sees("The encoding of the locale is iso8859-1, and the terminal")
@@ -70,11 +79,13 @@ def test_a_terminal_that_shows_no_utf_8_gets_a_sentence_and_the_chat_in_the_scro
         assert ends(terminal)
 
 
-def test_a_dumb_terminal_gets_the_chat_in_the_scrollback_and_its_answers(environment):
-    with Typist({**environment, "TERM": "dumb"}) as user:
+def test_a_dumb_terminal_gets_the_chat_in_the_scrollback_and_its_answers(environment, far):
+    with Typist({**environment, "TERM": "dumb"}, "chat", "--connect", far.url) as user:
         user.read_until("TERM is dumb")
         user.read_until(PROMPT)
-        assert len(user.sends("hello")) > len("hello") + len(PROMPT)
+        far.send("Good day.")
+        far.end()
+        assert "Good day." in user.sends("hello")
         assert "\x1b[?1049h" not in user.shown
         assert user.leaves() == 0
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
+from quantizer.checkpoint.pending_shards import PendingShards
 from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.errors import CheckpointError, StorageError, UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.sidecars import projector_name
 from quantizer.gguf.validation import validate_gguf
-from quantizer.write.events import JobPlanned, JobWarning
-from quantizer.write.job import JobRequest, run_job
+from quantizer.process import Message
+from quantizer.write.events import JobPlanned, JobWarning, decode_event
+from quantizer.write.job import JobRequest, _work, run_job
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.seeing_checkpoints import PROJECTOR_OUTLINES, write_seeing
@@ -33,10 +36,12 @@ def planned(source: Path, projector: str = "", **options: int) -> QuantizePlan:
 
 
 def run(source: Path, file_type: str = "Q8_0", *, projector: str = "", overwrites: bool = False) -> list[str]:
-    """Write the model and its projector and return the warnings."""
+    """Write the model and its projector, as a job does but in this process, and return the warnings."""
     output = source.with_name(f"m-{file_type}.gguf")
     request = JobRequest(str(source), file_type, str(output), 1, overwrites, projector=projector)
-    return [event.text for event in run_job(request) if isinstance(event, JobWarning)]
+    messages: list[Message] = []
+    _work(PendingShards(), asdict(request), messages.append)
+    return [event.text for event in map(decode_event, messages) if isinstance(event, JobWarning)]
 
 
 def values(header: Header, name: str) -> np.ndarray:

@@ -117,14 +117,18 @@ def test_each_question_carries_the_conversation_until_a_new_one_begins(environme
         assert n_prompt_tokens() == first + len("<system>Be brief.\n")
 
 
-def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recall(environment):
-    with Typist(environment, *CHAT) as typist:
+def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recall(environment, far):
+    chat = (*CHAT, "--connect", far.url)
+    for _ in range(2):
+        far.send("Yes.")
+        far.end()
+    with Typist(environment, *chat) as typist:
         typist.read_until(PROMPT)
         typist.sends("hello there")
         assert typist.leaves() == 0
     first = _stored(environment)
     assert [message.role for message in first] == ["user", "assistant"]
-    with Typist(environment, *CHAT) as typist:
+    with Typist(environment, *chat) as typist:
         shown = typist.read_until("/new starts another chat")
         assert "hello there" in shown
         assert "2 messages" in shown
@@ -133,7 +137,7 @@ def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recal
         typist.read_until(PROMPT)
         assert typist.leaves() == 0
     assert [message.content for message in _stored(environment)][:3:2] == ["hello there", "hello there"]
-    with Typist(environment, *CHAT, "--new") as typist:
+    with Typist(environment, *chat, "--new") as typist:
         assert "ask a question" in typist.read_until(PROMPT)
         assert typist.leaves() == 0
 

@@ -21,6 +21,13 @@ from tests.app.library.hub_server import CERTIFICATE, HubServer
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _only_what_is_made_here_is_collected() -> None:
+    """Leave what tests before these hold to no collection: going through it after each test took 0.3 s."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _lost_sockets() -> Iterator[None]:
     """Let such a socket be collected in the test that it is of."""

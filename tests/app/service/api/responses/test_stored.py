@@ -423,26 +423,19 @@ def test_what_was_answered_at_once_is_neither_cancelled_nor_streamed_again(servi
     assert service.http.post("/v1/responses/resp_none/cancel").status_code == 404
 
 
-def test_a_background_response_whose_service_died_has_failed(start_service: Start, tmp_path: Path) -> None:
-    service = start_service(data_dir=str(tmp_path))
+def test_a_background_response_fails_with_its_service_however_that_ends(start_service: Start, tmp_path: Path) -> None:
+    dying, leaving = (start_service(data_dir=str(tmp_path)) for _ in range(2))
     body = {"model": "tiny", "input": say("x" * 3000), "background": True}
-    made = service.http.post("/v1/responses", json=body).json()
-    service.process.kill()
-    service.process.wait()
-    found = start_service(data_dir=str(tmp_path)).http.get(f"/v1/responses/{made['id']}").json()
-    assert found["status"] == "failed"
-    assert "ended" in found["error"]["message"]
-
-
-def test_a_background_response_ends_with_its_service(start_service: Start, tmp_path: Path) -> None:
-    service = start_service(data_dir=str(tmp_path))
-    body = {"model": "tiny", "input": say("x" * 3000), "background": True}
-    made = service.http.post("/v1/responses", json=body).json()
-    assert service.process.stdin is not None
-    service.process.stdin.close()
-    assert service.process.wait(timeout=60) == 0
-    found = start_service(data_dir=str(tmp_path)).http.get(f"/v1/responses/{made['id']}").json()
-    assert found["status"] == "failed"
+    of_dying, of_leaving = (each.http.post("/v1/responses", json=body).json()["id"] for each in (dying, leaving))
+    dying.process.kill()
+    dying.process.wait()
+    assert leaving.process.stdin is not None
+    leaving.process.stdin.close()
+    assert leaving.process.wait(timeout=60) == 0
+    later = start_service(data_dir=str(tmp_path))
+    cut, left = (later.http.get(f"/v1/responses/{each}").json() for each in (of_dying, of_leaving))
+    assert (cut["status"], left["status"]) == ("failed", "failed")
+    assert "ended" in cut["error"]["message"]
 
 
 def test_a_deleted_background_response_stops(service: RunningService) -> None:

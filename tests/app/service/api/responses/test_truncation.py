@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,21 +53,24 @@ def test_it_ends_where_estimates_are_wrong() -> None:
     assert lengths[-1] == 3
 
 
+@pytest.fixture(scope="module")
+def short(start_service: Callable[..., RunningService], tmp_path_factory: pytest.TempPathFactory) -> RunningService:
+    """A service with a short context."""
+    return start_service(data_dir=str(tmp_path_factory.mktemp("stored")), ctx="1024")
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stored_conversation_goes_on_beyond_the_context(
-    start_service: Callable[..., RunningService], tmp_path: Path, stream: bool
-) -> None:
+def test_a_stored_conversation_goes_on_beyond_the_context(short: RunningService, stream: bool) -> None:
     """openai-agents 0.24 (`ModelSettings(truncation="auto")`): the client sends only what is new."""
-    service = start_service(data_dir=str(tmp_path), ctx="1024")
     previous = None
     for number in range(12):
         fields: dict[str, Any] = {"previous_response_id": previous, "truncation": "auto", "stream": stream}
-        answer = ask(service, input=say(f"number {number} " + "x" * 150), instructions="Be kind.", **fields)
+        answer = ask(short, input=say(f"number {number} " + "x" * 150), instructions="Be kind.", **fields)
         assert texts(answer["output"])[0].startswith(f"number {number} ")
         assert answer["truncation"] == "auto"
         previous = answer["id"]
     (warning,) = answer["warnings"]
     assert "left out" in warning
-    assert len(service.http.get(f"/v1/responses/{previous}/input_items?limit=100").json()["data"]) == 23
+    assert len(short.http.get(f"/v1/responses/{previous}/input_items?limit=100").json()["data"]) == 23
     body = {"input": say("a"), "previous_response_id": previous, "stream": stream}
-    assert service.http.post("/v1/responses", json=body).status_code == 400
+    assert short.http.post("/v1/responses", json=body).status_code == 400
