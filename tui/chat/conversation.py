@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from app.chat.attachments.prompt import compose_prompt
 from app.chat.compaction import TOKENS_AFTER, replaced_messages, sent_branch
@@ -116,8 +116,8 @@ class Conversation:
     """All messages of one chat by id. Raises KeyError for an unknown id.
 
     `leaf_id` is the end of the shown branch, `running_id` the running answer; `errors` holds the errors of this session
-    by message, `live` the calls of tools that run. The version `compared_id` is shown beside the one of the branch;
-    `shows_figures` of every answer.
+    by message, `live` the calls of tools that run. What the version `compared_id` says last is shown beside what
+    the branch says in its place; `shows_figures` of every answer.
     """
 
     settings: ChatSettings = field(default_factory=ChatSettings)
@@ -182,7 +182,7 @@ class Conversation:
         for index, message in enumerate(branch):
             if message.role == "summary":
                 joined[index] = replace(joined[index], n_summarised=len(replaced_messages(branch[: index + 1])))
-        return tuple(self._compared(entry, tree) for entry in joined)
+        return self._compared(joined, tree)
 
     def add(self, message: Message) -> None:
         """Add or replace a message, and show the branch that ends with it."""
@@ -235,15 +235,21 @@ class Conversation:
     def compare_last(self, other_id: int | None = None) -> bool:
         """Show another version of the last answer beside it, by default the one before it or, of the first, the next;
         return False if there is none. If two are compared already, end that."""
-        answers = [message for message in self.branch if message.role == "assistant"]
         if self.compared_id is not None and other_id is None:
             self.compared_id = None
             return True
-        versions = self._tree.siblings(answers[-1].id) if answers else ()
-        others = [id_ for id_ in versions if id_ != answers[-1].id]
-        earlier = [id_ for id_ in others if id_ < answers[-1].id]
-        self.compared_id = other_id or next(iter([*reversed(earlier), *others]), None)
+        self.compared_id = other_id or next(self._others_of_last_answer(), None)
         return self.compared_id is not None
+
+    def _others_of_last_answer(self) -> Iterator[int]:
+        """Yield the other versions of the last answer, the nearest earlier one first; then those of the answers whose
+        calls led to it."""
+        tree, branch = self._tree, self.branch
+        question = max((index for index, message in enumerate(branch) if message.role == "user"), default=0)
+        for answer in reversed([message for message in branch[question:] if message.role == "assistant"]):
+            others = [id_ for id_ in tree.siblings(answer.id) if id_ != answer.id]
+            yield from reversed([id_ for id_ in others if id_ < answer.id])
+            yield from (id_ for id_ in others if id_ > answer.id)
 
     def summary_after(self, message_id: int) -> int | None:
         """Return the id of the summary that follows a message on the shown branch, None if another message does."""
@@ -314,13 +320,21 @@ class Conversation:
             part=self.part,
         )
 
-    def _compared(self, entry: TranscriptEntry, tree: MessageTree) -> TranscriptEntry:
-        """Return `entry` with the version to compare it with, if it has that."""
-        versions = tree.siblings(entry.message.id)
-        if self.compared_id == entry.message.id or self.compared_id not in versions:
-            return entry
-        beside = self._entry(self.messages[self.compared_id], versions)
-        return replace(entry, beside=replace(beside, has_figures=True), has_figures=True)
+    def _compared(self, entries: list[TranscriptEntry], tree: MessageTree) -> tuple[TranscriptEntry, ...]:
+        """Return the entries with the compared version beside its other one: what either said last, after its calls."""
+        compared_id, ids = self.compared_id, [entry.message.id for entry in entries]
+        if compared_id is None or compared_id not in self.messages or compared_id in ids:
+            return tuple(entries)
+        versions = set(tree.siblings(compared_id))
+        at = next((index for index, id_ in enumerate(ids) if id_ in versions), None)
+        last = None if at is None else _last_answer([entry.message for entry in entries[at:]])
+        other = tree.path(tree.leaf_below(compared_id))
+        said = _last_answer(other[[message.id for message in other].index(compared_id) :])
+        if last is None or said is None:
+            return tuple(entries)
+        beside = replace(self._entry(said, tree.siblings(said.id)), has_figures=True)
+        index = ids.index(last.id)
+        return (*entries[:index], replace(entries[index], beside=beside, has_figures=True), *entries[index + 1 :])
 
     @property
     def _tree(self) -> MessageTree:
@@ -330,6 +344,12 @@ class Conversation:
 def has_only_calls(message: Message) -> bool:
     """Return whether an answer has nothing to read but its calls of tools."""
     return bool(message.calls) and not message.content.strip() and not message.reasoning
+
+
+def _last_answer(messages: Sequence[Message]) -> Message | None:
+    """Return the last answer before the next question."""
+    of_turn = takewhile(lambda message: message.role != "user", messages)
+    return next((message for message in reversed(list(of_turn)) if message.role == "assistant"), None)
 
 
 def _is_joined(message: Message, after: Message | None) -> bool:

@@ -209,7 +209,7 @@ class OpenChat:
         followed = self.conversation.branch[self.conversation.branch.index(question) :]
         first = next(message for message in followed if message.role == "assistant")  # others follow its calls
         self.conversation.compare_last(first.id)
-        self._start(partial(self._exchanges.answer, AnswerTarget(question.id, model, is_other=True)))
+        self._start(partial(self._exchanges.answer, AnswerTarget(first.parent_id, model, is_other=True)))
         return True
 
     async def show_beside(self) -> bool:

@@ -8,8 +8,10 @@ import pytest
 
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedReply
+from app.protocol.tools import ToolCall
 from quantizer.errors import EngineError
 from tests.tui.chat.test_chat_model import ManyModels
+from tests.tui.chat.tool_chats import backend_of, calling
 from tests.tui.model_scenes import client_with_models
 from tui.chat.repository import SqliteChatRepository
 
@@ -17,6 +19,7 @@ FIRST = ScriptedReply(deltas=("The guide's answer.",))
 FAST = replace(COMPLETED, decode_tokens_per_s=99.0)
 SECOND = ScriptedReply(deltas=("Another answer.",), ending=FAST)
 QWEN = "qwen3-0.6b-Q8_0"
+READ = ToolCall("r", "read", "{}")
 
 
 def _client(*replies: ScriptedReply) -> ManyModels:
@@ -109,3 +112,22 @@ async def test_comparing_says_what_it_needs(open_app):
         await user.asks("/compare nosuch")
         await user.sees("no local model")
     assert len(client.requests) == 1
+
+
+async def test_answers_that_call_tools_are_compared_by_what_they_say_in_the_end(open_app):
+    client = _client(calling(READ), FIRST, calling(READ), SECOND)
+    async with open_app(client, size=(120, 40), tools=backend_of()) as user:
+        await user.asks("/tools on fake")
+        await user.sees("tools on")
+        await user.asks("hello")
+        await user.sees("The guide's answer.", "guide · ready")
+        await user.asks("/compare QWEN")
+        await user.sees("The guide's answer.", "Another answer.", "guide · 48.0 tok/s", f"{QWEN} · 99.0 tok/s")
+        assert _row(user, "The guide's answer.") == _row(user, "Another answer.")
+        assert _row(user, "✓") < _row(user, "Another answer.")
+        assert "wrote nothing" not in user.screen_text
+        await user.asks("/compare")
+        await user.no_longer_sees("The guide's answer.")
+        await user.asks("/compare")
+        await user.sees("The guide's answer.", "Another answer.")
+    assert client.asked == ["guide", "guide", QWEN, QWEN]

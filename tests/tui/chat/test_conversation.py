@@ -8,6 +8,8 @@ import pytest
 
 from app.chat.compaction import summary_turn
 from app.chat.conversation import ChatSettings, Message, MessageState
+from app.protocol.tools import ToolCall
+from app.tools.result import ToolResult
 from quantizer.errors import EngineError
 from tui.chat.conversation import ContextSize, Conversation, Ending
 
@@ -170,3 +172,46 @@ def test_the_context_is_counted_by_the_last_finished_answer_and_estimated_after_
     assert chat.context_size(2) == ContextSize(52)
     assert chat.context_size(3) == ContextSize(54, is_estimated=True)
     assert _chat().context_size(None) == ContextSize()
+
+
+CALL = ToolCall("c", "read_file", "{}")
+# One question, answered by two models that each call a tool first.
+CALLING = (
+    _message(1, "user", "a"),
+    _message(2, "assistant", "", calls=(CALL,)),
+    _message(3, "tool", "text", result=ToolResult(call_id="c", tool="read_file")),
+    _message(4, "assistant", "One says."),
+    _message(5, "assistant", "", parent_id=1, calls=(CALL,)),
+    _message(6, "tool", "text", result=ToolResult(call_id="c", tool="read_file")),
+    _message(7, "assistant", "The other says."),
+)
+
+
+def _beside(chat: Conversation) -> list[tuple[str, str]]:
+    return [(each.message.content, each.beside.message.content) for each in chat.entries() if each.beside]
+
+
+def test_what_two_versions_say_after_their_calls_is_compared():
+    chat = _chat(*CALLING)
+    assert chat.compare_last(2)
+    assert _beside(chat) == [("The other says.", "One says.")]
+    chat.leaf_id = 6  # it is still calling
+    assert _beside(chat) == [("", "One says.")]
+    chat.leaf_id = 4
+    assert _beside(chat) == [], "it is the shown one"
+
+
+def test_a_later_question_belongs_to_neither_of_two_compared_versions():
+    chat = _chat(*CALLING, _message(8, "user", "b", parent_id=4), _message(9, "assistant", "B"))
+    chat.leaf_id = 7
+    assert chat.compare_last(2)
+    assert _beside(chat) == [("The other says.", "One says.")]
+
+
+def test_versions_of_an_answer_that_called_tools_are_found_without_being_named():
+    chat = _chat(*CALLING)
+    assert chat.compare_last()
+    assert chat.compared_id == 2
+    assert chat.compare_last(), "it ends the comparison"
+    assert _beside(chat) == []
+    assert not _chat(*CALLING[:4]).compare_last()
