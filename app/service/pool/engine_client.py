@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,9 +225,14 @@ class EngineClient:
     @contextmanager
     def closed(self) -> Iterator[None]:
         """Block new uses inside the context, because the model is to be unloaded; uses that have begun go on."""
+        with self._uses_blocked():
+            self._owner.on_eviction()
+            yield
+
+    @contextmanager
+    def _uses_blocked(self) -> Iterator[None]:
         self._n_closings += 1
         self._accepts_uses.clear()
-        self._owner.on_eviction()
         try:
             yield
         finally:
@@ -437,6 +442,7 @@ class EngineClient:
         """
         worker = self._worker = await self._start_worker()
         grace_s, has_loaded = _GRACE_AFTER_DEATH_S, False
+        until_ended: AbstractContextManager[None] = self._uses_blocked()  # else they would fail with it
         try:
             worker.send(Load(str(self.model_path), self.config))
             async with aclosing(worker.messages()) as messages:
@@ -446,11 +452,12 @@ class EngineClient:
                     if self.status.error is not None:
                         return self.status.error
         except asyncio.CancelledError:
-            grace_s = _GRACE_AT_STOP_S if has_loaded else 0.0
+            grace_s, until_ended = _GRACE_AT_STOP_S if has_loaded else 0.0, nullcontext()  # they wait for the next one
             raise
         finally:
             self._worker = None
-            death = await worker.end(grace_s)
+            with until_ended:
+                death = await worker.end(grace_s)
         return death
 
     def _handle(self, message: WorkerMessage) -> None:

@@ -123,6 +123,15 @@ async def test_killed_in_mid_answer_it_fails_at_once_and_the_next_request_has_a_
         assert engine.worker_pid != first_pid
 
 
+async def test_a_request_that_comes_while_a_dead_worker_is_cleared_away_is_answered_by_the_next_one() -> None:
+    async with _open(can_be_killed=True) as engine:
+        before = await _text(engine, SHORT)
+        _kill(engine)
+        while engine.worker_pid is not None:  # noqa: ASYNC110 - it is the death itself that is waited for
+            await asyncio.sleep(0)
+        assert await _text(engine, SHORT) == before
+
+
 async def test_a_running_call_fails_with_its_worker() -> None:
     async with _open(load_ms=300, can_be_killed=True) as engine:
         counting = asyncio.create_task(engine.tokenize("x", add_special=False, parse_special=False))
