@@ -9,7 +9,8 @@ import pytest
 from tui.app import LocalllmApp
 from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS, FEATURES, slash_line, unknown_command
-from tui.inline.chat import COMMANDS, InlineChat
+from tui.inline.chat import InlineChat
+from tui.inline.commands import COMMANDS
 
 SCREENS = [feature.screen_class() for feature in FEATURES]
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)

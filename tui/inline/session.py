@@ -24,7 +24,8 @@ from tui.chat.answer.compactor import AutoCompaction
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service
-from tui.inline.chat import SLASH_WORDS, InlineChat
+from tui.inline.chat import InlineChat
+from tui.inline.commands import SLASH_WORDS
 from tui.inline.loop_thread import LoopThread
 from tui.inline.scrollback import LinePrompt, Scrollback, without_echo
 

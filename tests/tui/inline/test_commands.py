@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tui.inline.chat import COMMANDS, help_text, needs_full_screen, parse_command
+from tui.inline.commands import COMMANDS, help_text, needs_full_screen, parse_command
 
 
 @pytest.mark.parametrize(
