@@ -27,8 +27,22 @@ def test_a_trial_runs_in_batches_of_other_seeds_until_it_is_whole() -> None:
         return "kill 3: lost a word\ntried 4, failed 0, seed 7\n"
 
     (outcome,) = _worked(Battery([TRIAL], 7, float("inf"), run, lambda: 0.0))
-    assert (outcome.n_tried, outcome.n_failed) == (12, 0)
-    assert [command[-4:] for command in commands] == [["--kills", "4", "--seed", str(seed)] for seed in (7, 8, 9)]
+    assert (outcome.n_tried, outcome.n_failed) == (8, 0)
+    assert [command[-3:] for command in commands] == [["4", "--seed", "7"], ["6", "--seed", "8"]]
+
+
+def test_batches_double_until_one_takes_five_minutes_and_fit_into_the_time() -> None:
+    now_s, sizes = 0.0, []
+
+    def run(command: Sequence[str]) -> str:
+        nonlocal now_s
+        sizes.append(int(command[command.index("--breaks") + 1]))
+        now_s += 20.0 * sizes[-1]
+        return f"tried {sizes[-1]}, failed 0, seed 1"
+
+    _worked(Battery([OTHER], 1, 700.0, run, lambda: now_s))
+    assert sizes == [4, 8, 15, 8]
+    assert now_s == 700.0
 
 
 def test_each_trial_is_tried_once_when_the_time_is_over_from_the_start() -> None:
@@ -101,4 +115,4 @@ def test_every_trial_is_a_benchmark_that_exists() -> None:
 
 
 def test_a_trial_without_a_count_is_run_as_it_is() -> None:
-    assert Trial("what is no request", "clients.abuse", "", 1, 1).command(7)[-1] == "tests.battery.clients.abuse"
+    assert Trial("what is no request", "clients.abuse", "", 1, 1).command(7, 1)[-1] == "tests.battery.clients.abuse"

@@ -7,7 +7,6 @@ its tally.
 from __future__ import annotations
 
 import shlex
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,13 +19,14 @@ from tests.battery.tally import Tally, read_tally
 __all__ = ["TRIALS", "Battery", "Outcome", "Trial"]
 
 _GUIDE = str(Path(__file__).parents[2] / "assets" / "guide" / "guide-Q8_0.gguf")
+_LONGEST_S = 300.0  # of a batch: one that failed is to be repeated
 _SMALL_PULL = ("--layers", "8", "--width", "512", "--shards", "4", "--megabytes-per-s", "2")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A way to break something, a `module` of this folder: its option `count` sets how many attempts a batch makes, of
-    `whole` in all. Without it a batch is always the same, and takes no seed.
+    """A way to break something, a `module` of this folder: its option `count` sets how many attempts a batch makes, at
+    least `batch`, of `whole` in all. Without it a batch is always the same, one attempt, and takes no seed.
     """
 
     name: str
@@ -40,15 +40,10 @@ class Trial:
         """Return whether `name` is its module's, or part of its own."""
         return name in self.name or name == self.module.rpartition(".")[2]
 
-    @property
-    def n_batches(self) -> int:
-        """How many batches a whole run makes."""
-        return -(-self.whole // self.batch)
-
-    def command(self, seed: int) -> list[str]:
+    def command(self, seed: int, n_attempts: int) -> list[str]:
         """Return the command of one batch."""
         module = f"tests.battery.{self.module}"
-        drawn = (self.count, str(self.batch), "--seed", str(seed)) if self.count else ()
+        drawn = (self.count, str(n_attempts), "--seed", str(seed)) if self.count else ()
         return python_command(module, *self.arguments, *drawn)
 
 
@@ -105,22 +100,35 @@ class Outcome:
     """What came of a trial so far; `failed` are the batches that failed, as commands."""
 
     trial: Trial
-    n_begun: int = 0
+    n_batches: int = 0  # begun
+    n_begun: int = 0  # attempts of theirs
+    n_ended: int = 0
     n_running: int = 0
-    n_tried: int = 0
+    n_tried: int = 0  # as the trials count
     n_failed: int = 0
     seconds: float = 0.0
     failed: list[str] = field(default_factory=list)
 
-    def begin(self, seed: int) -> list[str]:
-        """Return the command of the next batch; seeds count from `seed`."""
-        self.n_begun += 1
-        self.n_running += 1
-        return self.trial.command(seed + self.n_begun - 1)
+    def begin(self, seed: int, left_s: float) -> tuple[int, list[str]]:
+        """Return the size and the command of the next batch, which is to fit into `left_s`; seeds count from `seed`.
 
-    def end(self, command: Sequence[str], tally: Tally | None, seconds: float) -> None:
+        Each is twice as large as the one before, since starting and checking takes most of a small one.
+        """
+        n_attempts = self.trial.batch
+        if self.trial.count and self.n_ended:
+            n_most = int(min(left_s, _LONGEST_S) * self.n_ended / self.seconds) if self.seconds else self.trial.whole
+            n_rest = self.trial.whole - self.n_begun
+            n_attempts = max(n_attempts, min(n_attempts << self.n_batches, n_most, n_rest))
+        command = self.trial.command(seed + self.n_batches, n_attempts)
+        self.n_batches += 1
+        self.n_running += 1
+        self.n_begun += n_attempts
+        return n_attempts, command
+
+    def end(self, n_attempts: int, command: Sequence[str], tally: Tally | None, seconds: float) -> None:
         """Count a batch that was begun; one that did not come to its end counts as one failure."""
         self.n_running -= 1
+        self.n_ended += n_attempts
         self.seconds += seconds
         self.n_tried += tally.n_tried if tally else 0
         n_failed = tally.n_failed if tally else 1
@@ -154,26 +162,26 @@ class Battery:
     def work(self) -> None:
         """Run batches until none is left to begin."""
         while begun := self._begin():
-            outcome, command = begun
+            outcome, n_attempts, command = begun
             begun_s = self._clock()
             tally = read_tally(self._run(command))
             with self._lock:
                 if tally is None and self._is_stopped:  # Ctrl-C ended the batch too
                     return
-                outcome.end(command, tally, self._clock() - begun_s)
+                outcome.end(n_attempts, command, tally, self._clock() - begun_s)
                 print(outcome, flush=True)
 
     def stop(self) -> None:
         """Let no further batch begin."""
         self._is_stopped = True
 
-    def _begin(self) -> tuple[Outcome, list[str]] | None:
+    def _begin(self) -> tuple[Outcome, int, list[str]] | None:
         with self._lock:
             if self._is_stopped:
                 return None
-            most = 1 if self._clock() >= self._deadline_s else sys.maxsize
-            left = [it for it in self.outcomes if it.n_begun < min(it.trial.n_batches, most)]
+            left_s = self._deadline_s - self._clock()
+            left = [it for it in self.outcomes if it.n_begun < (it.trial.whole if left_s > 0 else 1)]
             if not left:
                 return None
             outcome = min(left, key=lambda it: (it.n_running, it.seconds))
-            return outcome, outcome.begin(self._seed)
+            return outcome, *outcome.begin(self._seed, left_s)
