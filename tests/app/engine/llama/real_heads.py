@@ -118,8 +118,8 @@ def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
     return [float(logit) for logit in logits[np.isfinite(logits)]]
 
 
-def main() -> None:
-    path, head_path = Path(sys.argv[1]), Path(sys.argv[2])
+def measured(path: Path, head_path: Path) -> dict[str, Any]:
+    """Return what the model at `path` answered with its head, and what that predicted."""
     spec = read_head(read_header(head_path), read_header(path))
     with ExitStack() as owned:
         model, head = (LlamaModel(file, ON_HOST, False, lambda _fraction: True) for file in (path, head_path))
@@ -137,8 +137,10 @@ def main() -> None:
         }
         logits = {way.__name__: logits_after(backend, way(backend)) for way in WAYS}
         accepted = mean_accepted(backend)
-    print(json.dumps({"answers": found, "logits": logits, "accepted": accepted, "name": source.name}))
+    return {"answers": found, "logits": logits, "accepted": accepted, "name": source.name}
 
 
 if __name__ == "__main__":
-    main()
+    model_path, *head_paths = map(Path, sys.argv[1:])
+    for each in head_paths:
+        print(json.dumps(measured(model_path, each)))

@@ -10,6 +10,7 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,8 +107,8 @@ def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
     return [float(logit) for logit in np.concatenate([first, second])]
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
+def measured(path: Path) -> dict[str, Any]:
+    """Return what the model at `path` answered and predicted."""
     layer = mtp_layer_bytes(read_header(path))
     with ExitStack() as owned:
         model = LlamaModel(path, ON_HOST, False, lambda _fraction: True, with_mtp=layer is not None)
@@ -125,10 +126,9 @@ def main() -> None:
         }
         logits = {way.__name__: logits_after(backend, way(backend)) for way in WAYS}
         n_waiting, in_an_answer = n_waiting_by_step(backend), n_waiting_in_an_answer(backend)
-    print(
-        json.dumps({"answers": found, "logits": logits, "n_waiting": n_waiting, "n_waiting_in_an_answer": in_an_answer})
-    )
+    return {"answers": found, "logits": logits, "n_waiting": n_waiting, "n_waiting_in_an_answer": in_an_answer}
 
 
 if __name__ == "__main__":
-    main()
+    for name in sys.argv[1:]:
+        print(json.dumps(measured(Path(name))))

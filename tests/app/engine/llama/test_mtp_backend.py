@@ -17,18 +17,24 @@ from tests.quantizer.gguf_heads import predicting_model
 
 REAL_HEAD = "tests.app.engine.llama.real_mtp"
 SAME = 1e-3  # logits that differ by their last bits only
+ARCHITECTURES = ["glm4moe", "deepseek2", "hy_v3", "qwen35", "qwen3next"]
 WAYS = ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_begin", "saved_and_restored"]
 
 
-@pytest.fixture(scope="module", params=["glm4moe", "deepseek2", "hy_v3", "qwen35", "qwen3next"])
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    path = predicting_model(tmp_path_factory.mktemp("head") / "m.gguf", request.param)
-    run = subprocess.run(
-        [sys.executable, "-m", REAL_HEAD, str(path)], capture_output=True, text=True, timeout=120, check=False
-    )
+@pytest.fixture(scope="module")
+def all_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """By architecture. One process computes them all: to start it takes longer than to compute."""
+    folder = tmp_path_factory.mktemp("head")
+    paths = [str(predicting_model(folder / f"{name}.gguf", name)) for name in ARCHITECTURES]
+    command = [sys.executable, "-m", REAL_HEAD, *paths]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
-    results: dict[str, Any] = json.loads(run.stdout)
-    return results
+    return dict(zip(ARCHITECTURES, map(json.loads, run.stdout.splitlines()), strict=True))
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def results(request: pytest.FixtureRequest, all_results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return all_results[request.param]
 
 
 def difference(results: dict[str, Any], way: str) -> float:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantizer.errors import CheckpointError
-from tests.quantizer.packers import FORMATS, read
+from tests.quantizer.packers import FORMATS, Packed, read
 
 SAME_SIZE = {
     "U8": ["I8", "F8_E4M3", "F8_E5M2"],
@@ -27,11 +28,16 @@ HOSTILE = st.sampled_from(
 )
 
 
+@cache  # packing takes longer than reading
+def whole(form: str) -> Packed:
+    return FORMATS[form](np.random.default_rng(3), "w", (32, 64))
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @settings(max_examples=60)
 @given(data=st.data())
 def test_whatever_is_changed_the_answer_is_a_weight_or_a_typed_error(form: str, data: st.DataObject) -> None:
-    packed = FORMATS[form](np.random.default_rng(3), "w", (32, 64))
+    packed = whole(form)
     tensors, config, metadata = dict(packed.tensors), dict(packed.config), dict(packed.metadata)
     kinds = ["drop", "shape", "dtype", "bytes", "setting", *(["metadata"] if metadata else [])]
     kind = data.draw(st.sampled_from(kinds))
