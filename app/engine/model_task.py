@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from app.protocol.codec import decode, encode
-from quantizer import process
-from quantizer.process import Message, child_environment, python_command
+from quantizer import child_request
+from quantizer.child_request import Message
+from quantizer.process import child_environment, python_command
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -69,7 +70,7 @@ def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generato
 
     Raises the UserError of the child, EngineError with its last output when it crashed.
     """
-    return process.run_child(command, request, _PROCESS, _REMEDY, child_environment())
+    return child_request.run_child(command, request, _PROCESS, _REMEDY, child_environment())
 
 
 def serve_task(request_type: type[_Request], work: Callable[[_Request], Iterator[DataclassInstance]]) -> int:
@@ -79,4 +80,4 @@ def serve_task(request_type: type[_Request], work: Callable[[_Request], Iterator
         for value in work(decode(request_type, request)):
             send({"event": _PROGRESS if isinstance(value, TaskProgress) else _RESULT, **encode(value)})
 
-    return process.serve_request(send_all)
+    return child_request.serve_request(send_all)

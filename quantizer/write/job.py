@@ -17,18 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
+from quantizer.child_request import Message, decode_message, run_child, serve_request
 from quantizer.gguf.file_types import file_type_named
 from quantizer.memory_limit import ProcessBytes
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
-from quantizer.process import (
-    ChildProcess,
-    Message,
-    decode_message,
-    exit_error,
-    python_command,
-    run_child,
-    serve_request,
-)
+from quantizer.process import ChildProcess, exit_error, python_command
 from quantizer.write.events import (
     Event,
     JobPlanned,

@@ -45,10 +45,10 @@ from app.settings.settings import load_settings
 from offload.devices.cpu import default_threads, usable_processors
 from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
+from quantizer.child_request import exit_with_parent
 from quantizer.errors import UserError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
-from quantizer.process import exit_with_parent
 
 __all__ = ["QUICK", "THOROUGH", "TuningEffort", "first_settings", "main", "measure", "refinements", "undisturbed"]
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from app.tools.builtin.folders import PathRefusedError
 from app.tools.tool import ToolOutput
-from quantizer.process import ChildProcess, Message, decode_message, exit_error, python_command
+from quantizer.child_request import Message, decode_message
+from quantizer.process import ChildProcess, exit_error, python_command
 
 __all__ = ["TIMEOUT_S", "Place", "list_folder", "search_text"]
 

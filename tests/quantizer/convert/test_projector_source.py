@@ -12,12 +12,12 @@ import pytest
 
 from quantizer.checkpoint.pending_shards import PendingShards
 from quantizer.checkpoint.safetensors import read_checkpoint
+from quantizer.child_request import Message
 from quantizer.errors import CheckpointError, StorageError, UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.sidecars import projector_name
 from quantizer.gguf.validation import validate_gguf
-from quantizer.process import Message
 from quantizer.write.events import JobPlanned, JobWarning, decode_event
 from quantizer.write.job import JobRequest, _work, run_job
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan
