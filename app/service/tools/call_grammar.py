@@ -17,9 +17,9 @@ from app.engine.grammar.json_format import JsonFormat
 from app.engine.grammar.text_set import BLANKS, texts_rule, without_last_blank
 from app.service.tools.argument_forms import JsonForm
 from app.service.tools.argument_grammar import ArgumentGrammar, CallEnd, argument_grammar, grouped_grammar
-from app.service.tools.formats import EXAMPLE_ID, ToolFormat
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import Tool
+from app.service.tools.tool_format import EXAMPLE_ID, ToolFormat
 
 __all__ = ["BoundCalls", "answer_grammar", "bound_calls"]
 
