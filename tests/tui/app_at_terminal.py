@@ -38,6 +38,7 @@ _STATUS = re.compile(r"^ {2}\S+ · ([a-z ]+)")
 _QUESTION = re.compile(r"^ [ ┃]▌ (.*)$", re.MULTILINE)  # a bar stands before one that was searched for
 _JOB = re.compile(r"^ +\S+ → \S+(?: {2}|$)", re.MULTILINE)
 _GREETING = "ask one of these"
+_KEY_HINT = re.compile(r" {4}F\d+ ")  # of the greeting, of which a part may be drawn
 _FOOT = re.compile(r" {4}\S+ · [a-z ]+$")  # below an answer: its model, and how it goes
 _N_LETTERS = 16
 
@@ -189,7 +190,9 @@ def _said(rows: list[str]) -> str:
     end = next((n for n, row in enumerate(rows) if row.startswith("╭")), len(rows))
     begin = max((n for n, row in enumerate(rows[:end]) if _QUESTION.match(row)), default=-1)
     answers = [
-        row for row in reversed(rows[begin + 1 : end]) if row.startswith("    ") and not _FOOT.match(row.rstrip())
+        row
+        for row in reversed(rows[begin + 1 : end])
+        if row.startswith("    ") and not _FOOT.match(row.rstrip()) and not _KEY_HINT.match(row)
     ]
     return next((letters for letters in map(letters_of, answers) if len(letters) >= _N_LETTERS), "")
 
