@@ -6,29 +6,19 @@ Owns the script that a test writes, and records the calls. Independent of HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
+from app.client.fake_jobs import ScriptedJobs
+from app.client.fake_library import ScriptedLibrary
 from app.protocol.chat import AnswerEvent, Completed, GenerationOptions, MediaPart, Message, TextDelta
-from app.protocol.job import Job, JobKind, JobState
-from app.protocol.library import (
-    HubRepository,
-    LocalModel,
-    LocalModels,
-    MachineReport,
-    Recommendation,
-    Recommendations,
-    Recommended,
-    RemovalResult,
-    TypeChoice,
-)
+from app.protocol.job import Job
 from app.protocol.metering import ContextLength, MeteredKey, MeteredUsage
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from app.protocol.status import ModelStatus, ServiceStatus
 from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition
-from quantizer.errors import ModelFileError, RequestError, UserError
+from quantizer.errors import RequestError, UserError
 
 __all__ = [
     "COMPLETED",
@@ -36,102 +26,8 @@ __all__ = [
     "PLAN",
     "READY",
     "ScriptedClient",
-    "ScriptedJobs",
-    "ScriptedLibrary",
     "ScriptedReply",
 ]
-
-
-class ScriptedLibrary:
-    """The library that a test describes. Its calls are in `searched`, `removed`, `imported` and `keep_alives`.
-
-    `hub_error` is raised by every search where it is set. `files` are paths that can be imported.
-    """
-
-    def __init__(self, here: Sequence[LocalModel] = (), others: Sequence[LocalModel] = ()) -> None:
-        self.here = list(here)
-        self.others = list(others)
-        self.folder = ""
-        self.recommended: tuple[Recommended, ...] = ()
-        self.catalogue_notice = ""
-        self.hub: tuple[HubRepository, ...] = ()
-        self.hub_error: UserError | None = None
-        self.type_choices: tuple[TypeChoice, ...] = ()
-        self.model_info_rows: tuple[tuple[str, str], ...] = ()
-        self.machine_report = MachineReport((), ())
-        self.searched: list[str] = []
-        self.removed: list[str] = []
-        self.imported: list[str] = []
-        self.files: dict[str, LocalModel] = {}
-        self.keep_alives: list[tuple[str, str]] = []
-
-    async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:  # noqa: ARG002 - all is known
-        """Return `here`, and with `external` `others` too."""
-        return LocalModels((*self.here, *(self.others if external else ())), is_complete=True, folder=self.folder)
-
-    async def recommend(self) -> Recommendations:
-        """Return `recommended` with `catalogue_notice`."""
-        found = (Recommendation(each.role, each.why, each) for each in self.recommended)
-        return Recommendations(tuple(found), self.catalogue_notice)
-
-    async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
-        """Return the repositories of `hub` whose names have all `words`."""
-        self.searched.append(words)
-        if self.hub_error is not None:
-            raise self.hub_error
-        return tuple(repo for repo in self.hub if all(word in repo.repo.lower() for word in words.lower().split()))[
-            :limit
-        ]
-
-    async def show(self, model: str) -> tuple[tuple[str, str], ...]:
-        """Return `model_info_rows`. Raises ModelFileError for an unknown model."""
-        self._named(model)
-        return self.model_info_rows
-
-    async def types(self, model: str) -> tuple[TypeChoice, ...]:
-        """Return `type_choices`. Raises ModelFileError for an unknown model."""
-        self._named(model)
-        return self.type_choices
-
-    async def machine(self) -> MachineReport:
-        """Return `machine_report`."""
-        return self.machine_report
-
-    async def import_model(self, source: str, name: str = "") -> str:
-        """Add another program's model, or one of `files`, to `here`."""
-        model = self._named(source)
-        self.imported.append(source)
-        self.here.append(replace(model, id=name or model.id, where="library"))
-        return self.here[-1].id
-
-    async def removal(self, model: str) -> RemovalResult:
-        """Return what would be removed: one file."""
-        found = self._named(model)
-        return RemovalResult(found.id, (found.path,), found.n_bytes)
-
-    async def remove(self, model: str) -> RemovalResult:
-        """Remove a model."""
-        going = await self.removal(model)
-        self.removed.append(model)
-        self.here = [found for found in self.here if model not in (found.id, found.path)]
-        return going
-
-    async def unload(self, model: str) -> None:
-        """Unload a model at once."""
-        found = self._named(model)
-        unloaded = replace(found, state="unloaded", expires_s=None)
-        self.here = [unloaded if each is found else each for each in self.here]
-
-    async def keep_alive(self, model: str, duration: str) -> None:
-        """Record the keep-alive of a model."""
-        self._named(model)
-        self.keep_alives.append((model, duration))
-
-    def _named(self, name: str) -> LocalModel:
-        for model in (*self.here, *self.others, *self.files.values()):
-            if name in (model.id, model.path):
-                return model
-        raise ModelFileError(f"There is no model {name!r}.")
 
 
 _MIB = 1 << 20
@@ -196,95 +92,6 @@ class ScriptedReply:
     calls: tuple[ToolCall, ...] = ()
     ending: Completed | UserError = COMPLETED
     pause_after: int | None = None
-
-
-class ScriptedJobs:
-    """The jobs of a service that runs none: they wait until a test changes them with `change`.
-
-    `started` are the kinds and arguments of the started ones, `logs` their logs by id.
-    """
-
-    def __init__(self, *jobs: Job) -> None:
-        self.started: list[tuple[JobKind, dict[str, Any]]] = []
-        self.logs: dict[str, str] = {}
-        self.is_staying = False
-        self._jobs = {job.id: job for job in jobs}
-        self._watchers: list[asyncio.Queue[Job]] = []
-
-    def change(self, job: Job) -> None:
-        """Replace a job, and notify all watchers."""
-        self._jobs[job.id] = job
-        for watcher in self._watchers:
-            watcher.put_nowait(job)
-
-    async def jobs(self) -> tuple[Job, ...]:
-        """Return the jobs, oldest first."""
-        return tuple(self._jobs.values())
-
-    async def job(self, job_id: str) -> Job:
-        """Return one job. Raises RequestError for an unknown id."""
-        if job_id not in self._jobs:
-            raise RequestError(f"There is no job {job_id}.")
-        return self._jobs[job_id]
-
-    async def start_job(self, kind: JobKind, arguments: Mapping[str, Any]) -> Job:
-        """Add a waiting job, as job-1, job-2 ..."""
-        self.started.append((kind, dict(arguments)))
-        number = len(self._jobs) + 1
-        title = " ".join([kind, *(str(value) for value in arguments.values())])
-        job = Job(id=f"job-{number}", kind=kind, title=title, arguments=dict(arguments), created_s=float(number))
-        self.change(job)
-        return job
-
-    async def watch_jobs(self) -> AsyncGenerator[Job, None]:
-        """Yield every job, then each changed one."""
-        watcher: asyncio.Queue[Job] = asyncio.Queue()
-        for job in self._jobs.values():
-            watcher.put_nowait(job)
-        self._watchers.append(watcher)
-        try:
-            while True:
-                yield await watcher.get()
-        finally:
-            self._watchers.remove(watcher)
-
-    async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
-        """Yield one job as it changes, until it has ended."""
-        await self.job(job_id)
-        async for job in self.watch_jobs():
-            if job.id == job_id:
-                yield job
-                if job.has_ended:
-                    return
-
-    async def job_log(self, job_id: str) -> str:
-        """Return the log of the job in `logs`."""
-        return self.logs.get((await self.job(job_id)).id, "")
-
-    async def cancel_job(self, job_id: str) -> Job:
-        """Cancel a job at once."""
-        return await self._become(job_id, "cancelled", has_ended=False)
-
-    async def retry_job(self, job_id: str) -> Job:
-        """Queue an ended job again."""
-        return await self._become(job_id, "queued", has_ended=True)
-
-    async def forget_job(self, job_id: str) -> None:
-        """Delete an ended job."""
-        await self._become(job_id, "forgotten", has_ended=True)
-        del self._jobs[job_id]
-
-    async def stay_until_jobs_end(self) -> None:
-        """Record that the service is to stay."""
-        self.is_staying = True
-
-    async def _become(self, job_id: str, state: JobState, *, has_ended: bool) -> Job:
-        job = await self.job(job_id)
-        if job.has_ended != has_ended:
-            raise RequestError(f"The job {job_id} is {job.state}.")
-        job = replace(job, state=state, error=None)
-        self.change(job)
-        return job
 
 
 class ScriptedClient(ScriptedJobs):

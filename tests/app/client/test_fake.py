@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedLibrary, ScriptedReply
+from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.client.fake_library import ScriptedLibrary
 from app.client.service_client import LibraryClient, ServiceClient
 from app.protocol.chat import TextDelta
 from app.protocol.job import Job
