@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
-from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.native import lib
 from app.engine.llama.samplers import Candidates, Grammar, LikeliestSampler, LlamaSampler
 from quantizer.errors import RequestError
@@ -19,17 +18,6 @@ __all__ = ["BoundSampler", "TextGrammar"]
 
 class TextGrammar(Grammar):
     """A grammar of the text that is output: no special token stands for its name, as in llama.cpp's own."""
-
-    def __init__(
-        self,
-        vocab: int,
-        text: str,
-        characters: Callable[[], FirstCharacters],
-        piece: Callable[[int], bytes],
-        is_eog: Callable[[int], bool],
-    ) -> None:
-        super().__init__(vocab, text, characters, piece, is_eog)
-        self._vocab = vocab
 
     def is_text(self, token: int) -> bool:
         return (self._is_eog(token) or bool(self._piece(token))) and super().is_text(token)

@@ -10,7 +10,7 @@ import ctypes
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -34,26 +34,32 @@ from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.errors import EngineError
 
-__all__ = ["Batch", "Interrupt", "LlamaBackend"]
+__all__ = ["Batch", "Interrupt", "LlamaBackend", "NativeContext"]
 
 _LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
 _N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
 _MROPE_TYPES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
+@dataclass(frozen=True, slots=True)
+class NativeContext:
+    """What a backend takes over: the pointer to a context, which it frees, with that of its model, and what is known of
+    them. `weights` choose between two layouts of the weights, None where there is one."""
+
+    model: int
+    context: int
+    facts: BackendFacts
+    adapters: LlamaAdapters
+    weights: StepWeights | None = None
+
+
 class LlamaBackend:
     """A context and its cache over a loaded model. Make one with `LlamaModel.context`."""
 
-    def __init__(
-        self,
-        model: int,
-        context: int,
-        facts: BackendFacts,
-        adapters: LlamaAdapters,
-        weights: StepWeights | None = None,
-    ) -> None:
-        self._llama_adapters = adapters
-        self._weights = weights
+    def __init__(self, native: NativeContext) -> None:
+        model, context, facts = native.model, native.context, native.facts
+        self._llama_adapters = native.adapters
+        self._weights = native.weights
         self._adapters: AdapterSet | None = None  # None before the first call of `set_adapters`
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)

@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 
 from app.engine.backend import Chunk, DecodeStatus, State
-from app.engine.llama.adapters import LlamaAdapters
-from app.engine.llama.context import LlamaBackend
+from app.engine.llama.context import LlamaBackend, NativeContext
 from app.engine.llama.head_context import AutoregressiveContext, HeadContext, Row
 from app.engine.llama.native import hidden_states, layer_inputs, lib
-from app.engine.llama.weight_layouts import StepWeights
-from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet
 
 __all__ = ["HeadBackend"]
@@ -28,16 +25,9 @@ _LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes
 class HeadBackend(LlamaBackend):
     """A backend with a head, which it owns; every change of its cache is applied to both."""
 
-    def __init__(
-        self,
-        model: int,
-        context: int,
-        facts: BackendFacts,
-        adapters: LlamaAdapters,
-        head: HeadContext,
-        weights: StepWeights | None = None,
-    ) -> None:
-        super().__init__(model, context, facts, adapters, weights)
+    def __init__(self, native: NativeContext, head: HeadContext) -> None:
+        super().__init__(native)
+        model, context = native.model, native.context
         self.head = head
         self._owned.callback(head.close)
         self._n_layers = lib.llama_model_n_layer(model)

@@ -17,11 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus, State
-from app.engine.llama.adapters import LlamaAdapters
-from app.engine.llama.context import Batch, LlamaBackend
+from app.engine.llama.context import Batch, LlamaBackend, NativeContext
 from app.engine.llama.native import hidden_states, lib
-from app.engine.llama.weight_layouts import StepWeights
-from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet
 from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
 from quantizer.errors import EngineError
@@ -115,19 +112,11 @@ class HeadContext(LlamaBackend):
     drafts are verified.
     """
 
-    def __init__(
-        self,
-        model: int,
-        context: int,
-        facts: BackendFacts,
-        adapters: LlamaAdapters,
-        spec: HeadSpec,
-        weights: StepWeights | None = None,
-    ) -> None:
-        super().__init__(model, context, facts, adapters, weights)
+    def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
+        super().__init__(native)
         self.spec = spec
-        self._n_embd = lib.llama_model_n_embd(model)
-        self._n_rows = facts.n_batch
+        self._n_embd = lib.llama_model_n_embd(native.model)
+        self._n_rows = native.facts.n_batch
         self._followed: dict[int, Followed] = {}
 
     def follow(self, chunks: Sequence[Chunk], features: Row) -> None:
@@ -267,21 +256,13 @@ class AutoregressiveContext(HeadContext):
     Drafts continue with the head's own hidden states.
     """
 
-    def __init__(
-        self,
-        model: int,
-        context: int,
-        facts: BackendFacts,
-        adapters: LlamaAdapters,
-        spec: HeadSpec,
-        weights: StepWeights | None = None,
-    ) -> None:
-        super().__init__(model, context, facts, adapters, spec, weights)
+    def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
+        super().__init__(native, spec)
         self._batch = Batch(self._n_rows, self._n_embd)
         self._of_model = HiddenRows()  # of the model's tokens, as the layer gets them
         self._drafted = HiddenRows()  # of the head's own
         self._ahead: dict[int, tuple[int, int]] = {}  # position and token that the last draft began with
-        hidden_states().llama_set_embeddings_nextn(context, True, True)
+        hidden_states().llama_set_embeddings_nextn(native.context, True, True)
 
     def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
         """Return the logits after each chunk, of one token each; an empty list if cells run short."""
@@ -412,12 +393,12 @@ class EagleContext(AutoregressiveContext):
 class BlockContext(HeadContext):
     """A DFlash or DSpark head: layers that attend to the model's hidden states and predict a block at once."""
 
-    def __init__(self, model: int, context: int, facts: BackendFacts, adapters: LlamaAdapters, spec: HeadSpec) -> None:
-        super().__init__(model, context, facts, adapters, spec)
+    def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
+        super().__init__(native, spec)
         self._injected: Batch | None = None  # as wide as the features are
-        lib.llama_set_causal_attn(context, spec.is_causal)
+        lib.llama_set_causal_attn(native.context, spec.is_causal)
         if spec.has_confidence:
-            hidden_states().llama_set_embeddings_nextn(context, True, True)
+            hidden_states().llama_set_embeddings_nextn(native.context, True, True)
 
     @property
     def n_block(self) -> int:

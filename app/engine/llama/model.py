@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk
 from app.engine.embedding import Pooling
 from app.engine.llama.adapters import LlamaAdapters
-from app.engine.llama.context import LlamaBackend
+from app.engine.llama.context import LlamaBackend, NativeContext
 from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head_backend import HeadBackend
@@ -143,10 +143,10 @@ class LlamaModel:
                 key, head_context = "mtp", self._new_mtp(facts, setting, weights, owned)
             else:
                 owned.pop_all()
-                return LlamaBackend(self._model, context, facts, self._llama_adapters, weights)
+                return LlamaBackend(NativeContext(self._model, context, facts, self._llama_adapters, weights))
             owned.pop_all()
         facts = replace(facts, layout=f"{facts.layout}-{key}")
-        return HeadBackend(self._model, context, facts, self._llama_adapters, head_context, weights)
+        return HeadBackend(NativeContext(self._model, context, facts, self._llama_adapters, weights), head_context)
 
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without memory."""
@@ -214,7 +214,8 @@ class LlamaModel:
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer would abort
         spec = HeadSpec(HeadKind.MTP, target_layers=(lib.llama_model_n_layer(self._model),))
-        return MtpContext(self._model, self._new_context(params, owned), facts, self._llama_adapters, spec, weights)
+        context = self._new_context(params, owned)
+        return MtpContext(NativeContext(self._model, context, facts, self._llama_adapters, weights), spec)
 
     def _new_head(
         self, spec: HeadSpec, facts: BackendFacts, setting: RuntimeSettings, target: int, owned: ExitStack
@@ -228,7 +229,7 @@ class LlamaModel:
         params.ctx_other = target
         params.swa_full = True  # a rejected draft may return to any position
         kind = EagleContext if spec.kind is HeadKind.EAGLE3 else BlockContext
-        return kind(self._model, self._new_context(params, owned), facts, self._llama_adapters, spec)
+        return kind(NativeContext(self._model, self._new_context(params, owned), facts, self._llama_adapters), spec)
 
     def _context_params(self, facts: BackendFacts, setting: RuntimeSettings) -> lib.llama_context_params:
         params = lib.llama_context_default_params()

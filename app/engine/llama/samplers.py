@@ -275,6 +275,7 @@ class Grammar:
         if not self._native:
             cause = f"The grammar is not valid GBNF: {native_log().last_lines(1)}"
             raise RequestError(cause, "It needs a rule named root.")
+        self._vocab = vocab
         self._characters = characters
         self._piece = piece
         self._is_eog = is_eog
