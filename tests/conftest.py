@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,16 @@ settings.load_profile("untimed")
 
 # A garbage collection after each 700 new objects, the default, took a twelfth of what tests of the TUI cost.
 gc.set_threshold(20_000, 20, 100)
+
+
+_numbers = count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an empty folder of the test's own, as pytest's fixture does, which lists those of all tests before it."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{name}{next(_numbers)}", numbered=False)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

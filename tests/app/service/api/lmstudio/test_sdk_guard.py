@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,13 @@ KEY = "llm-a-key-of-this-test"
 
 
 @pytest.fixture(scope="module")
-def keyed(start_service: Callable[..., RunningService]) -> RunningService:
-    return start_service(api_key=KEY)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys")
+
+
+@pytest.fixture(scope="module")
+def keyed(start_service: Callable[..., RunningService], folder: Path) -> RunningService:
+    return start_service(data_dir=str(folder), api_key=KEY)
 
 
 def _refusal(service: RunningService, **headers: str) -> int:
@@ -95,14 +101,10 @@ def test_a_key_in_the_form_of_lm_studios_tokens_is_accepted(keyed: RunningServic
     assert keyed.http.get("/v1/models", headers=headers).status_code == 200
 
 
-def test_loading_and_downloading_need_the_scope_manage(
-    start_service: Callable[..., RunningService], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("keys")
+def test_loading_and_downloading_need_the_scope_manage(keyed: RunningService, folder: Path) -> None:
     asking = KeyFile(folder / "keys.json").add("asks", {KeyScope.INFER})
-    service = start_service(data_dir=str(folder), api_key=KEY)
     first = {**AUTHENTICATION, "clientPasskey": asking.secret}
-    with connected(service.url, "llm", first) as client:
+    with connected(keyed.url, "llm", first) as client:
         assert client.packets("predict", predict("<say>x</say>"))[-1]["type"] == "success"
         assert client.packets("getOrLoad", {"identifier": "tiny", "loadConfigStack": stack()})
         error = client.error("loadModel", {"modelKey": "tiny", "loadConfigStack": stack()})
@@ -110,6 +112,6 @@ def test_loading_and_downloading_need_the_scope_manage(
         unload = client.call("unloadModel", {"identifier": "tiny"})
         assert unload["error"]["errorData"] == {"code": "insufficient_scope"}
         assert client.result("getModelInfo", {"specifier": of_model("tiny"), "throwIfNotFound": True})
-    with connected(service.url, "repository", first) as client:
+    with connected(keyed.url, "repository", first) as client:
         error = client.error("downloadModel", {"downloadIdentifier": "org/repo"})
         assert error["errorData"] == {"code": "insufficient_scope"}
