@@ -23,8 +23,10 @@ from app.engine.llama.adapters import LlamaAdapters
 from app.engine.llama.context import LlamaBackend, NativeContext
 from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
-from app.engine.llama.head_backend import HeadBackend
-from app.engine.llama.head_context import BlockContext, EagleContext, HeadContext, MtpContext
+from app.engine.llama.heads.autoregressive_context import EagleContext, MtpContext
+from app.engine.llama.heads.block_context import BlockContext
+from app.engine.llama.heads.head_backend import HeadBackend
+from app.engine.llama.heads.head_context import HeadContext
 from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
 from app.engine.llama.media import LlamaProjector, ProjectorOptions
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log

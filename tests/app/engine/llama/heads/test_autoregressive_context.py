@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.engine.llama.head_context import HiddenRows
+from app.engine.llama.heads.autoregressive_context import HiddenRows
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 

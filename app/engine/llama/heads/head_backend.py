@@ -13,7 +13,8 @@ import numpy as np
 
 from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.llama.context import LlamaBackend, NativeContext
-from app.engine.llama.head_context import AutoregressiveContext, HeadContext, Row
+from app.engine.llama.heads.autoregressive_context import AutoregressiveContext
+from app.engine.llama.heads.head_context import HeadContext, Row
 from app.engine.llama.native import hidden_states, layer_inputs, lib
 from app.engine.request import AdapterSet
 

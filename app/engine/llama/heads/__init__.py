@@ -1,0 +1,1 @@
+"""Contexts of draft heads, and a backend with one."""

@@ -1,0 +1,195 @@
+"""Heads that predict one token after another: a model's own multi-token-prediction (MTP) layer, and EAGLE-3 heads.
+
+Owns which hidden state goes with which token. Source: common_speculative_impl_draft_mtp and _eagle3 in llama.cpp
+common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend import Chunk, DecodeStatus
+from app.engine.llama.context import Batch, LlamaBackend, NativeContext
+from app.engine.llama.heads.head_context import Followed, HeadContext, Row, WaitingTokens
+from app.engine.llama.native import hidden_states, lib
+from app.engine.request import AdapterSet
+from app.engine.speculative.draft_heads import HeadSpec
+from quantizer.errors import EngineError
+
+__all__ = ["AutoregressiveContext", "EagleContext", "HiddenRows", "MtpContext"]
+
+_UNKNOWN = 0.0  # the hidden state before a first token, or one in the middle of a shared or restored text
+
+
+class HiddenRows:
+    """The hidden states of the last tokens of each sequence, rows of float32. Pure: no native memory."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[int, Row]] = {}  # position of the first row, and the rows
+
+    def set(self, sequence_id: int, position: int, rows: Row) -> None:
+        """Store a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, instead of earlier ones.
+
+        The row before them stays: a rejected draft may take the sequence back to its begin.
+        """
+        before = self.before(sequence_id, position)
+        rows = rows.copy() if before is None else np.concatenate((before[np.newaxis], rows))
+        self._rows[sequence_id] = position - (before is not None), rows
+
+    def before(self, sequence_id: int, position: int) -> Row | None:
+        """Return the row of the token before `position`, None if it is not stored."""
+        begin, rows = self._rows.get(sequence_id, (position, ()))
+        index = position - 1 - begin
+        return rows[index] if 0 <= index < len(rows) else None
+
+    def share(self, source_id: int, target_id: int) -> None:
+        """Give a new copy of a sequence the same rows."""
+        self.remove(target_id)
+        if source_id in self._rows:
+            self._rows[target_id] = self._rows[source_id]
+
+    def remove(self, sequence_id: int) -> None:
+        self._rows.pop(sequence_id, None)
+
+
+class AutoregressiveContext(HeadContext):
+    """A head of one layer that gets each token with the hidden state of the token before it, and predicts the next.
+
+    Drafts continue with the head's own hidden states.
+    """
+
+    def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
+        super().__init__(native, spec)
+        self._batch = Batch(self._n_rows, self._n_embd)
+        self._of_model = HiddenRows()  # of the model's tokens, as the layer gets them
+        self._drafted = HiddenRows()  # of the head's own
+        self._ahead: dict[int, tuple[int, int]] = {}  # position and token that the last draft began with
+        hidden_states().llama_set_embeddings_nextn(native.context, True, True)
+
+    def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
+        """Return the logits after each chunk, of one token each; an empty list if cells run short."""
+        begun = [chunk for chunk in chunks if self._begins(chunk)]
+        self.catch_up([chunk.sequence_id for chunk in begun])
+        for chunk in begun:
+            self._drafted.remove(chunk.sequence_id)
+            self._ahead.pop(chunk.sequence_id, None)
+            followed = self._known(chunk.sequence_id, chunk.position)
+            super().truncate(chunk.sequence_id, followed.end)
+        for row, chunk in enumerate(chunks):
+            self._batch.states[row] = self._row_before(chunk.sequence_id, chunk.position)
+        if self.decode(chunks) is not DecodeStatus.DONE:
+            for chunk in chunks:
+                self._forget(chunk.sequence_id)
+            return []
+        for row, chunk in enumerate(chunks):
+            pointer = hidden_states().llama_get_embeddings_nextn_ith(self._context, row)
+            self._drafted.set(chunk.sequence_id, chunk.position, np.ctypeslib.as_array(pointer, (1, self._n_embd)))
+        for chunk in begun:
+            self._ahead[chunk.sequence_id] = chunk.position, chunk.tokens[0]
+        return [self.logits(row) for row in range(len(chunks))]
+
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        is_new = target_id not in self._followed
+        super().share_cells(source_id, target_id, begin, end)
+        if is_new and target_id in self._followed:
+            self._of_model.share(source_id, target_id)
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        if self._ahead.get(sequence_id, (-1, 0))[0] >= n_tokens:
+            del self._ahead[sequence_id]
+        return super().truncate(sequence_id, n_tokens)
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        super().truncate(sequence_id, self._followed.get(sequence_id, Followed(0, 0)).end)
+        self._ahead.pop(sequence_id, None)
+        super().shift(sequence_id, n_keep, n_discard)
+        self._of_model.remove(sequence_id)
+
+    def _begins(self, chunk: Chunk) -> bool:
+        followed = self._followed.get(chunk.sequence_id)
+        return followed is None or followed.end >= chunk.position
+
+    def _compute(self, waiting: Sequence[WaitingTokens]) -> bool:
+        rows = self._layer_input(np.stack([row for item in waiting for row in item.rows]))
+        chunks: list[Chunk] = []
+        n_states = end = 0
+        for item in waiting:
+            begin, end = end, end + len(item.tokens)
+            if n_left_out := self._n_left_out(item):
+                states = rows[begin + n_left_out - 1 : end - 1]
+            else:
+                before = self._row_before(item.sequence_id, item.position)
+                states = np.vstack([np.broadcast_to(before, (1, self._n_embd)), rows[begin : end - 1]])
+            LlamaBackend.truncate(self, item.sequence_id, item.position + n_left_out)
+            if tokens := item.tokens[n_left_out:]:
+                chunks.append(Chunk(item.sequence_id, item.position + n_left_out, tokens, 0))
+                self._batch.states[n_states : n_states + len(tokens)] = states
+                n_states += len(tokens)
+            self._drafted.remove(item.sequence_id)
+            self._of_model.set(item.sequence_id, item.position, rows[begin:end])
+        return not chunks or self.decode(chunks) is DecodeStatus.DONE
+
+    def _layer_input(self, features: Row) -> Row:
+        """Return what the layer gets of the model's hidden states, shape (n, n_embd) of (n, width)."""
+        return features
+
+    def _n_left_out(self, item: WaitingTokens) -> int:
+        """Return 1 for a token that the last draft began with: the layer has computed it."""
+        return int(self._ahead.pop(item.sequence_id, None) == (item.position, item.tokens[0]))
+
+    def _n_kept(self, sequence_id: int, followed: Followed) -> int:
+        is_ahead = self._ahead.get(sequence_id, (-1, 0))[0] == followed.n_computed
+        return followed.n_computed + int(is_ahead)
+
+    def _row_before(self, sequence_id: int, position: int) -> Row | float:
+        known = (rows.before(sequence_id, position) for rows in (self._drafted, self._of_model))
+        return next((row for row in known if row is not None), _UNKNOWN)
+
+    def _last_row(self, sequence_id: int) -> bytes:
+        followed = self._followed.get(sequence_id)
+        row = self._of_model.before(sequence_id, followed.n_computed) if followed else None
+        return b"" if row is None else row.tobytes()
+
+    def _set_last_row(self, sequence_id: int, n_computed: int, row: bytes) -> None:
+        rows = np.frombuffer(row, np.float32)
+        if rows.shape == (self._n_embd,):
+            self._of_model.set(sequence_id, n_computed - 1, rows[None])
+
+    def _forget(self, sequence_id: int) -> None:
+        super()._forget(sequence_id)
+        self._ahead.pop(sequence_id, None)
+        self._of_model.remove(sequence_id)
+        self._drafted.remove(sequence_id)
+
+
+class MtpContext(AutoregressiveContext):
+    """The MTP layer of the model itself, over the same weights and with the same adapters."""
+
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        LlamaBackend.set_adapters(self, adapters)
+
+
+class EagleContext(AutoregressiveContext):
+    """An EAGLE-3 head, whose encoder fuses the hidden states of several layers. A first token has none before it and is
+    left out."""
+
+    _encoder_input: Batch | None = None  # as wide as the features are
+
+    def _layer_input(self, features: Row) -> Row:
+        if self._encoder_input is None:
+            self._encoder_input = Batch(self._n_rows, features.shape[1], has_tokens=False)
+        self._encoder_input.states[: len(features)] = features
+        # Encoding stores nothing, but positions must follow those of the sequence.
+        position = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
+        chunk = Chunk(0, position, range(len(features)), len(features))
+        if status := lib.llama_encode(self._context, self._encoder_input.fill([chunk])):
+            raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")
+        pointer = hidden_states().llama_get_embeddings_nextn(self._context)
+        return np.ctypeslib.as_array(pointer, (len(features), self._n_embd)).copy()
+
+    def _n_left_out(self, item: WaitingTokens) -> int:
+        is_first = item.position == self._followed[item.sequence_id].begin
+        return int(is_first or super()._n_left_out(item))
