@@ -68,6 +68,7 @@ class ApprovalPanel(Vertical, can_focus=True):
         self.display = False
         self._questions: tuple[ApprovalQuestion, ...] = ()
         self._is_armed = False
+        self._focused_s = 0.0  # on the clock of events
         self._arming: Timer | None = None
         self._lines = StyledLines()
         self._keys = DecisionLine()
@@ -105,6 +106,7 @@ class ApprovalPanel(Vertical, can_focus=True):
         """Count keys soon."""
         event.stop()
         self._disarm()
+        self._focused_s = event.time
         self._arming = self.set_timer(ARM_S, self._arm)
         self._draw()
 
@@ -124,7 +126,7 @@ class ApprovalPanel(Vertical, can_focus=True):
             self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
         elif event.is_printable and event.character:
             self._take(event)
-            self._decide_or_give(event.character)
+            self._decide_or_give(event.character, event.time)
 
     def on_paste(self, event: Paste) -> None:
         """Give a pasted text to the composer."""
@@ -136,11 +138,12 @@ class ApprovalPanel(Vertical, can_focus=True):
         """Do what the key does, but for the click that brought the focus here."""
         event.stop()
         if self._is_armed:
-            self._decide_or_give(event.key)
+            self._decide_or_give(event.key, event.time)
 
-    def _decide_or_give(self, character: str) -> None:
+    def _decide_or_give(self, character: str, pressed_s: float) -> None:
         question, decision = self._questions[0] if self._questions else None, KEYS.get(character.lower())
-        if question is not None and decision in question.decisions and self._is_armed:
+        is_meant = self._is_armed and pressed_s - self._focused_s >= ARM_S  # a busy app gets to a burst's keys late
+        if question is not None and decision in question.decisions and is_meant:
             self._disarm()  # at once: the next key is for no other question
             self.post_message(self.Decided(question, decision))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from textual.events import Key
 
 from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.tools import ToolCall
@@ -85,11 +86,23 @@ async def test_keys_in_one_burst_with_tab_are_for_the_prompt(open_app):
     async with open_app(ScriptedClient(calling(WRITE), said("Done.")), tools=tools) as user:
         await begins(user)
         await user.sees("Allow write sum.py?")
-        await user.presses("n", "o", "tab", "y", "e", "s", "tab", "t")
-        await user.pilot.pause(0.4)
+        for key in ("n", "o", "tab", "y", "e", "s", "tab", "t"):
+            user.app.post_message(Key(key, key if len(key) == 1 else None))
+        await user.until(lambda: user.app.screen.prompt.text == "noyest", "The keys are gone")
         assert tools.server.called == []
         await user.sees("Allow write sum.py?")
-        assert user.app.screen.prompt.text == "noyest"
+
+
+async def test_keys_of_a_burst_never_approve_although_a_busy_app_gets_to_them_late(open_app):
+    tools = backend()
+    async with open_app(ScriptedClient(calling(WRITE), said("Done.")), tools=tools) as user:
+        await begins(user)
+        await user.sees("Allow write sum.py?")
+        late = Key("y", "y")
+        await goes_to_the_question(user)
+        user.app.post_message(late)
+        await user.until(lambda: user.app.screen.prompt.text == "y", "The key is gone")
+        assert tools.server.called == []
 
 
 async def test_a_paste_never_approves(open_app):
