@@ -21,7 +21,7 @@ from tests.battery.trials import TRIALS, Battery, Outcome, Trial
 from tests.bench.report import show
 
 _SEEDS_PER_DAY = 1000  # so that two days have none in common
-_N_LINES = 30  # of what a failed batch printed
+_N_LINES = 120  # of what a failed batch printed: a screen has 40
 
 
 def run_batch(command: Sequence[str]) -> str:
