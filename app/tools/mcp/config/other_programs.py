@@ -6,6 +6,7 @@ Nothing that is found runs before the person has confirmed it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,13 +15,15 @@ from typing import Any
 
 from app.tools.mcp.config.entry import ServerConfig, config_of
 from app.tools.mcp.config.file import load_json
-from app.tools.mcp.config.json_comments import without_comments
 from quantizer.errors import UserError
 from quantizer.files import explained, read_at_most
 
-__all__ = ["PROGRAMS", "FoundServer", "Program", "find_servers"]
+__all__ = ["PROGRAMS", "FoundServer", "Program", "find_servers", "without_comments"]
 
 _MAX_BYTES = 64 << 20  # Claude Code keeps its history in the same file
+# A string is taken whole, so that what looks like a comment inside stays.
+_PIECES = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_COMMAS = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])')
 _Entries = Iterator[tuple[str, str, object]]  # project ("" for none), name, entry
 
 
@@ -143,3 +146,13 @@ def _in_our_form(raw: object) -> dict[str, Any]:
         values["url"] = values["serverUrl"]
     known = ("command", "args", "env", "cwd", "type", "url", "headers")
     return {key: values[key] for key in known if values.get(key) not in (None, "", {}, [])}
+
+
+def without_comments(text: str) -> str:
+    """Return the JSON in `text`; what is left out becomes spaces, so that positions in errors stay right."""
+    plain = _PIECES.sub(lambda match: match.group(1) or _blank(match.group()), text)
+    return _COMMAS.sub(lambda match: match.group(1) or " ", plain)
+
+
+def _blank(text: str) -> str:
+    return "".join(character if character == "\n" else " " for character in text)

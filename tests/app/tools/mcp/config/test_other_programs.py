@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch
-from app.tools.mcp.config.other_programs import PROGRAMS, Program, find_servers
+from app.tools.mcp.config.other_programs import PROGRAMS, Program, find_servers, without_comments
 
 ENTRY = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "a"}}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
 LAUNCH = StdioLaunch("npx", ("-y", "server"), {"TOKEN": "a"})
 
 
@@ -93,3 +100,28 @@ def test_files_of_a_project_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"evil": ENTRY}}), encoding="utf-8")
     monkeypatch.chdir(project)
     assert find_servers(tmp_path / "home", "linux") == ((), ())
+
+
+@given(VALUES)
+def test_json_stays_what_it_is(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)):
+        assert json.loads(without_comments(text)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1, // one\n "b": [1, 2,], /* two\n lines */ }', {"a": 1, "b": [1, 2]}),
+        ('{"url": "http://h//p", "c": "/* no */", "d": "a,]"}', {"url": "http://h//p", "c": "/* no */", "d": "a,]"}),
+        ('{"a": "\\"// no", // yes\n}', {"a": '"// no'}),
+    ],
+)
+def test_comments_and_last_commas_are_left_out(text: str, value: object) -> None:
+    assert json.loads(without_comments(text)) == value
+
+
+def test_positions_stay() -> None:
+    text = '{\n  /* a\n  b */ "x": 1,,\n}'
+    plain = without_comments(text)
+    assert len(plain) == len(text)
+    assert plain.count("\n") == text.count("\n")
