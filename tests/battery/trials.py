@@ -95,6 +95,18 @@ TRIALS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some attempts of a trial, and the command that makes them."""
+
+    n_attempts: int
+    command: Sequence[str]
+
+    def repeated(self) -> str:
+        """Return the command as a person types it."""
+        return shlex.join(["python", *self.command[self.command.index("-m") :]])
+
+
 @dataclass(slots=True)
 class Outcome:
     """What came of a trial so far; `failed` are the batches that failed, as commands."""
@@ -109,8 +121,8 @@ class Outcome:
     seconds: float = 0.0
     failed: list[str] = field(default_factory=list)
 
-    def begin(self, seed: int, left_s: float) -> tuple[int, list[str]]:
-        """Return the size and the command of the next batch, which is to fit into `left_s`; seeds count from `seed`.
+    def begin(self, seed: int, left_s: float) -> Batch:
+        """Return the next batch, which is to fit into `left_s`; seeds count from `seed`.
 
         Each is twice as large as the one before, since starting and checking takes most of a small one.
         """
@@ -123,18 +135,18 @@ class Outcome:
         self.n_batches += 1
         self.n_running += 1
         self.n_begun += n_attempts
-        return n_attempts, command
+        return Batch(n_attempts, command)
 
-    def end(self, n_attempts: int, command: Sequence[str], tally: Tally | None, seconds: float) -> None:
+    def end(self, batch: Batch, tally: Tally | None, seconds: float) -> None:
         """Count a batch that was begun; one that did not come to its end counts as one failure."""
         self.n_running -= 1
-        self.n_ended += n_attempts
+        self.n_ended += batch.n_attempts
         self.seconds += seconds
         self.n_tried += tally.n_tried if tally else 0
         n_failed = tally.n_failed if tally else 1
         self.n_failed += n_failed
         if n_failed:
-            self.failed.append(shlex.join(["python", *command[command.index("-m") :]]))
+            self.failed.append(batch.repeated())
 
     def __str__(self) -> str:
         return f"{self.trial.name}: {self.n_tried:,} tried, {self.n_failed:,} failed"
@@ -162,20 +174,20 @@ class Battery:
     def work(self) -> None:
         """Run batches until none is left to begin."""
         while begun := self._begin():
-            outcome, n_attempts, command = begun
+            outcome, batch = begun
             begun_s = self._clock()
-            tally = read_tally(self._run(command))
+            tally = read_tally(self._run(batch.command))
             with self._lock:
                 if tally is None and self._is_stopped:  # Ctrl-C ended the batch too
                     return
-                outcome.end(n_attempts, command, tally, self._clock() - begun_s)
+                outcome.end(batch, tally, self._clock() - begun_s)
                 print(outcome, flush=True)
 
     def stop(self) -> None:
         """Let no further batch begin."""
         self._is_stopped = True
 
-    def _begin(self) -> tuple[Outcome, int, list[str]] | None:
+    def _begin(self) -> tuple[Outcome, Batch] | None:
         with self._lock:
             if self._is_stopped:
                 return None
@@ -184,4 +196,4 @@ class Battery:
             if not left:
                 return None
             outcome = min(left, key=lambda it: (it.n_running, it.seconds))
-            return outcome, *outcome.begin(self._seed, left_s)
+            return outcome, outcome.begin(self._seed, left_s)
