@@ -269,25 +269,55 @@ def _begins_round(messages: Sequence[Message], index: int) -> bool:
 
 def _parts(counted: _Counted, cut: int, n_summary: int, budget: ContextBudget) -> Iterator[tuple[Message, ...]]:
     """Yield the branches to summarise one after the other, each with room for the summary; none where the context has
-    no room to speak of."""
+    no room to speak of. The first begins with the question and the summary that are sent now, if these leave room."""
     sent = replace(counted.sent, messages=counted.sent.messages[:cut], n_kept=0)
     n_margin = budget.n_ctx // _MARGIN_SHARE
     n_room = budget.n_ctx - counted.n_fixed - _REQUEST_TOKENS - n_summary - n_margin
     if counted.n_head + sum(counted.tokens[:cut]) <= n_room:
         yield sent.path
         return
-    n_room -= max(n_summary, counted.n_head)
-    if n_room < _LEAST_ROOM_TOKENS:
+    begin = next(
+        (begin for begin in _beginnings(counted) if n_room - max(n_summary, begin.n_head) >= _LEAST_ROOM_TOKENS), None
+    )
+    if begin is None:
         return
-    head, n_used = sent.path[: len(sent.path) - cut], 0
+    head = begin.head
+    messages, tokens = (*begin.read, *sent.messages), (*begin.n_read, *counted.tokens[:cut])
+    n_room -= max(n_summary, begin.n_head)
+    n_used = 0
     part: list[Message] = []
-    for piece, n_tokens in _pieces(sent.messages, counted.tokens[:cut], n_room):
+    for piece, n_tokens in _pieces(messages, tokens, n_room):
         if part and n_used + n_tokens > n_room:
             yield (*head, *part)
             head, n_used, part = (), 0, []
         part += piece
         n_used += n_tokens
     yield (*head, *part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """How the first request begins: with `head` of `n_head` tokens, then the messages `read`, each of `n_read` tokens,
+    before those of the branch."""
+
+    head: tuple[Message, ...]
+    n_head: int
+    read: tuple[Message, ...] = ()
+    n_read: tuple[int, ...] = ()
+
+
+def _beginnings(counted: _Counted) -> Iterator[_Beginning]:
+    """Yield ways to begin, the best first: as the chat does; with the summary alone; with nothing. What is not sent as
+    it is can be read in pieces."""
+    question, summary = counted.sent.question, counted.sent.summary
+    n_question, n_summary = counted.n_question, counted.n_head - counted.n_question
+    head = counted.sent.path[: len(counted.sent.path) - len(counted.sent.messages)]
+    yield _Beginning(head, counted.n_head)
+    if summary is None:
+        return
+    read, n_read = ((question,), (n_question,)) if question is not None else ((), ())
+    yield _Beginning(head[-1:], n_summary, read, n_read)
+    yield _Beginning((), 0, (replace(summary, role="user"), *read), (n_summary, *n_read))
 
 
 def _pieces(

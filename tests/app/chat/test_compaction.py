@@ -177,6 +177,22 @@ def test_a_compacted_branch_can_be_compacted_again_once_it_is_long(
         assert plan_compaction(linked, replace(budget, n_pending=0)) is not None
 
 
+@pytest.mark.parametrize(("n_question", "n_summary"), [(873, 341), (200, 1300)])
+def test_a_long_question_or_summary_that_is_sent_again_leaves_a_chat_that_can_be_compacted(
+    n_question: int, n_summary: int
+) -> None:
+    rounds = (_calling(), _result(_words(319)), _calling(), _result(""))
+    turns = (_user(_words(300)), _answer(_words(300))) * 4
+    branch = _branch(_user(_words(n_question)), *rounds, _summary(_words(n_summary), n_kept=2), *turns)
+    sent = sent_branch(branch)
+    assert sent.question is not None
+    plan = plan_compaction(branch, ContextBudget(n_ctx=_FULL))
+    assert plan is not None
+    assert len(plan.parts) > 1
+    read = "".join(message.content for part in plan.parts for message in part)
+    assert read.count("abc") == n_question + n_summary + 300 * sum(not message.calls for message in plan.summarised[2:])
+
+
 def test_the_latest_turns_stay_as_long_as_they_are_short() -> None:
     turns = [content for n in range(12) for content in (_user(f"Question {n} {_words(60)}"), _answer(_words(60)))]
     branch = _branch(*turns)
