@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,28 @@ def test_a_batch_that_fails_or_does_not_end_is_counted_with_the_command_that_rep
     (outcome,) = _worked(Battery([TRIAL], 1, 0.0, lambda _command: output))
     assert outcome.n_failed == n_failed
     assert outcome.failed == ["python -m tests.battery.kill_thing --kills 4 --seed 1"]
+
+
+def test_a_run_with_a_record_goes_on_where_the_one_before_was_stopped(tmp_path: Path) -> None:
+    record, commands = tmp_path / "whole.jsonl", []
+
+    def run(command: Sequence[str]) -> str:
+        commands.append(command)
+        return f"tried {command[-3]}, failed {len(commands) % 2}, seed {command[-1]}\n"
+
+    _worked(Battery([TRIAL, OTHER], 1, 0.0, run, record=record))
+    (outcome,) = _worked(Battery([TRIAL], 1001, float("inf"), run, record=record))
+    assert [command[-3:] for command in commands] == [
+        ["4", "--seed", "1"],
+        ["4", "--seed", "1"],
+        ["6", "--seed", "1002"],
+    ]
+    assert (outcome.n_tried, outcome.n_failed) == (10, 2)
+    assert outcome.failed == [
+        f"python -m tests.battery.kill_thing --kills {n}" for n in ("4 --seed 1", "6 --seed 1002")
+    ]
+    assert _worked(Battery([TRIAL], 2001, float("inf"), run, record=record)) == (outcome,)
+    assert len(commands) == 3
 
 
 def test_every_trial_is_a_benchmark_that_exists() -> None:

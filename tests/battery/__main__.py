@@ -1,9 +1,10 @@
 """Tries to break localllm in every way that is known, and prints one table: tried, failed, and what repeats a failure.
 
-Run: `uv run python -m tests.battery [--minutes N] [--jobs N] [--only NAME,...] [--seed N]`. Each trial is a program of
-its own in a folder beside this file, run in small batches, every batch with the next seed, until it was tried as often
-as a whole run wants or the minutes are over. The first seed is that of the day, so that each day tries something else;
-it is printed, and so is the command that repeats a batch that failed. Exits with 1 where anything failed.
+Run: `uv run python -m tests.battery [--minutes N] [--jobs N] [--only NAME,...] [--seed N] [--record FILE]`. Each trial
+is a program of its own in a folder beside this file, run in small batches, every batch with the next seed, until it was
+tried as often as a whole run wants or the minutes are over. The first seed is that of the day, so that each day tries
+something else; it is printed, and so is the command that repeats a batch that failed. A run with a record goes on where
+the one before it was stopped. Exits with 1 where anything failed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.table import Table
 
@@ -54,12 +56,13 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="NAME,...", help="trials whose names contain one of these")
     today = datetime.now(UTC).date().toordinal() * _SEEDS_PER_DAY
     parser.add_argument("--seed", type=int, default=today, help="the first (that of the day)")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="of the batches that ended: go on from there")
     options = parser.parse_args()
     trials = list(_chosen(options.only))
     if not trials:
         parser.error(f"no trial is called {options.only}; there is: {', '.join(trial.name for trial in TRIALS)}")
     print(f"seed {options.seed}", flush=True)
-    battery = Battery(trials, options.seed, 60 * options.minutes, run_batch)
+    battery = Battery(trials, options.seed, 60 * options.minutes, run_batch, record=options.record)
     with ThreadPoolExecutor(options.jobs) as pool:
         jobs = [pool.submit(battery.work) for _ in range(options.jobs)]
         try:

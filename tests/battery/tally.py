@@ -1,4 +1,4 @@
-"""How a trial of many attempts ends: with one line that `tests/battery.py` reads, and the exit status."""
+"""How a trial of many attempts ends: with one line that the battery reads, and the exit status."""
 
 from __future__ import annotations
 

@@ -1,22 +1,23 @@
 """The trials of the battery: ways to break localllm, and how batches of them are run.
 
-Owns the list, the order of batches and what is counted of them. Knows nothing of what a trial does, but its command and
-its tally.
+Owns the list, the order of batches, what is counted of them, and the record of those that ended, by which a run goes on
+where another stopped. Knows nothing of what a trial does, but its command and its tally.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from quantizer.process import python_command
 from tests.battery.tally import Tally, read_tally
 
-__all__ = ["TRIALS", "Battery", "Outcome", "Trial"]
+__all__ = ["TRIALS", "Battery", "Ended", "Outcome", "Trial"]
 
 _GUIDE = str(Path(__file__).parents[2] / "assets" / "guide" / "guide-Q8_0.gguf")
 _LONGEST_S = 300.0  # of a batch: one that failed is to be repeated
@@ -107,6 +108,18 @@ class Batch:
         return shlex.join(["python", *self.command[self.command.index("-m") :]])
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A batch that ended, as a line of the record; `command` repeats it, `n_attempts` is what it was asked for."""
+
+    trial: str
+    n_attempts: int
+    n_tried: int  # as the trial counts
+    n_failed: int
+    seconds: float
+    command: str
+
+
 @dataclass(slots=True)
 class Outcome:
     """What came of a trial so far; `failed` are the batches that failed, as commands."""
@@ -137,19 +150,34 @@ class Outcome:
         self.n_begun += n_attempts
         return Batch(n_attempts, command)
 
-    def end(self, batch: Batch, tally: Tally | None, seconds: float) -> None:
+    def end(self, batch: Batch, tally: Tally | None, seconds: float) -> Ended:
         """Count a batch that was begun; one that did not come to its end counts as one failure."""
+        n_tried, n_failed = (tally.n_tried, tally.n_failed) if tally else (0, 1)
+        ended = Ended(self.trial.name, batch.n_attempts, n_tried, n_failed, round(seconds, 1), batch.repeated())
         self.n_running -= 1
-        self.n_ended += batch.n_attempts
-        self.seconds += seconds
-        self.n_tried += tally.n_tried if tally else 0
-        n_failed = tally.n_failed if tally else 1
-        self.n_failed += n_failed
-        if n_failed:
-            self.failed.append(batch.repeated())
+        self._count(ended)
+        return ended
+
+    def go_on(self, ended: Ended) -> None:
+        """Count a batch of an earlier run."""
+        self.n_batches += 1
+        self.n_begun += ended.n_attempts
+        self._count(ended)
+
+    def _count(self, ended: Ended) -> None:
+        self.n_ended += ended.n_attempts
+        self.seconds += ended.seconds
+        self.n_tried += ended.n_tried
+        self.n_failed += ended.n_failed
+        if ended.n_failed:
+            self.failed.append(ended.command)
 
     def __str__(self) -> str:
         return f"{self.trial.name}: {self.n_tried:,} tried, {self.n_failed:,} failed"
+
+
+def _read(record: Path) -> list[Ended]:
+    return [Ended(**json.loads(line)) for line in record.read_text("utf-8").splitlines()]
 
 
 Run = Callable[[Sequence[str]], str]
@@ -161,12 +189,24 @@ class Battery:
 
     The next batch is that of the trial which had the least time so far, so that each gets an equal share. Batches run
     beside each other when `work` is called by several threads: what one needs lies in folders and on ports of its own.
+    The batches in the file `record` count as well, and those that end here are added to it.
     """
 
     def __init__(
-        self, trials: Sequence[Trial], seed: int, most_s: float, run: Run, clock: Clock = time.monotonic
+        self,
+        trials: Sequence[Trial],
+        seed: int,
+        most_s: float,
+        run: Run,
+        clock: Clock = time.monotonic,
+        record: Path | None = None,
     ) -> None:
         self.outcomes = tuple(map(Outcome, trials))
+        self._record = record
+        for ended in _read(record) if record and record.exists() else ():
+            for outcome in self.outcomes:
+                if outcome.trial.name == ended.trial:
+                    outcome.go_on(ended)
         self._seed, self._run, self._clock = seed, run, clock
         self._deadline_s = clock() + most_s
         self._lock, self._is_stopped = threading.Lock(), False
@@ -180,7 +220,10 @@ class Battery:
             with self._lock:
                 if tally is None and self._is_stopped:  # Ctrl-C ended the batch too
                     return
-                outcome.end(batch, tally, self._clock() - begun_s)
+                ended = outcome.end(batch, tally, self._clock() - begun_s)
+                if self._record:
+                    with self._record.open("a", encoding="utf-8") as record:
+                        record.write(json.dumps(asdict(ended)) + "\n")
                 print(outcome, flush=True)
 
     def stop(self) -> None:
