@@ -2,11 +2,12 @@
 
 Run: `uv run python tests/bench/peer/side_by_side.py LLAMA_SERVER [--models SHAPE,...] [--only WORK,...] [--json
 FOLDER]`, on a quiet machine. Each round starts all servers and gives them the same text, each case to one after the
-other, in a new order every time: a machine that grows slower or faster meanwhile favours none. Medians of the rounds
-count. Shapes that are not in `--folder` are made there, and each is tuned once, as `--tune` says. The ratios say how
-many times better ours is than llama-server by default, and than its best flags for that case; `own` is an edit's rate
-over ours of the same work without drafts. Exits with 1 where a line of `AIMS` is missed. On a busy machine
-`--processor-time` counts the seconds that a server computed, with one thread each; needs Linux.
+other, in a new order every time, `--passes` times. A machine may grow slower or faster within a minute, so what is
+compared are samples taken one after the other: a ratio is the median of theirs. It says how many times better ours is
+than llama-server by default, and than its best flags for that case; `own` is an edit's rate over ours of the same work
+without drafts. Shapes that are not in `--folder` are made there, and each is tuned once, as `--tune` says. Exits with 1
+where a line of `AIMS` is missed. On a busy machine `--processor-time` counts the seconds that a server computed, with
+one thread each; needs Linux.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import psutil
 from rich.table import Table
@@ -130,10 +132,18 @@ class Row:
     def misses(self) -> Iterator[str]:
         """Yield what falls short of the aim."""
         aim, name = self.aim, f"{self.ours.work} {self.ours.case}"
-        if self.best and (gain := self.ours.gain_over(self.best[1])) < aim.over_best:
+        if self.best and (gain := _gain(self.ours, self.best[1])) < aim.over_best:
             yield f"{name}: {gain:.2f} × llama-server's best ({self.best[0]}), not {aim.over_best:.2f}"
         if aim.over_own and self.own is not None and self.own < aim.over_own:
             yield f"{name}: {self.own:.2f} × its own plain decode, not {aim.over_own:g}"
+
+
+def _gain(ours: Measurement, other: Measurement) -> float:
+    """Return how many times better ours is: the median over pairs of samples that were taken in the same pass."""
+    if len(ours.samples) != len(other.samples):  # a server failed half-way
+        return ours.gain_over(other)
+    pairs = zip(ours.samples, other.samples, strict=True)
+    return median(replace(ours, samples=(one,)).gain_over(replace(other, samples=(two,))) for one, two in pairs)
 
 
 def rows(measured: SideBySide) -> list[Row]:
@@ -143,8 +153,8 @@ def rows(measured: SideBySide) -> list[Row]:
     found = []
     for item in measured.ours.measurements:
         others = [(name, figures[item.key]) for name, figures in by_side.items() if item.key in figures]
-        best = max(others, key=lambda other: other[1].gain_over(item), default=None)
-        own = item.gain_over(plain) if plain and item.work == "edit" else None
+        best = min(others, key=lambda other: _gain(item, other[1]), default=None)
+        own = _gain(item, plain) if plain and item.work == "edit" else None
         found.append(Row(item, by_side.get(DEFAULT, {}).get(item.key), best, own))
     return found
 
@@ -178,7 +188,7 @@ def _cells(row: Row) -> Iterator[str]:
     yield "" if row.own is None else f"{row.own:.2f}"
     for other in (row.default, row.best[1] if row.best else None):
         yield f"{other.value:.4g}" if other else ""
-        yield f"{row.ours.gain_over(other):.2f}" if other else ""
+        yield f"{_gain(row.ours, other):.2f}" if other else ""
     yield row.best[0] if row.best else ""
     yield "missed" if any(row.misses()) else ""
 
@@ -209,11 +219,11 @@ def _start_peer(binary: Path, model: Path, flags: tuple[str, ...], folder: Path)
 
 
 class _Turn:
-    """One server that does one work, a case at a time. One that fails is unmeasured from there on."""
+    """One server that does one work `n_passes` times, a case at a time. One that fails is unmeasured from there on."""
 
-    def __init__(self, side: Side, folder: Path, work: str, seed: int, *, in_cpu_s: bool) -> None:
+    def __init__(self, side: Side, folder: Path, work: str, seed: int, n_passes: int, *, in_cpu_s: bool) -> None:
         self.figures: list[Figure] = []
-        self._name, self._work = side.name, work
+        self._name, self._work, self._n_passes = side.name, work, n_passes
         self._cases = self._measured(side, folder, seed, in_cpu_s=in_cpu_s)
 
     async def step(self) -> bool:
@@ -242,12 +252,13 @@ class _Turn:
                 await client.wait_ready(_READY_TIMEOUT_S)
                 text = await measured_text(client, seed)
                 yield None
-                # What follows is the same for all, however many requests went before.
-                prose = RandomText(seed + 1)
-                prose.tokens_per_word = text.tokens_per_word
-                async with aclosing(work(Bench(client, prose, 1))) as figures:
-                    async for figure in figures:
-                        yield figure
+                for number in range(self._n_passes):
+                    # What follows is the same for all, however many requests went before.
+                    prose = RandomText(seed + 1 + number)
+                    prose.tokens_per_word = text.tokens_per_word
+                    async with aclosing(work(Bench(client, prose, 1))) as figures:
+                        async for figure in figures:
+                            yield figure
 
 
 async def _in_turns(turns: Sequence[_Turn], order: random.Random) -> None:
@@ -262,7 +273,9 @@ async def _in_turns(turns: Sequence[_Turn], order: random.Random) -> None:
             await turn.close()
 
 
-def _one_round(sides: Sequence[Side], work: str, seed: int, *, in_cpu_s: bool) -> dict[str, list[Figure]]:
+def _one_round(
+    sides: Sequence[Side], work: str, seed: int, n_passes: int, *, in_cpu_s: bool
+) -> dict[str, list[Figure]]:
     """Return the figures of each side."""
     found: dict[str, list[Figure]] = {side.name: [] for side in sides}
     with tempfile.TemporaryDirectory(prefix="side-by-side-", ignore_cleanup_errors=True) as folder:
@@ -271,7 +284,8 @@ def _one_round(sides: Sequence[Side], work: str, seed: int, *, in_cpu_s: bool) -
             for number, side in enumerate(sides):
                 own = Path(folder, str(number))
                 own.mkdir(exist_ok=True)
-                turns.append(_Turn(side, own, part, seed, in_cpu_s=in_cpu_s))
+                n_times = 1 if work == _RESTART else n_passes  # a server restarts once
+                turns.append(_Turn(side, own, part, seed, n_times, in_cpu_s=in_cpu_s))
             asyncio.run(_in_turns(turns, random.Random(seed)))
             for side, turn in zip(sides, turns, strict=True):
                 found[side.name] += turn.figures
@@ -297,7 +311,8 @@ def _measure(options: argparse.Namespace, shape: str) -> SideBySide:
         for number in range(options.rounds):
             loads.append(psutil.getloadavg()[0])
             sides = _sides(options, model, tuned, peers)
-            done = _one_round(sides, work, options.seed + number, in_cpu_s=options.processor_time)
+            seed = options.seed + number * options.passes
+            done = _one_round(sides, work, seed, options.passes, in_cpu_s=options.processor_time)
             for name, of_round in done.items():
                 figures.setdefault(name, []).extend(of_round)
     ours, *others = (_merged(label, shape, of_it) for label, of_it in figures.items())
@@ -336,7 +351,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", type=models, default=list(_SHAPES), help=f"shapes or files ({','.join(_SHAPES)})")
     parser.add_argument("--only", type=works, default=list(WORKS), metavar="WORK,...", help=", ".join(WORKS))
     parser.add_argument("--peers", type=peers, default=[], metavar="FLAGS,...", help=", ".join(PEER_FLAGS))
-    parser.add_argument("--rounds", type=int, default=3, help="of each work, whose median counts (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each work, each with servers of its own (3)")
+    parser.add_argument("--passes", type=int, default=1, help="how often the servers of a round do the work (1)")
     parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
     parser.add_argument("--processor-time", action="store_true", help="count a server's processor time, not the wall's")
     tuning = "how ours is tuned first: as the service does it in its idle moments, by `localllm tune`, or not (idle)"
