@@ -8,6 +8,7 @@ constructors, as vendored in llama-cpp-python 0.3.36).
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import sys
 from collections import deque
@@ -16,6 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
+
+# libgomp reads it when it is loaded. Each operation of a graph ends with a barrier of all threads; by default a thread
+# turns in it for milliseconds, and takes the processor from the one that it waits for where other programs run.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import llama_cpp.llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -42,6 +43,19 @@ def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> 
         "Use a smaller --ctx."
     )
     assert "unknown model architecture" in load_error("llama.cpp cannot load x", "unknown model architecture", "").cause
+
+
+@pytest.mark.parametrize(("own", "used"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
+def test_a_thread_that_waits_for_another_soon_sleeps_unless_the_user_has_it_otherwise(
+    own: dict[str, str], used: str
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    environment |= {"OMP_DISPLAY_ENV": "verbose", **own}
+    command = python_command("app.engine.llama.native")
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    if "OPENMP DISPLAY ENVIRONMENT" not in done.stderr or "GOMP_" not in done.stderr:
+        pytest.skip("this build of llama.cpp has no libgomp")
+    assert f"GOMP_SPINCOUNT = '{used}'" in done.stderr
 
 
 def test_a_process_that_ends_leaves_no_file_of_llama_cpps_bindings_open() -> None:
