@@ -116,9 +116,16 @@ class Backend(Protocol):
 
     def is_eog(self, token: int) -> bool: ...
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
+    def new_sampler(
+        self,
+        params: SamplingParams,
+        ignore_eos: bool,
+        history: Sequence[int] = (),
+        visible: Collection[int] = (),
+    ) -> Sampler:
         """Return a sampler whose penalties include the text of `history`, the prompt.
 
+        Of special tokens those are text under a grammar that are `visible`, and those that it asks for by id or name.
         Raises RequestError for an invalid grammar and for a bias of a token that does not exist.
         """
         ...

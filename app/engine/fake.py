@@ -130,7 +130,13 @@ class FakeBackend:
     def is_eog(self, token: int) -> bool:
         return token == END
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> FakeSampler:
+    def new_sampler(
+        self,
+        params: SamplingParams,
+        ignore_eos: bool,
+        history: Sequence[int] = (),
+        visible: Collection[int] = (),  # noqa: ARG002
+    ) -> FakeSampler:
         check_biases(params, self.facts.n_vocab)
         return FakeSampler(self, params, ignore_eos, history)
 

@@ -17,7 +17,7 @@ from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead
 from app.engine.load.draft_sources import make_head_source
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
-from app.engine.request import Request, SamplingParams, TokenLogprob
+from app.engine.request import Request, TokenLogprob
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from tests.bench.alone import GREEDY
@@ -180,10 +180,8 @@ class _RecordingBackend:
         self._player.stop_due_answers()
         return self._backend.decode(chunks)
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
-        return _RecordingSampler(
-            self._backend.new_sampler(params, ignore_eos, history), self._player.answers[-1].tokens
-        )
+    def new_sampler(self, *arguments: Any, **options: Any) -> Sampler:
+        return _RecordingSampler(self._backend.new_sampler(*arguments, **options), self._player.answers[-1].tokens)
 
 
 class _RecordingSampler:

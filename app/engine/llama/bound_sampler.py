@@ -1,7 +1,6 @@
 """A sampler whose text is bound by one grammar after another, and free in between: for the tool calls of an answer.
 
-Owns that text under a grammar is text that clients get: no special tokens that are not output.
-Independent of when a grammar binds.
+Owns which grammar binds. Independent of when one does.
 """
 
 from __future__ import annotations
@@ -13,19 +12,7 @@ from app.engine.llama.native import lib
 from app.engine.llama.samplers import Candidates, Grammar, LikeliestSampler, LlamaSampler
 from quantizer.errors import RequestError
 
-__all__ = ["BoundSampler", "TextGrammar"]
-
-
-class TextGrammar(Grammar):
-    """A grammar of the text that is output: no special token stands for its name, as in llama.cpp's own."""
-
-    def is_text(self, token: int) -> bool:
-        return (self._is_eog(token) or bool(self._piece(token))) and super().is_text(token)
-
-    def is_complete(self) -> bool:
-        """Return whether the text may end here."""
-        ends = (lib.llama_vocab_eos(self._vocab), lib.llama_vocab_eot(self._vocab))
-        return any(self.allows(token) for token in ends if token >= 0 and self._is_eog(token))
+__all__ = ["BoundSampler"]
 
 
 class BoundSampler:
@@ -38,7 +25,7 @@ class BoundSampler:
         self,
         free: LlamaSampler | LikeliestSampler,
         candidates: Candidates,
-        new_grammar: Callable[[str, Collection[int]], TextGrammar],
+        new_grammar: Callable[[str, Collection[int]], Grammar],
         *,
         is_filtered_first: bool,
     ) -> None:
@@ -47,7 +34,7 @@ class BoundSampler:
         self._chain = free.chain
         self._new_grammar = new_grammar
         self._is_filtered_first = is_filtered_first
-        self._grammar: TextGrammar | None = None
+        self._grammar: Grammar | None = None
         self._owned = ExitStack()
         self._owned.callback(free.close)
 

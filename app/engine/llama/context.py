@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.grammar.first_characters import FirstCharacters
 from app.engine.llama.adapters import LlamaAdapters
-from app.engine.llama.bound_sampler import BoundSampler, TextGrammar
+from app.engine.llama.bound_sampler import BoundSampler
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.positions import PositionMap
 from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LikeliestSampler, LlamaSampler
@@ -110,9 +110,15 @@ class LlamaBackend:
     def is_eog(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
+    def new_sampler(
+        self,
+        params: SamplingParams,
+        ignore_eos: bool,
+        history: Sequence[int] = (),
+        visible: Collection[int] = (),
+    ) -> Sampler:
         check_biases(params, self.facts.n_vocab)
-        grammar = self._new_grammar(params.grammar) if params.grammar else None
+        grammar = self._new_grammar(params.grammar, visible) if params.grammar else None
         if grammar is None:
             return self._new_free_sampler(params, ignore_eos, history)
         chain = self._chains.build(params, (), history)  # a grammar decides when an answer may end
@@ -123,7 +129,7 @@ class LlamaBackend:
     ) -> BoundSampler:
         check_biases(params, self.facts.n_vocab)
         free = self._new_free_sampler(params, ignore_eos and not params.ends_by_grammar, history)
-        return BoundSampler(free, self._candidates, self._new_text_grammar, is_filtered_first=params.mirostat > 0)
+        return BoundSampler(free, self._candidates, self._new_grammar, is_filtered_first=params.mirostat > 0)
 
     def _new_free_sampler(
         self, params: SamplingParams, ignore_eos: bool, history: Sequence[int]
@@ -134,14 +140,11 @@ class LlamaBackend:
             return LlamaSampler(self._context, chain)
         return LikeliestSampler(self._candidates, chain, n)
 
-    def _new_grammar(self, text: str) -> Grammar:
-        return Grammar(self._vocab, text, lambda: self._first_characters, self.piece, self.is_eog)
-
-    def _new_text_grammar(self, text: str, visible: Collection[int]) -> TextGrammar:
+    def _new_grammar(self, text: str, visible: Collection[int]) -> Grammar:
         def piece(token: int) -> bytes:
             return self.label(token) if token in visible else self.piece(token)
 
-        return TextGrammar(self._vocab, text, lambda: self._first_characters, piece, self.is_eog)
+        return Grammar(self._vocab, text, lambda: self._first_characters, piece, self.is_eog)
 
     @cached_property
     def _candidates(self) -> Candidates:

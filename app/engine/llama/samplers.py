@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import ctypes
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import islice
@@ -41,7 +41,9 @@ MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in commo
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 _N_ROWS = 256  # that a vocabulary is folded into: of 248,000 tokens the fastest
 _BEGINS_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # which Python takes until its last byte
-_TOKEN_BY_ID, _TOKEN_BY_NAME = re.compile(r"<\[(\d+)\]>"), re.compile(r"(?=(<[^>]*>))")  # in a grammar
+# What a grammar has: texts, characters and comments, in which nothing else begins, and tokens by id or by name.
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*|<\[(\d+)\]>|(<[^>]*>)')
+_TOKEN_NAME = re.compile(r"(?=(<[^>]*>))")  # anywhere, a text included
 
 
 class LlamaSampler:
@@ -258,8 +260,9 @@ class ChainBuilder:
 class Grammar:
     """Parser state of a GBNF text over one vocabulary, whose tokens `characters` groups and `piece` writes.
 
-    Its text is whole characters: llama.cpp's own takes some bytes of no character for one. Tokens that the text names
-    by id or name are taken as they are. Raises RequestError for a text that is invalid or too complex.
+    Its text is what clients get, and whole characters: in llama.cpp's own a special token that is no output stands for
+    its name, and some bytes of no character for one. Tokens that the text asks for by id or name, outside of quotes,
+    are taken as they are. Raises RequestError for a text that is invalid or too complex.
     """
 
     def __init__(
@@ -279,8 +282,8 @@ class Grammar:
         self._characters = characters
         self._piece = piece
         self._is_eog = is_eog
-        self._named = _named_tokens(vocab, text)
-        self._as_they_are = frozenset(self._named.tolist())
+        self._as_they_are = _asked_tokens(vocab, text)
+        self._named = _named_tokens(vocab, text, self._as_they_are)
         self._excludes_tokens = "!<" in text  # then it allows tokens whatever they begin with
         self._last: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
@@ -296,8 +299,10 @@ class Grammar:
         state = self._decoder.getstate()
         if self._is_eog(token):
             return not state[0]
+        if not (piece := self._piece(token)):
+            return False
         try:
-            self._decoder.decode(self._piece(token))
+            self._decoder.decode(piece)
             rest, _ = self._decoder.getstate()
         except UnicodeDecodeError:
             return False
@@ -323,6 +328,11 @@ class Grammar:
             self._decoder.reset()
         elif not self._is_eog(token):
             self._decoder.decode(self._piece(token))
+
+    def is_complete(self) -> bool:
+        """Return whether the text may end here."""
+        ends = (lib.llama_vocab_eos(self._vocab), lib.llama_vocab_eot(self._vocab))
+        return any(self.allows(token) for token in ends if token >= 0 and self._is_eog(token))
 
     def close(self) -> None:
         lib.llama_sampler_free(self._native)
@@ -370,11 +380,19 @@ class GrammarSampler:
         self._owned.close()
 
 
-def _named_tokens(vocab: int, text: str) -> NDArray[np.int32]:
-    """Return a superset of the tokens that `text` names, by id or by text."""
+def _asked_tokens(vocab: int, text: str) -> frozenset[int]:
+    """Return the tokens that `text` asks for by id, or by name outside of quotes."""
     n_vocab = lib.llama_vocab_n_tokens(vocab)
-    named = {int(token) for token in _TOKEN_BY_ID.findall(text) if int(token) < n_vocab}
-    for name in set(_TOKEN_BY_NAME.findall(text)):
-        tokens = tokenize(vocab, name, add_special=False, parse_special=True)
-        named.update(tokens if len(tokens) == 1 else ())
-    return np.array(sorted(named), np.int32)
+    found = _TOKEN.findall(text)
+    by_id = {int(number) for number, _ in found if number and int(number) < n_vocab}
+    return frozenset(by_id | _tokens_called(vocab, {name for _, name in found if name}))
+
+
+def _named_tokens(vocab: int, text: str, asked: Collection[int]) -> NDArray[np.int32]:
+    """Return the tokens that are `asked` for, and a superset of those whose names are anywhere in `text`."""
+    return np.array(sorted({*asked, *_tokens_called(vocab, set(_TOKEN_NAME.findall(text)))}), np.int32)
+
+
+def _tokens_called(vocab: int, names: Collection[str]) -> set[int]:
+    tokenized = (tokenize(vocab, name, add_special=False, parse_special=True) for name in names)
+    return {tokens[0] for tokens in tokenized if len(tokens) == 1}

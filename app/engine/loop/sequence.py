@@ -310,7 +310,7 @@ class Admission:
         """Return the sampler of an answer, and what binds its calls if the request asks for that."""
         sampling, rules = request.sampling, request.sampling.calls
         if rules is None:
-            return self._backend.new_sampler(sampling, request.ignore_eos, tokens), None
+            return self._backend.new_sampler(sampling, request.ignore_eos, tokens, visible_tags.keys()), None
 
         def piece(token: int) -> bytes:
             return self._backend.piece(token) or visible_tags.get(token, b"")

@@ -71,8 +71,8 @@ class QuantileRecorder:
                 self._drafted[end - n_back - 1] = chunk.tokens[-n_back]
         return self._backend.decode(chunks)
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
-        return _RecordingSampler(self._backend.new_sampler(params, ignore_eos, history), self)
+    def new_sampler(self, *arguments: Any, **options: Any) -> Sampler:
+        return _RecordingSampler(self._backend.new_sampler(*arguments, **options), self)
 
     def note(self, row: int, token: int) -> None:
         """Record the quantile of `token` in the distribution of `row`."""

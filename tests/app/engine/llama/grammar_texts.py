@@ -1,6 +1,7 @@
 """Samples texts that a grammar allows from a real model; run as a child.
 
-Usage: python grammar_texts.py MODEL.gguf N_TEXTS < GRAMMAR; prints a JSON list of the texts' bytes, in hexadecimal.
+Usage: python grammar_texts.py MODEL.gguf N_TEXTS [VISIBLE_TOKEN ...] < GRAMMAR; prints a JSON list of the texts' bytes
+in hexadecimal.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ def main() -> None:
     grammar = sys.stdin.read()
     model = LlamaModel(Path(sys.argv[1]), ON_HOST, False, lambda _fraction: True)
     backend = model.context(EngineConfig(n_ctx=64, n_sequences=1), RuntimeSettings(1, False, False))
-    texts = []
+    visible, texts = [*map(int, sys.argv[3:])], []
     for seed in range(int(sys.argv[2])):
-        sampler = backend.new_sampler(SamplingParams(temperature=5.0, seed=seed, grammar=grammar), ignore_eos=False)
+        params = SamplingParams(temperature=5.0, seed=seed, grammar=grammar)
+        sampler = backend.new_sampler(params, ignore_eos=False, visible=visible)
         backend.truncate(0, 0)
         token, text = 65, b""
         for position in range(_N_TOKENS):
@@ -33,7 +35,7 @@ def main() -> None:
             token = sampler.sample(0)
             if backend.is_eog(token):
                 break
-            text += backend.piece(token)
+            text += backend.label(token) if token in visible else backend.piece(token)
         texts.append(text.hex())
         sampler.close()
     print(json.dumps(texts))

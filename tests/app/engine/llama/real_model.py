@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,8 @@ class Recording(LlamaBackend):
     chosen: list[int]
     is_filtered_first = False
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> Sampler:
-        sampler = super().new_sampler(params, ignore_eos, history)
+    def new_sampler(self, *arguments: Any, **options: Any) -> Sampler:
+        sampler = super().new_sampler(*arguments, **options)
         if self.is_filtered_first:
             assert isinstance(sampler, samplers.GrammarSampler)
             sampler._is_filtered_first = True

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -53,17 +55,34 @@ def test_the_tokens_that_a_grammar_allows_are_all_found() -> None:
     assert sum(walk["n_steps"] for walk in walks) > 100
 
 
-def test_what_a_grammar_allows_is_whole_characters_although_tokens_are_bytes(tiny_model: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, str(TEXTS), str(tiny_model), "60"],
-        input="root ::= [^\\x00-\\x7f]{3}",
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def _texts(grammar: str, *arguments: str) -> list[str]:
+    command = [sys.executable, str(TEXTS), *arguments]
+    run = subprocess.run(command, input=grammar, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
-    texts = [bytes.fromhex(text).decode() for text in json.loads(run.stdout)]
+    return [bytes.fromhex(text).decode() for text in json.loads(run.stdout)]
+
+
+def test_what_a_grammar_allows_is_whole_characters_although_tokens_are_bytes(tiny_model: Path) -> None:
+    texts = _texts("root ::= [^\\x00-\\x7f]{3}", str(tiny_model), "60")
     assert {len(text) for text in texts} == {3}
+
+
+SUFFIX = "<|fim_suffix|>"  # token 5 of the guide, which is no output
+
+
+@pytest.mark.parametrize(
+    ("grammar", "visible", "text"),
+    [
+        (f'root ::= "{SUFFIX}"', (), SUFFIX),
+        (f'root ::= "{SUFFIX}"', ("5",), SUFFIX),
+        (f'root ::= {SUFFIX} "a" # "', (), "a"),
+        ('root ::= <[5]> "a"', (), "a"),
+    ],
+)
+def test_a_special_token_is_no_text_of_a_grammar_unless_clients_get_it_or_the_grammar_asks_for_the_token(
+    grammar: str, visible: Sequence[str], text: str
+) -> None:
+    assert set(_texts(grammar, str(GUIDE), "20", *visible)) == {text}
 
 
 LOGITS = arrays(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
@@ -45,7 +45,13 @@ class DrawnSampler:
 class DrawnBackend(FakeBackend):
     leniency = 0.0
 
-    def new_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()) -> DrawnSampler:
+    def new_sampler(
+        self,
+        params: SamplingParams,
+        ignore_eos: bool,
+        history: Sequence[int] = (),
+        visible: Collection[int] = (),
+    ) -> DrawnSampler:
         assert params.seed is not None
         return DrawnSampler(self, params.seed, self.leniency)
 
