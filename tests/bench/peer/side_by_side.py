@@ -7,7 +7,7 @@ compared are samples taken one after the other: a ratio is the median of theirs.
 than llama-server by default, and than its best flags for that case; `own` is an edit's rate over ours of the same work
 without drafts. Shapes that are not in `--folder` are made there, and each is tuned once, as `--tune` says. Exits with 1
 where a line of `AIMS` is missed. On a busy machine `--processor-time` counts the seconds that a server computed, with
-one thread each; needs Linux.
+one thread each; needs Linux. `--busy N` measures beside N programs that compute all the time, as a compiler would.
 """
 
 from __future__ import annotations
@@ -60,6 +60,13 @@ _TUNERS = {
     "command": python_command("app.cli.main", "tune", "{model}"),
 }
 _RESTART = "restart"  # of the server, between the two halves of this work
+
+_COMPUTE = """
+import os, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()
+while True:
+    pass
+"""
 
 # Each work, and the flags of llama-server that may win it.
 WORKS: dict[str, tuple[str, ...]] = {
@@ -273,6 +280,17 @@ async def _in_turns(turns: Sequence[_Turn], order: random.Random) -> None:
             await turn.close()
 
 
+@contextmanager
+def _busy(n_programs: int) -> Iterator[None]:
+    """Run programs that compute all the time; each ends with its stdin."""
+    programs = [subprocess.Popen((sys.executable, "-c", _COMPUTE), stdin=subprocess.PIPE) for _ in range(n_programs)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.communicate()
+
+
 def _one_round(
     sides: Sequence[Side], work: str, seed: int, n_passes: int, *, in_cpu_s: bool
 ) -> dict[str, list[Figure]]:
@@ -312,7 +330,8 @@ def _measure(options: argparse.Namespace, shape: str) -> SideBySide:
             loads.append(psutil.getloadavg()[0])
             sides = _sides(options, model, tuned, peers)
             seed = options.seed + number * options.passes
-            done = _one_round(sides, work, seed, options.passes, in_cpu_s=options.processor_time)
+            with _busy(options.busy):
+                done = _one_round(sides, work, seed, options.passes, in_cpu_s=options.processor_time)
             for name, of_round in done.items():
                 figures.setdefault(name, []).extend(of_round)
     ours, *others = (_merged(label, shape, of_it) for label, of_it in figures.items())
@@ -355,6 +374,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=1, help="how often the servers of a round do the work (1)")
     parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
     parser.add_argument("--processor-time", action="store_true", help="count a server's processor time, not the wall's")
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="programs that compute beside the servers (0)")
     tuning = "how ours is tuned first: as the service does it in its idle moments, by `localllm tune`, or not (idle)"
     parser.add_argument("--tune", choices=[*_TUNERS, "no"], default="idle", help=tuning)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "localllm-shapes"))
