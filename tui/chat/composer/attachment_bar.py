@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual.containers import HorizontalScroll
 from textual.events import Click
 from textual.message import Message
@@ -68,13 +69,13 @@ class AttachmentChip(Static):
     def measure(self, count: TokenCount) -> None:
         """Show the size in tokens."""
         self._count = count
-        self.call_later(self._draw)  # once it is mounted: Textual keeps the width of what changes before
+        self._draw()
 
     def leave_room(self, *, is_alone: bool) -> None:
         """Show all words, or leave room for other chips."""
         if is_alone != self._is_alone:
             self._is_alone = is_alone
-            self.call_later(self._draw)
+            self._draw()
 
     def on_click(self, event: Click) -> None:
         is_cross = event.x >= self.size.width - len(_REMOVES)
@@ -82,7 +83,9 @@ class AttachmentChip(Static):
 
     def _draw(self) -> None:
         self.set_class(self._count is not None and self._count.is_too_large, "-warning")
-        self.update(f"[{chip_text(self.attachment, self._count, is_alone=self._is_alone)}{_REMOVES}")
+        text = f"[{chip_text(self.attachment, self._count, is_alone=self._is_alone)}{_REMOVES}"
+        self.update(text)
+        self.styles.width = cell_len(text)  # Textual 8.2.8 keeps an automatic one that it saw before the first idle
 
 
 class _PendingChip(Static):
