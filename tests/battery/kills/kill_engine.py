@@ -134,7 +134,8 @@ class Kills:
             request.result()
         time.sleep(self._chance.uniform(0, self._lasts_s[phase]))
         family = [served.process, *served.process.children(recursive=True)]
-        for process in self._chosen(family, victim):
+        killed = self._chosen(family, victim)
+        for process in killed:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         what = f"{victim} killed at {phase}"
@@ -142,6 +143,7 @@ class Kills:
         if fault := ending_fault(request.result(), victim):
             self.faults.append(f"{what}: {fault}")
         if victim == "worker":
+            psutil.wait_procs(killed, timeout=_END_S)  # a request that is sent to one that just died fails with it
             self._check(served, what)
         elif alive := psutil.wait_procs(family, timeout=_END_S)[1]:
             self.faults.append(f"{what}: {alive} outlived the service")
