@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import ctypes
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import islice
@@ -43,7 +43,6 @@ _N_ROWS = 256  # that a vocabulary is folded into: of 248,000 tokens the fastest
 _BEGINS_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # which Python takes until its last byte
 # What a grammar has: texts, characters and comments, in which nothing else begins, and tokens by id or by name.
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*|<\[(\d+)\]>|(<[^>]*>)')
-_TOKEN_NAME = re.compile(r"(?=(<[^>]*>))")  # anywhere, a text included
 
 
 class LlamaSampler:
@@ -282,8 +281,8 @@ class Grammar:
         self._characters = characters
         self._piece = piece
         self._is_eog = is_eog
-        self._as_they_are = _asked_tokens(vocab, text)
-        self._named = _named_tokens(vocab, text, self._as_they_are)
+        self._asked = _asked_tokens(vocab, text)
+        self._as_they_are = frozenset(self._asked.tolist())
         self._excludes_tokens = "!<" in text  # then it allows tokens whatever they begin with
         self._last: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
@@ -317,7 +316,7 @@ class Grammar:
         if self._excludes_tokens or is_in_character:
             possible = characters.all
         else:
-            possible = characters.possible(allowed_by(self._native, characters.probes), self._named)
+            possible = characters.possible(allowed_by(self._native, characters.probes), self._asked)
         return possible[allowed_by(self._native, possible)]
 
     def accept(self, token: int) -> None:
@@ -380,19 +379,12 @@ class GrammarSampler:
         self._owned.close()
 
 
-def _asked_tokens(vocab: int, text: str) -> frozenset[int]:
-    """Return the tokens that `text` asks for by id, or by name outside of quotes."""
+def _asked_tokens(vocab: int, text: str) -> NDArray[np.int32]:
+    """Return the tokens that `text` asks for by id, or by name outside of quotes, ascending."""
     n_vocab = lib.llama_vocab_n_tokens(vocab)
     found = _TOKEN.findall(text)
-    by_id = {int(number) for number, _ in found if number and int(number) < n_vocab}
-    return frozenset(by_id | _tokens_called(vocab, {name for _, name in found if name}))
-
-
-def _named_tokens(vocab: int, text: str, asked: Collection[int]) -> NDArray[np.int32]:
-    """Return the tokens that are `asked` for, and a superset of those whose names are anywhere in `text`."""
-    return np.array(sorted({*asked, *_tokens_called(vocab, set(_TOKEN_NAME.findall(text)))}), np.int32)
-
-
-def _tokens_called(vocab: int, names: Collection[str]) -> set[int]:
-    tokenized = (tokenize(vocab, name, add_special=False, parse_special=True) for name in names)
-    return {tokens[0] for tokens in tokenized if len(tokens) == 1}
+    asked = {int(number) for number, _ in found if number and int(number) < n_vocab}
+    for name in {name for _, name in found if name}:
+        tokens = tokenize(vocab, name, add_special=False, parse_special=True)
+        asked.update(tokens if len(tokens) == 1 else ())
+    return np.array(sorted(asked), np.int32)

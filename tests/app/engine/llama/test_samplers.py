@@ -38,6 +38,7 @@ GRAMMARS = (
     "root ::= <[70]> <[4000]> <[200]> <[130]>",
     'root ::= <|im_start|> "a<b" <|fim_middle|> [0-9]+',
     "root ::= !<[70]> !<|im_start|>+",
+    'root ::= "<|im_start|>" ("<" [|] "im_end|>")* # <[5]>',
 )
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
@@ -45,13 +46,7 @@ class DrawnSampler:
 class DrawnBackend(FakeBackend):
     leniency = 0.0
 
-    def new_sampler(
-        self,
-        params: SamplingParams,
-        ignore_eos: bool,
-        history: Sequence[int] = (),
-        visible: Collection[int] = (),
-    ) -> DrawnSampler:
+    def new_sampler(self, params: SamplingParams, *_arguments: Any, **_options: Any) -> DrawnSampler:
         assert params.seed is not None
         return DrawnSampler(self, params.seed, self.leniency)
 
