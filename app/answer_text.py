@@ -54,6 +54,10 @@ class ReasoningTags:
             return self.mark in chat_template
         return self.opening in chat_template or self.closing in chat_template
 
+    def before_verbatim(self) -> ReasoningTags:
+        """Return these tags for an answer whose text has none of them."""
+        return replace(self, recurs=False, dropped=(), around_text=("", ""))
+
     @property
     def visible(self) -> tuple[str, ...]:
         """The texts that may be special tokens and have to be seen."""

@@ -32,13 +32,26 @@ class AnswerParser(Protocol):
 
 
 def answer_parser(
-    tags: ReasoningTags, tool_calling: ToolCalling | None, *, separates_reasoning: bool = True
+    tags: ReasoningTags,
+    tool_calling: ToolCalling | None,
+    *,
+    separates_reasoning: bool = True,
+    is_verbatim: bool = False,
 ) -> AnswerParser:
-    """Return a parser of one answer of a model that writes `tags`. Unless it `separates_reasoning`, that is text."""
+    """Return a parser of one answer of a model that writes `tags`. Unless it `separates_reasoning`, that is text.
+
+    Text that `is_verbatim` has a grammar of its own: once it has begun, tags in it are quoted, as in a string of JSON.
+    """
     if tags.has_channels:
-        options = tool_calling.options if tool_calling else NO_TOOLS
-        return HarmonyParser(options, begins_in_text=tags.is_past, separates_reasoning=separates_reasoning)
-    return TaggedParser(tags if separates_reasoning else ReasoningTags(), tool_calling)
+        return HarmonyParser(
+            tool_calling.options if tool_calling else NO_TOOLS,
+            begins_in_text=tags.is_past,
+            separates_reasoning=separates_reasoning,
+            is_verbatim=is_verbatim,
+        )
+    if not separates_reasoning:
+        return TaggedParser(ReasoningTags(), tool_calling)  # text begins with reasoning, and calls may follow
+    return TaggedParser(tags.before_verbatim() if is_verbatim else tags, tool_calling, is_verbatim=is_verbatim)
 
 
 class TaggedParser:
@@ -48,10 +61,14 @@ class TaggedParser:
     agent would wait. Calls within reasoning are thoughts.
     """
 
-    def __init__(self, tags: ReasoningTags, tool_calling: ToolCalling | None) -> None:
+    def __init__(self, tags: ReasoningTags, tool_calling: ToolCalling | None, *, is_verbatim: bool = False) -> None:
         self._reasoning = ReasoningParser(tags)
         self._calling = tool_calling
-        self._calls = ToolCallParser(tool_calling.tool_format, tool_calling.options) if tool_calling else None
+        self._calls = (
+            ToolCallParser(tool_calling.tool_format, tool_calling.options, is_verbatim=is_verbatim)
+            if tool_calling
+            else None
+        )
         self._thoughts: list[str] = []
         self._has_answered = False
 

@@ -106,6 +106,11 @@ class ChatTurn:
         is_answer = last["role"] == "assistant" and "tool_calls" not in last
         return (last["content"] or "") if self.continues and is_answer else ""
 
+    @property
+    def has_grammar(self) -> bool:
+        """Whether a grammar binds the text."""
+        return bool(self.request.sampling.grammar or self.json_format)
+
     def requests(
         self, prompt: Prompt, media: tuple[MediaInput, ...] = (), calls: BoundCalls | None = None
     ) -> tuple[Request, ...]:
@@ -114,7 +119,6 @@ class ChatTurn:
         That is `calls` if it is known already. Raises RequestError for what cannot be enforced.
         """
         calls = calls or self.bound_calls(prompt)
-        has_grammar = bool(self.request.sampling.grammar)  # of the text: it has no rules for reasoning
         may_call = prompt.tool_calling is not None
         budget = reasoning_budget(prompt.tags, prompt.chat_template, self.thinking, may_call=may_call)
         request = replace(
@@ -125,7 +129,7 @@ class ChatTurn:
             visible_tags=prompt.visible_tags,
             branches=prompt.branches,
             quoted=prompt.quoted,
-            reasoning=None if has_grammar else budget,
+            reasoning=None if self.request.sampling.grammar else budget,  # that grammar has no rules for reasoning
         )
         if calls is not None:
             request = replace(request, sampling=replace(request.sampling, calls=calls.rules))
@@ -166,7 +170,9 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
 
         model.prefill_ahead(requests[0], prompt_after)
 
-    return Generation(requests, prompt.tags, prompt.tool_calling, prefill_next, turn.separates_reasoning)
+    return Generation(
+        requests, prompt.tags, prompt.tool_calling, prefill_next, turn.separates_reasoning, turn.has_grammar
+    )
 
 
 async def prompt_of(model: ServedModel, turn: ChatTurn) -> Prompt:

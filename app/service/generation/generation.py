@@ -13,7 +13,7 @@ from typing import TypeAlias
 from app.answer_text import NO_REASONING, ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
-from app.service.generation.answer_parser import answer_parser
+from app.service.generation.answer_parser import AnswerParser, answer_parser
 from app.service.models.served_model import ServedModel
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import ToolCallDelta, merge_deltas
@@ -35,26 +35,16 @@ class Delta:
 
 
 class Answer:
-    """Answer `index` of a generation: reasoning is marked by `tags`, tool calls as `tool_calling` says.
+    """Answer `index` of a generation, whose text `parser` reads."""
 
-    Unless it `separates_reasoning`, reasoning is part of the text.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        tags: ReasoningTags,
-        tool_calling: ToolCalling | None = None,
-        *,
-        separates_reasoning: bool = True,
-    ) -> None:
+    def __init__(self, index: int, parser: AnswerParser) -> None:
         self.index = index
         self.reasoning = ""
         self.text = ""
         self.calls: tuple[ToolCallDelta, ...] = ()
         self.logprobs: list[TokenLogprob] = []
         self.tokens: list[int] = []
-        self._parser = answer_parser(tags, tool_calling, separates_reasoning=separates_reasoning)
+        self._parser = parser
         self._held_logprobs: tuple[TokenLogprob, ...] = ()
         self._held_tokens: tuple[int, ...] = ()
         self.n_reasoning_tokens = 0
@@ -109,25 +99,32 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The engine's requests, one an answer, how to parse their text, and what to do when the only answer has ended."""
+    """The engine's requests, one an answer, how to parse their text, and what to do when the only answer has ended.
+
+    All else is passed to `answer_parser`.
+    """
 
     requests: tuple[Request, ...]
     tags: ReasoningTags = NO_REASONING
     tool_calling: ToolCalling | None = None
     on_finished: Callable[[Answer], None] | None = None
     separates_reasoning: bool = True
+    is_verbatim: bool = False
+
+    def _new_parser(self) -> AnswerParser:
+        return answer_parser(
+            self.tags,
+            self.tool_calling,
+            separates_reasoning=self.separates_reasoning,
+            is_verbatim=self.is_verbatim,
+        )
 
     async def parts(self, model: ServedModel) -> AsyncGenerator[tuple[Answer, Delta | None], None]:
         """Run it on `model`. Yield an answer whenever it has grown or ended, with what is new in it.
 
         Closing the generator early aborts the requests. Raises the error of the first answer that fails.
         """
-        answers = {
-            request.request_id: Answer(
-                index, self.tags, self.tool_calling, separates_reasoning=self.separates_reasoning
-            )
-            for index, request in enumerate(self.requests)
-        }
+        answers = {request.request_id: Answer(index, self._new_parser()) for index, request in enumerate(self.requests)}
         async with model.answer(*self.requests) as events:
             async for event in events:
                 answer = answers[event.request_id]

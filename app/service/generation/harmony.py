@@ -73,8 +73,8 @@ class HarmonyParser:
     """Splits one answer with the tools of `options`.
 
     A message of the analysis is reasoning, and others are text, unless the recipient is a tool: that is a call on
-    whatever channel. A call of an unknown tool stays as it is. Each step reads from the unread text and returns whether
-    another step can follow without more text.
+    whatever channel. A call of an unknown tool stays as it is. Text that `is_verbatim` is the last message, whatever it
+    quotes. Each step reads from the unread text and returns whether another step can follow without more text.
     """
 
     def __init__(
@@ -83,11 +83,13 @@ class HarmonyParser:
         *,
         begins_in_text: bool = False,
         separates_reasoning: bool = True,
+        is_verbatim: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._tools = {tool.name for tool in options.callable_tools}
         self._is_parallel = options.is_parallel
         self._separates_reasoning = separates_reasoning
+        self._is_verbatim = is_verbatim
         self._new_id = new_id
         self._unread = ""
         self._is_final = False
@@ -187,6 +189,10 @@ class HarmonyParser:
 
     def _content(self) -> bool:
         """Read up to the end of the message."""
+        if self._is_verbatim and self._part == "text" and not self._is_raw:
+            self._show(self._unread)
+            self._unread = ""
+            return False
         drops_blanks = self._part == "reasoning"
         if drops_blanks and self._is_first:
             self._unread = self._unread.lstrip()

@@ -35,11 +35,20 @@ def _spellings(name: str) -> Iterator[str]:
 class ToolCallParser:
     """Splits one answer of a model of `tool_format` with the tools of `options`.
 
-    Each step reads from the unread text and returns whether another step can follow without more text.
+    Calls may stand anywhere in the text, or only at its begin if it `is_verbatim`. Each step reads from the unread text
+    and returns whether another step can follow without more text.
     """
 
-    def __init__(self, tool_format: ToolFormat, options: ToolOptions, new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(
+        self,
+        tool_format: ToolFormat,
+        options: ToolOptions,
+        new_id: Callable[[], str] = new_call_id,
+        *,
+        is_verbatim: bool = False,
+    ) -> None:
         self._format = tool_format
+        self._is_verbatim = is_verbatim
         self._tools = {tool.name: tool for tool in options.callable_tools}
         self._is_parallel = options.is_parallel
         self._new_id = new_id
@@ -50,7 +59,7 @@ class ToolCallParser:
         self._object = ObjectReader()
         self._arguments: ArgumentsReader = JsonArguments()
         self._behind_arguments = self._after_call
-        self._step = self._bare if tool_format.bare else self._plain
+        self._step = self._bare if tool_format.bare else self._begin
         self._text: list[str] = []
         self._parts: list[ToolCallDelta] = []
         self.n_calls = 0
@@ -76,8 +85,20 @@ class ToolCallParser:
         begun = self._unread.lstrip()
         if not begun and not self._is_final:
             return False
-        self._step = self._header if begun and begun[0] in self._format.bare else self._plain
+        self._step = self._header if begun and begun[0] in self._format.bare else self._begin
         return True
+
+    def _begin(self) -> bool:
+        """Read up to where it is clear whether text that is verbatim has begun."""
+        begun, openings = self._unread.lstrip(), self._format.openings
+        if self._is_verbatim and not self._is_final and any(tag.startswith(begun) for tag in (*openings, "")):
+            return False
+        self._step = self._rest if self._is_verbatim and not begun.startswith(openings) else self._plain
+        return True
+
+    def _rest(self) -> bool:
+        self._add_text(len(self._unread))
+        return False
 
     def _plain(self) -> bool:
         found = [(index, tag) for tag in self._format.openings if (index := self._unread.find(tag)) >= 0]
@@ -120,7 +141,7 @@ class ToolCallParser:
         """Turn all that seemed to be a call, and the next `n_characters`, into text."""
         self._doubt(n_characters)
         self._text.append(self._doubtful)
-        self._doubtful, self._step = "", self._plain
+        self._doubtful, self._step = "", self._rest if self._is_verbatim and not self.n_calls else self._plain
         return True
 
     def _add_text(self, n_characters: int) -> None:

@@ -187,7 +187,8 @@ def draw(chance: random.Random, number: int, names: Sequence[str]) -> Case:
         visible_tags=HARMONY_TAGS if tags.has_channels else tool_format.tags,
         reasoning=reasoning_budget(tags, "", DEFAULT_THINKING, may_call=True),
     )
-    return Case(name, way, calling, request, answer_parser(tags, calling), _begin(chance, way, calling, tags))
+    parser = answer_parser(tags, calling, is_verbatim=way == "json")
+    return Case(name, way, calling, request, parser, _begin(chance, way, calling, tags))
 
 
 def _begin(chance: random.Random, way: str, calling: ToolCalling, tags: ReasoningTags) -> str:
@@ -231,7 +232,10 @@ def faults_of(case: Case, reason: FinishReason) -> Iterator[str]:
     if case.way.startswith("required") and case.said.strip() and not is_cut:
         yield f"text beside calls: {case.said[:80]!r}"
     if case.way == "json" and not calls and not is_cut:
-        json.loads(case.said)
+        try:
+            json.loads(case.said)
+        except ValueError as error:
+            yield f"no JSON: {error}: {case.said[:80]!r}"
     for number, call in enumerate(calls):
         arguments = call.arguments_object()
         if arguments is None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.answer_text import ReasoningTags
-from app.service.generation.answer_parser import answer_parser
+from app.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningTags
+from app.service.generation.answer_parser import AnswerParser, answer_parser
+from app.service.tools.formats import tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions, merge_deltas
-from tests.app.call_texts import ARGUMENTS, OFFER, call_text, family
+from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, call_text, family
 
 TAGS = ReasoningTags("<think>", "</think>")
 CALL = call_text("hermes")
@@ -16,7 +19,10 @@ CALL = call_text("hermes")
 
 def split(text: str, cuts: list[int], offer: ToolOptions = OFFER) -> tuple[str, str, list[object]]:
     """Return reasoning, text, and the arguments of the calls of an answer that comes in pieces."""
-    parser = answer_parser(TAGS, ToolCalling(family("hermes"), offer))
+    return told_by(answer_parser(TAGS, ToolCalling(family("hermes"), offer)), text, cuts)
+
+
+def told_by(parser: AnswerParser, text: str, cuts: list[int]) -> tuple[str, str, list[object]]:
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
     told = [parser.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     told.append(parser.push("", is_final=True))
@@ -54,3 +60,39 @@ def test_reasoning_and_text_stay_as_they_are() -> None:
 
 def test_no_call_is_made_of_tools_that_were_not_offered() -> None:
     assert split(f"<think>I look.\n{CALL}", [], NO_TOOLS)[2] == []
+
+
+# What a string of JSON may quote: it is neither reasoning nor a call, and stays.
+QUOTED = [call_text(name) for name in FAMILIES] + [
+    "<|channel|>final<|message|>",
+    "<|end|><|start|>assistant",
+    "<|channel|>commentary to=functions.get_weather <|message|>{}",
+    *(text for tags in ANY_FAMILY for text in (tags.opening, tags.closing, *tags.dropped, *tags.around_text) if text),
+]
+
+
+@given(quoted=st.sampled_from(QUOTED), cuts=st.lists(st.integers(0, 150), max_size=6))
+@example(quoted="<|channel|>final<|message|>", cuts=list(range(150)))
+@pytest.mark.parametrize("name", [*FAMILIES, "gpt-oss"])
+def test_verbatim_text_keeps_every_tag_that_it_quotes(name: str, quoted: str, cuts: list[int]) -> None:
+    tool_format = tool_format_of(HARMONY.opening) if name == "gpt-oss" else family(name)
+    assert tool_format is not None
+    text = json.dumps({"answer": quoted})
+    for tags in (HARMONY,) if name == "gpt-oss" else (NO_REASONING, *ANY_FAMILY):
+        parser = answer_parser(tags, ToolCalling(tool_format, OFFER), is_verbatim=True)
+        thought = f"{tags.opening}I see.{tags.closing}" if tags.opening else ""
+        reasoning, said, calls = told_by(parser, f"{thought}{tags.before_text}{text}", cuts)
+        assert (reasoning, said, calls) == ("I see." if thought else "", text, [])
+
+
+@given(cuts=st.lists(st.integers(0, 150), max_size=6))
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_in_the_place_of_verbatim_text_is_made(name: str, cuts: list[int]) -> None:
+    parser = answer_parser(TAGS, ToolCalling(family(name), OFFER), is_verbatim=True)
+    assert told_by(parser, f"<think>I look.</think>{call_text(name)}", cuts) == ("I look.", "", [ARGUMENTS])
+
+
+def test_calls_behind_reasoning_that_is_not_separated_are_made_beside_verbatim_text() -> None:
+    calling = ToolCalling(family("hermes"), OFFER)
+    parser = answer_parser(TAGS, calling, separates_reasoning=False, is_verbatim=True)
+    assert told_by(parser, f"<think>I look.</think>{CALL}", [])[2] == [ARGUMENTS]

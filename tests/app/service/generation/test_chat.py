@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from app.client.connection import error_of
 from app.engine.chat_template.render import render
-from app.engine.request import Request
+from app.engine.grammar.json_format import ANY_OBJECT
+from app.engine.request import Request, SamplingParams
 from app.library.local.model_files import ModelRef
-from app.service.generation.chat import ChatTurn, Prompt, prompt_of
+from app.service.generation.chat import ChatTurn, Prompt, chat_generation, prompt_of
 from app.service.http.errors import openai_error
 from app.service.models.model_file import ModelFile, ModelTask
 from app.service.models.served_model import ServedModel
+from app.service.pool.engine_status import EngineStatus
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 from quantizer.errors import NoTemplateError, RequestError
 
@@ -58,10 +61,23 @@ class HereAndNow:
 async def prompt(
     template: str, messages: list[dict[str, Any]], offer: ToolOptions = NO_TOOLS, task: ModelTask = "text"
 ) -> Prompt:
+    turn = ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=offer)
+    return await prompt_of(served(template, task), turn)
+
+
+def served(template: str, task: ModelTask = "text") -> ServedModel:
     file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1, task=task)
     ref, no_engine = ModelRef("test", Path("test.gguf")), cast("Any", None)
-    model = ServedModel(ref, file, no_engine, no_engine, HereAndNow())
-    return await prompt_of(model, ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=offer))
+    shared = cast("Any", SimpleNamespace(engine=SimpleNamespace(status=EngineStatus())))
+    return ServedModel(ref, file, shared, no_engine, HereAndNow())
+
+
+@pytest.mark.parametrize("kind", ["schema", "grammar", "neither"])
+async def test_only_text_that_a_grammar_binds_is_verbatim(kind: str) -> None:
+    sampling = SamplingParams(grammar='root ::= "yes"' if kind == "grammar" else "")
+    request = Request(request_id="1", prompt="", sampling=sampling)
+    turn = ChatTurn(messages=HELLO, request=request, json_format=ANY_OBJECT if kind == "schema" else None)
+    assert (await chat_generation(served(PLAIN), turn)).is_verbatim == (kind != "neither")
 
 
 async def test_a_template_with_tool_support_lists_the_tools() -> None:

@@ -8,6 +8,7 @@ from app.answer_text import ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.service.api.openai.responses import ChatFormatter
+from app.service.generation.answer_parser import answer_parser
 from app.service.generation.generation import Answer
 
 TAGS = ReasoningTags("<think>", "</think>")
@@ -19,7 +20,7 @@ def _finished(index: int, **usage: int) -> Finished:
 
 
 def _deltas(*texts: str) -> list[Any]:
-    answer = Answer(0, TAGS)
+    answer = Answer(0, answer_parser(TAGS, None))
     deltas = [answer.add(Output("id", text, 1)) for text in texts]
     return [FORMATTER.chunk(delta, counts_tokens=False)["choices"][0]["delta"] for delta in deltas if delta]
 
@@ -44,7 +45,7 @@ def test_the_end_of_a_thought_and_the_begin_of_the_answer_may_come_together() ->
     ],
 )
 def test_a_whole_answer_has_its_thought_beside_it(text: str, message: dict[str, str]) -> None:
-    answers = [Answer(index, TAGS) for index in range(2)]
+    answers = [Answer(index, answer_parser(TAGS, None)) for index in range(2)]
     for answer in answers:
         answer.add(Output("id", text, 1))
         answer.add(_finished(answer.index))
@@ -52,7 +53,7 @@ def test_a_whole_answer_has_its_thought_beside_it(text: str, message: dict[str, 
 
 
 def test_usage_of_several_answers_counts_the_prompt_once_as_the_first_computed_it() -> None:
-    answers = [Answer(index, TAGS) for index in range(2)]
+    answers = [Answer(index, answer_parser(TAGS, None)) for index in range(2)]
     answers[0].add(_finished(0, n_cached_tokens=8, n_output_tokens=5))
     answers[1].add(_finished(1, n_cached_tokens=2, n_output_tokens=7))
     whole = FORMATTER.whole(answers, {})
