@@ -25,6 +25,7 @@ from app.engine.llama.bound_sampler import BoundSampler
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.positions import PositionMap
 from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LikeliestSampler, LlamaSampler
+from app.engine.llama.sequence_memory import SequenceMemory
 from app.engine.llama.state_buffers import StateBuffers
 from app.engine.llama.states import StateMemory
 from app.engine.llama.weight_layouts import StepWeights
@@ -65,17 +66,17 @@ class LlamaBackend:
         self._owned.callback(lib.llama_free, context)
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
-        self._memory = lib.llama_get_memory(context)
+        n_sequences = facts.n_seq_max + facts.truncation.n_holds
+        self._memory = SequenceMemory(lib.llama_get_memory(context), n_sequences)
         self._positions = PositionMap()
         self._has_mrope = lib.llama_model_rope_type(model) in _MROPE_TYPES
         self._n_embd_input = lib.llama_model_n_embd_inp(model)
         self._states = (
-            StateMemory(context, facts.truncation, facts.n_seq_max, self._positions)
+            StateMemory(context, facts.truncation, facts.n_seq_max, self._positions, self._memory)
             if facts.truncation.has_states
             else None
         )
-        is_plain = facts.truncation.is_unlimited and bool(self._memory)
-        supports_shift = is_plain and lib.llama_memory_can_shift(self._memory)
+        supports_shift = facts.truncation.is_unlimited and self._memory.can_shift
         layout = f"{facts.layout}-mrope" if self._has_mrope else facts.layout
         self.facts = replace(facts, supports_shift=supports_shift, layout=layout)
         self._checkpoint_buffers = StateBuffers()
@@ -171,7 +172,9 @@ class LlamaBackend:
         begins = [self._positions.position(chunk.sequence_id, chunk.position) for chunk in chunks]
         media = chunks[0].media
         if media is None:
-            batch = self._batch.fill(chunks, begins)
+            if len(chunks) > 1 and not self.facts.has_attention:
+                self._memory.line_up([chunk.sequence_id for chunk in chunks])
+            batch = self._batch.fill(chunks, begins, [self._memory.native(chunk.sequence_id) for chunk in chunks])
         else:
             assert len(chunks) == 1, "a picture or sound is a batch of its own"
             batch = self._embedding_batch.fill_media(chunks[0], media, begins[0])
@@ -219,8 +222,8 @@ class LlamaBackend:
             self._states.share(source_id, target_id)
             return
         first, last = (self._positions.position(source_id, place) for place in (begin, end))
-        lib.llama_memory_seq_rm(self._memory, target_id, first, last)
-        lib.llama_memory_seq_cp(self._memory, source_id, target_id, first, last)
+        self._memory.remove(target_id, first, last)
+        self._memory.copy(source_id, target_id, first, last)
         self._positions.share(source_id, target_id, end)
 
     def hold(self, sequence_id: int) -> None:
@@ -230,11 +233,10 @@ class LlamaBackend:
     def first_held(self, sequence_id: int) -> int:
         if self._states or not self.facts.n_window:
             return 0
-        first = int(lib.llama_memory_seq_pos_min(self._memory, sequence_id))
-        return self._positions.n_tokens(sequence_id, first)
+        return self._positions.n_tokens(sequence_id, self._memory.first_position(sequence_id))
 
     def overlay(self, source_id: int, target_id: int) -> None:
-        lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
+        self._memory.copy(source_id, target_id)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         n_tokens = self._positions.n_whole(sequence_id, n_tokens)
@@ -246,17 +248,18 @@ class LlamaBackend:
         """Remove the cells from number `n_tokens` on, all where a window has passed that; return how many remain."""
         is_possible = holds_window(self.first_held(sequence_id), n_tokens, self.facts.n_window)
         position = self._positions.position(sequence_id, n_tokens)
-        if is_possible and lib.llama_memory_seq_rm(self._memory, sequence_id, position, -1):
+        if is_possible and self._memory.remove(sequence_id, position):
             return n_tokens
-        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        self._memory.remove(sequence_id)
         return 0
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
-        lib.llama_memory_seq_rm(self._memory, sequence_id, n_keep, n_keep + n_discard)
-        lib.llama_memory_seq_add(self._memory, sequence_id, n_keep + n_discard, -1, -n_discard)
+        self._memory.remove(sequence_id, n_keep, n_keep + n_discard)
+        self._memory.move(sequence_id, n_keep + n_discard, -n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
-        return len(self._saved_positions(sequence_id)) + int(lib.llama_state_seq_get_size(self._context, sequence_id))
+        n_bytes = int(lib.llama_state_seq_get_size(self._context, self._memory.native(sequence_id)))
+        return len(self._saved_positions(sequence_id)) + n_bytes
 
     def save_state(self, sequence_id: int) -> State:
         return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=self._saved_positions(sequence_id))
@@ -267,7 +270,7 @@ class LlamaBackend:
         begin = self._positions.decode(sequence_id, state) if self._has_mrope else 0
         if self._restore(sequence_id, memoryview(state)[begin:], lib.LLAMA_STATE_SEQ_FLAGS_NONE):
             return True
-        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        self._memory.remove(sequence_id)
         self._positions.forget(sequence_id)
         return False
 
@@ -277,7 +280,7 @@ class LlamaBackend:
 
     def save_checkpoint(self, sequence_id: int) -> State:
         flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        state = self._checkpoint_buffers.take(lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags))
+        state = self._checkpoint_buffers.take(self._n_state_bytes(sequence_id, flags))
         self._write_state(sequence_id, flags, state)
         return state.data
 
@@ -290,33 +293,36 @@ class LlamaBackend:
             self._states.forget(sequence_id)
         end = n_tokens if source_id is None else self._positions.position(source_id, n_tokens)
         if source_id is not None and source_id != sequence_id:
-            lib.llama_memory_seq_cp(self._memory, source_id, sequence_id, 0, end)
+            self._memory.copy(source_id, sequence_id, 0, end)
             self._positions.share(source_id, sequence_id, n_tokens)
         self._positions.truncate(sequence_id, n_tokens)
         is_restored = self._restore(sequence_id, checkpoint, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         # the states are now those before `n_tokens`, so that cutting there changes the attention's cells only
-        if is_restored and lib.llama_memory_seq_rm(self._memory, sequence_id, end, -1):
+        if is_restored and self._memory.remove(sequence_id, end):
             return True
-        lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+        self._memory.remove(sequence_id)
         self._positions.forget(sequence_id)
         return False
 
     def _save(self, sequence_id: int, flags: int, before: State = b"", after: State = b"") -> State:
         """Return the state between `before` and `after`; to join them later would take longer than to save."""
-        begin, size = len(before), lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags)
+        begin, size = len(before), self._n_state_bytes(sequence_id, flags)
         state = np.empty(begin + size + len(after), np.uint8)  # in large pages: faults cost a fifth of a bytearray's
         self._write_state(sequence_id, flags, state[begin : begin + size])
         state[:begin], state[begin + size :] = np.frombuffer(before, np.uint8), np.frombuffer(after, np.uint8)
         return state.data
 
+    def _n_state_bytes(self, sequence_id: int, flags: int) -> int:
+        return int(lib.llama_state_seq_get_size_ext(self._context, self._memory.native(sequence_id), flags))
+
     def _write_state(self, sequence_id: int, flags: int, into: NDArray[np.uint8]) -> None:
-        size = len(into)
-        n_bytes = lib.llama_state_seq_get_data_ext(self._context, _bytes_of(into), size, sequence_id, flags)
+        native_id, size = self._memory.native(sequence_id), len(into)
+        n_bytes = lib.llama_state_seq_get_data_ext(self._context, _bytes_of(into), size, native_id, flags)
         assert n_bytes == size, "a state has the announced size"
 
     def _restore(self, sequence_id: int, state: State, flags: int) -> bool:
-        data = np.frombuffer(state, np.uint8)  # no copy
-        return bool(lib.llama_state_seq_set_data_ext(self._context, _bytes_of(data), len(data), sequence_id, flags))
+        native_id, data = self._memory.native(sequence_id), np.frombuffer(state, np.uint8)  # no copy
+        return bool(lib.llama_state_seq_set_data_ext(self._context, _bytes_of(data), len(data), native_id, flags))
 
     def interrupt(self) -> None:
         self._interrupt.set()
@@ -361,16 +367,25 @@ class Batch:
         for field, array in self._own.items():
             setattr(self._batch, field, ctypes.cast(array, dict(lib.llama_batch._fields_)[field]))
 
-    def fill(self, chunks: Sequence[Chunk], positions: Sequence[int] | None = None) -> lib.llama_batch:
-        """Return the native batch of `chunks`, which begin at `positions`, by default at their own; it is valid until
-        the next call."""
+    def fill(
+        self,
+        chunks: Sequence[Chunk],
+        positions: Sequence[int] | None = None,
+        native_ids: Sequence[int] | None = None,
+    ) -> lib.llama_batch:
+        """Return the native batch of `chunks`, valid until the next call.
+
+        They begin at `positions` of the sequences `native_ids`, by default at their own.
+        """
         end = 0
-        for chunk, first in zip(chunks, positions or [chunk.position for chunk in chunks], strict=True):
+        positions = positions or [chunk.position for chunk in chunks]
+        native_ids = native_ids or [chunk.sequence_id for chunk in chunks]
+        for chunk, first, native_id in zip(chunks, positions, native_ids, strict=True):
             n_tokens = len(chunk.tokens)
             begin, end = end, end + n_tokens
             self._token[begin:end] = [*chunk.tokens]
             self._position[begin:end] = [*range(first, first + n_tokens)]
-            self._sequence_id[begin:end] = [*repeat(chunk.sequence_id, n_tokens)]
+            self._sequence_id[begin:end] = [*repeat(native_id, n_tokens)]
             self._logits[begin:end] = [*repeat(0, n_tokens - chunk.n_logits), *repeat(1, chunk.n_logits)]
         self._batch.n_tokens = end
         if not self._has_tokens:  # time, height and width are the same; the last is unused

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from app.engine.backend import Chunk
 from app.engine.llama.native import lib
 from app.engine.llama.positions import PositionMap
+from app.engine.llama.sequence_memory import SequenceMemory
 from app.engine.truncation import Truncation
 
 __all__ = ["StateMemory"]
@@ -29,10 +30,17 @@ class StateMemory:
     """The sequences of `context`. Those from `first_copy_id` on are copies: a copy shares the state of its sequence
     until that is computed further, and then keeps it."""
 
-    def __init__(self, context: int, truncation: Truncation, first_copy_id: int, positions: PositionMap) -> None:
+    def __init__(
+        self,
+        context: int,
+        truncation: Truncation,
+        first_copy_id: int,
+        positions: PositionMap,
+        memory: SequenceMemory,
+    ) -> None:
         self._context = context
         self._positions = positions
-        self._memory = lib.llama_get_memory(context)
+        self._memory = memory
         self._n_ubatch = lib.llama_n_ubatch(context)
         self._n_rollback = truncation.n_rollback
         self._free_ids = [*range(first_copy_id, first_copy_id + truncation.n_holds)]
@@ -56,7 +64,7 @@ class StateMemory:
 
     def length(self, sequence_id: int) -> int:
         known = self._positions.length(sequence_id)
-        return int(lib.llama_memory_seq_pos_max(self._memory, sequence_id)) + 1 if known is None else known
+        return self._memory.last_position(sequence_id) + 1 if known is None else known
 
     def hold(self, sequence_id: int) -> None:
         """Keep a copy of the sequence as it is, instead of an earlier one."""
@@ -81,7 +89,7 @@ class StateMemory:
             return n_tokens + n_removed
         if n_tokens and n_removed <= self._n_removable.pop(sequence_id, 0):
             position = self._positions.position(sequence_id, n_tokens)
-            is_removed = lib.llama_memory_seq_rm(self._memory, sequence_id, position, -1)
+            is_removed = self._memory.remove(sequence_id, position)
             assert is_removed, "llama.cpp keeps the states of the last tokens of a batch"
             self._rolled_back.add(sequence_id)
             if sequence_id in self._held and self._held[sequence_id].n_tokens > n_tokens:
@@ -101,7 +109,7 @@ class StateMemory:
         self._rolled_back.discard(sequence_id)
         held = self._held.get(sequence_id)
         if held is None or held.n_tokens > n_tokens:
-            lib.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
+            self._memory.remove(sequence_id)
             self._positions.forget(sequence_id)
             self._drop_copy(sequence_id)
             return 0
@@ -109,8 +117,8 @@ class StateMemory:
         return held.n_tokens
 
     def _copy(self, source_id: int, target_id: int) -> None:
-        lib.llama_memory_seq_rm(self._memory, target_id, -1, -1)
-        lib.llama_memory_seq_cp(self._memory, source_id, target_id, -1, -1)
+        self._memory.remove(target_id)
+        self._memory.copy(source_id, target_id)
         self._positions.copy(source_id, target_id)
 
     def _settle(self, sequence_id: int) -> None:
@@ -118,11 +126,11 @@ class StateMemory:
         if sequence_id not in self._rolled_back:
             return
         self._rolled_back.discard(sequence_id)
-        flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        n_bytes = lib.llama_state_seq_get_size_ext(self._context, sequence_id, flags)
+        native_id, flags = self._memory.native(sequence_id), lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        n_bytes = lib.llama_state_seq_get_size_ext(self._context, native_id, flags)
         state = (ctypes.c_uint8 * n_bytes)()
-        lib.llama_state_seq_get_data_ext(self._context, state, n_bytes, sequence_id, flags)
-        is_set = lib.llama_state_seq_set_data_ext(self._context, state, n_bytes, sequence_id, flags)
+        lib.llama_state_seq_get_data_ext(self._context, state, n_bytes, native_id, flags)
+        is_set = lib.llama_state_seq_set_data_ext(self._context, state, n_bytes, native_id, flags)
         assert is_set, "a state fits in its own place"
 
     def _copy_id(self) -> int:
@@ -134,6 +142,6 @@ class StateMemory:
     def _drop_copy(self, sequence_id: int) -> None:
         held = self._held.pop(sequence_id, None)
         if held is not None:
-            lib.llama_memory_seq_rm(self._memory, held.copy_id, -1, -1)
+            self._memory.remove(held.copy_id)
             self._positions.forget(held.copy_id)
             self._free_ids.append(held.copy_id)

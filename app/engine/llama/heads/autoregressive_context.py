@@ -183,7 +183,7 @@ class EagleContext(AutoregressiveContext):
             self._encoder_input = Batch(self._n_rows, features.shape[1], has_tokens=False)
         self._encoder_input.states[: len(features)] = features
         # Encoding stores nothing, but positions must follow those of the sequence.
-        position = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
+        position = self._memory.last_position(0) + 1
         chunk = Chunk(0, position, range(len(features)), len(features))
         if status := lib.llama_encode(self._context, self._encoder_input.fill([chunk])):
             raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")

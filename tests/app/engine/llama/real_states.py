@@ -46,6 +46,21 @@ class Run:
         self.backend.truncate(7, 0)
         return bool(np.abs(found - wanted).max() < MAX_ERROR * np.abs(wanted).max())
 
+    def n_nodes(self, chunks: Sequence[Chunk]) -> int:
+        """Compute a batch; return of how many operations its graphs were."""
+        n_nodes = 0
+
+        @lib.ggml_abort_callback
+        def count(_data: int | None) -> bool:
+            nonlocal n_nodes
+            n_nodes += 1
+            return False
+
+        lib.llama_set_abort_callback(self.backend._context, count, None)
+        assert self.backend.decode(chunks) is DecodeStatus.DONE
+        lib.llama_set_abort_callback(self.backend._context, lib.ggml_abort_callback(0), None)
+        return n_nodes
+
     def draft(self, sequence_id: int, n_accepted: int, n_rejected: int) -> None:
         """Compute the text, then in one batch the next token, `n_accepted` of the text and `n_rejected` others."""
         self.compute(sequence_id, 0, TEXT[:N_KEPT])
@@ -138,6 +153,23 @@ def unequal_parts(run: Run) -> bool:
     return run.backend.truncate(1, N_KEPT + 2) == N_KEPT and run.is_at(1, N_KEPT) and run.is_at(2, N_KEPT + 1)
 
 
+def computed_together(run: Run) -> bool:
+    """Sequences in any order are computed by one graph, and go on as each did, and so do those beside them."""
+    lengths = {sequence_id: N_KEPT + sequence_id for sequence_id in range(7)}
+    for sequence_id, n_tokens in lengths.items():
+        run.compute(sequence_id, 0, TEXT[:n_tokens])
+    run.backend.hold(4)
+    run.compute(4, lengths[4], WRONG[:3])
+    n_alone, n_most = 0, 0
+    for together in ([3], [1, 0], [2, 6, 0], [6, 5, 3, 1], [0, 1, 2, 3, 5, 6], [5, 2, 6], [3, 1, 0, 6, 5, 2]):
+        chunks = [Chunk(one, lengths[one], TEXT[lengths[one] : lengths[one] + 1], 1) for one in together]
+        n_nodes = run.n_nodes(chunks)
+        n_alone, n_most = n_alone or n_nodes, max(n_most, n_nodes)
+        lengths |= {one: lengths[one] + 1 for one in together}
+    is_back = run.backend.truncate(4, lengths[4]) == lengths[4]
+    return is_back and n_most < 1.5 * n_alone and all(run.is_at(*item) for item in lengths.items())
+
+
 def interrupted(run: Run) -> bool:
     run.compute(0, 0, TEXT[:N_KEPT])
     run.compute(1, 0, TEXT[:N_KEPT])
@@ -226,6 +258,7 @@ EVERYWHERE = (
     held_many,
     not_held,
     unequal_parts,
+    computed_together,
     interrupted,
     interrupted_when_not_held,
     checkpoint_beside_a_longer_sequence,
