@@ -76,7 +76,7 @@ class LlamaBackend:
             if facts.truncation.has_states
             else None
         )
-        supports_shift = facts.truncation.is_unlimited and self._memory.can_shift
+        supports_shift = facts.truncation.is_unlimited and self._memory.supports_shift
         layout = f"{facts.layout}-mrope" if self._has_mrope else facts.layout
         self.facts = replace(facts, supports_shift=supports_shift, layout=layout)
         self._checkpoint_buffers = StateBuffers()

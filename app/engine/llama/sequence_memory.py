@@ -24,7 +24,7 @@ class SequenceMemory:
         self._native = [*range(n_sequences)]
 
     @property
-    def can_shift(self) -> bool:
+    def supports_shift(self) -> bool:
         """Whether positions can be moved, in a memory that has any."""
         return bool(self._memory and lib.llama_memory_can_shift(self._memory))
 
