@@ -70,7 +70,8 @@ def test_steps_of_a_model_with_states_follow_each_other_from_the_same_depth() ->
     assert len(found.step_ratios) == 3
     first, *later = backend.depths
     assert first >= 512
-    assert later == [first + Recording.N_STEP * n for n in (1, 2, 3)]  # one more than is measured comes before
+    n_before = backend.facts.truncation.n_holds  # and one: they come before what is measured
+    assert later == [first + Recording.N_STEP * n for n in range(1, 1 + n_before + EFFORT.n_repeats)]
 
 
 class CountedTime:
@@ -84,12 +85,16 @@ class CountedTime:
 
 
 class CopyingStates(FakeBackend):
-    """A batch takes 10 ms and 1 ms for each token; 5 ms more after a hold, and 100 ms where a sequence was restored."""
+    """A batch takes 10 ms and 1 ms for each token; 5 ms more after a hold, and 100 ms where a sequence was restored.
+
+    The first holds take 100 ms more: their memory is new.
+    """
 
     def __init__(self, clock: CountedTime, n_rollback: int = 0) -> None:
         super().__init__(supports_truncation=False, n_rollback=n_rollback)
         self._clock = clock
         self._waiting_s = 0.0
+        self._n_new = self.facts.truncation.n_holds
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         self._clock.now_s += 0.010 + 0.001 * sum(len(chunk.tokens) for chunk in chunks) + self._waiting_s
@@ -97,7 +102,8 @@ class CopyingStates(FakeBackend):
         return super().decode(chunks)
 
     def hold(self, sequence_id: int) -> None:
-        self._waiting_s += 0.005
+        self._waiting_s += 0.105 if self._n_new else 0.005
+        self._n_new = max(0, self._n_new - 1)
         super().hold(sequence_id)
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
