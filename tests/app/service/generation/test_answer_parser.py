@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningTags
@@ -46,6 +46,7 @@ def told_by(parser: AnswerParser, text: str, cuts: list[int]) -> tuple[str, str,
         ("<think>I may do <tool_call>", 0),
     ],
 )
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 150), max_size=6))
 @example(cuts=list(range(200)))
 def test_a_call_that_unended_reasoning_ends_with_is_made(text: str, n_calls: int, cuts: list[int]) -> None:
@@ -71,6 +72,7 @@ QUOTED = [call_text(name) for name in FAMILIES] + [
 ]
 
 
+@settings(max_examples=25)
 @given(quoted=st.sampled_from(QUOTED), cuts=st.lists(st.integers(0, 150), max_size=6))
 @example(quoted="<|channel|>final<|message|>", cuts=list(range(150)))
 @pytest.mark.parametrize("name", [*FAMILIES, "gpt-oss"])
@@ -85,6 +87,7 @@ def test_verbatim_text_keeps_every_tag_that_it_quotes(name: str, quoted: str, cu
         assert (reasoning, said, calls) == ("I see." if thought else "", text, [])
 
 
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(0, 150), max_size=6))
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_call_in_the_place_of_verbatim_text_is_made(name: str, cuts: list[int]) -> None:

@@ -40,7 +40,7 @@ def texts(schema: dict[str, Any], tag: str, before: str = "", n: int = 60) -> li
 )
 def test_a_text_has_a_length_within_its_limits(tag: str, before: str, least: int, most: int | None) -> None:
     schema = {"type": "string", "minLength": least, **({} if most is None else {"maxLength": most})}
-    for text in texts(schema, tag, before, n=12):
+    for text in texts(schema, tag, before, n=12 if least < 1000 else 3):
         assert least <= len(text) <= (most or 10**9)
 
 
