@@ -236,6 +236,7 @@ class MediaQueue:
             is_interrupted, self._is_interrupted, self._running = self._is_interrupted, False, ""
             others = [each for each in self._owners.values() if chunk.content_id in each.chunks]
             is_asked_for = bool(others)
+            self._wanted.discard(chunk.content_id)  # asked for again meanwhile
             if error is not None and is_interrupted:
                 self._wanted |= {chunk.content_id} if is_asked_for else set()  # by a request that came meanwhile
             elif error is not None and is_asked_for:

@@ -25,6 +25,7 @@ class GatedEncoder(FakeEncoder):
 
     def __init__(self) -> None:
         super().__init__()
+        self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.encoded: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._gate = threading.Semaphore(0)
 
@@ -32,6 +33,7 @@ class GatedEncoder(FakeEncoder):
         self._gate.release(n_chunks)
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
+        self.begun.put(chunk.content_id)
         assert self._gate.acquire(timeout=TIMEOUT_S)
         self.encoded.put(chunk.content_id)
         return super().encode(chunk)
@@ -238,6 +240,20 @@ def test_what_is_forgotten_while_it_is_encoded_is_not_saved(tmp_path: Path) -> N
     assert client.embeddings(chunk).shape == (4, 8)
     client.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_asked_for_again_while_it_is_encoded_is_encoded_once(tmp_path: Path) -> None:
+    encoder = GatedEncoder()
+    client = Client(encoder, tmp_path, max_disk_bytes=0)
+    first, second = client.chunks("request", b"tiles 2")
+    client.queue.get(first)
+    encoder.begun.get(timeout=TIMEOUT_S)
+    client.queue.get(first)
+    encoder.release(3)
+    client.embeddings(first)
+    client.embeddings(second)
+    client.close()
+    assert [encoder.encoded.get() for _ in range(encoder.encoded.qsize())] == [first.content_id, second.content_id]
 
 
 def test_requests_take_turns(tmp_path: Path) -> None:
