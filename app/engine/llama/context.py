@@ -169,15 +169,14 @@ class LlamaBackend:
         return Batch(self.facts.n_batch, self._n_embd_input, has_tokens=False)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        begins = [self._positions.position(chunk.sequence_id, chunk.position) for chunk in chunks]
-        media = chunks[0].media
+        if len(chunks) > 1 and not self.facts.has_attention:
+            self._memory.line_up([chunk.sequence_id for chunk in chunks])
+        native, media = [self._in_native(chunk) for chunk in chunks], chunks[0].media
         if media is None:
-            if len(chunks) > 1 and not self.facts.has_attention:
-                self._memory.line_up([chunk.sequence_id for chunk in chunks])
-            batch = self._batch.fill(chunks, begins, [self._memory.native(chunk.sequence_id) for chunk in chunks])
+            batch = self._batch.fill(native)
         else:
             assert len(chunks) == 1, "a picture or sound is a batch of its own"
-            batch = self._embedding_batch.fill_media(chunks[0], media, begins[0])
+            batch = self._embedding_batch.fill_media(native[0], media)
         if self._weights is not None:
             self._weights.choose(batch.n_tokens)
         # an encoder computes whole texts; without one, the decoder beside it (T5) would end the process
@@ -195,6 +194,11 @@ class LlamaBackend:
             f"llama.cpp failed to compute a batch (status {status}): {native_log().last_lines()}",
             "Load the model again.",
         )
+
+    def _in_native(self, chunk: Chunk) -> Chunk:
+        """Return `chunk` with llama.cpp's id of its sequence and llama.cpp's position."""
+        position = self._positions.position(chunk.sequence_id, chunk.position)
+        return replace(chunk, sequence_id=self._memory.native(chunk.sequence_id), position=position)
 
     @contextmanager
     def _attention(self, *, is_causal: bool) -> Iterator[None]:
@@ -258,7 +262,7 @@ class LlamaBackend:
         self._memory.move(sequence_id, n_keep + n_discard, -n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
-        n_bytes = int(lib.llama_state_seq_get_size(self._context, self._memory.native(sequence_id)))
+        n_bytes = self._n_state_bytes(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE)
         return len(self._saved_positions(sequence_id)) + n_bytes
 
     def save_state(self, sequence_id: int) -> State:
@@ -367,25 +371,15 @@ class Batch:
         for field, array in self._own.items():
             setattr(self._batch, field, ctypes.cast(array, dict(lib.llama_batch._fields_)[field]))
 
-    def fill(
-        self,
-        chunks: Sequence[Chunk],
-        positions: Sequence[int] | None = None,
-        native_ids: Sequence[int] | None = None,
-    ) -> lib.llama_batch:
-        """Return the native batch of `chunks`, valid until the next call.
-
-        They begin at `positions` of the sequences `native_ids`, by default at their own.
-        """
+    def fill(self, chunks: Sequence[Chunk]) -> lib.llama_batch:
+        """Return the native batch of `chunks`, with llama.cpp's ids and positions; it is valid until the next call."""
         end = 0
-        positions = positions or [chunk.position for chunk in chunks]
-        native_ids = native_ids or [chunk.sequence_id for chunk in chunks]
-        for chunk, first, native_id in zip(chunks, positions, native_ids, strict=True):
+        for chunk in chunks:
             n_tokens = len(chunk.tokens)
             begin, end = end, end + n_tokens
             self._token[begin:end] = [*chunk.tokens]
-            self._position[begin:end] = [*range(first, first + n_tokens)]
-            self._sequence_id[begin:end] = [*repeat(native_id, n_tokens)]
+            self._position[begin:end] = [*range(chunk.position, chunk.position + n_tokens)]
+            self._sequence_id[begin:end] = [*repeat(chunk.sequence_id, n_tokens)]
             self._logits[begin:end] = [*repeat(0, n_tokens - chunk.n_logits), *repeat(1, chunk.n_logits)]
         self._batch.n_tokens = end
         if not self._has_tokens:  # time, height and width are the same; the last is unused
@@ -393,13 +387,13 @@ class Batch:
             self._position[3 * end : 4 * end] = [*repeat(0, end)]
         return self._batch
 
-    def fill_media(self, chunk: Chunk, media: MediaRows, first: int) -> lib.llama_batch:
-        """Return the native batch of embeddings, the first at position `first`; for batches of states alone."""
+    def fill_media(self, chunk: Chunk, media: MediaRows) -> lib.llama_batch:
+        """Return the native batch of the embeddings of `chunk`; for batches of states alone."""
         n_tokens = len(chunk.tokens)
-        batch = self.fill([chunk], [first])
+        batch = self.fill([chunk])
         self.states[:n_tokens] = media.embeddings
         if media.chunk.positions is not None:
-            rows = media.chunk.positions[media.begin : media.begin + n_tokens] + first
+            rows = media.chunk.positions[media.begin : media.begin + n_tokens] + chunk.position
             self._position[: 3 * n_tokens] = [*rows.T.ravel().tolist()]
         return batch
 
