@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from app.service.generation.answer_parser import AnswerParser
 from app.service.tools.formats import tool_format_of
 from app.service.tools.parser import ToolCallParser
 from app.service.tools.tool import ParsedText, Tool, ToolOptions, merge_deltas
@@ -151,9 +152,17 @@ def call_text(name: str, arguments: object = ARGUMENTS) -> str:
 
 def split(family: ToolFormat, text: str, cuts: list[int], offer: ToolOptions = OFFER) -> ParsedText:
     """Return all that is told of `text`, coming in pieces."""
-    splitter = ToolCallParser(family, offer, lambda: "ID")
+    return told_by(ToolCallParser(family, offer, lambda: "ID"), text, cuts)
+
+
+def told_by(parser: AnswerParser, text: str, cuts: list[int]) -> ParsedText:
+    """Return all that `parser` tells of `text`, coming in pieces."""
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
-    told = [splitter.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
-    told.append(splitter.push("", is_final=True))
-    assert not splitter.is_holding
-    return ParsedText("".join(part.text for part in told), merge_deltas(call for part in told for call in part.calls))
+    told = [parser.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+    told.append(parser.push("", is_final=True))
+    assert not parser.is_holding
+    return ParsedText(
+        "".join(part.text for part in told),
+        merge_deltas(call for part in told for call in part.calls),
+        "".join(part.reasoning for part in told),
+    )

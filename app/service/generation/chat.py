@@ -107,8 +107,8 @@ class ChatTurn:
         return (last["content"] or "") if self.continues and is_answer else ""
 
     @property
-    def has_grammar(self) -> bool:
-        """Whether a grammar binds the text."""
+    def is_verbatim(self) -> bool:
+        """Whether a grammar binds the text, so that what looks like a tag in it is none."""
         return bool(self.request.sampling.grammar or self.json_format)
 
     def requests(
@@ -171,7 +171,7 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
         model.prefill_ahead(requests[0], prompt_after)
 
     return Generation(
-        requests, prompt.tags, prompt.tool_calling, prefill_next, turn.separates_reasoning, turn.has_grammar
+        requests, prompt.tags, prompt.tool_calling, prefill_next, turn.separates_reasoning, turn.is_verbatim
     )
 
 

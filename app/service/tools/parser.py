@@ -59,7 +59,8 @@ class ToolCallParser:
         self._object = ObjectReader()
         self._arguments: ArgumentsReader = JsonArguments()
         self._behind_arguments = self._after_call
-        self._step = self._bare if tool_format.bare else self._begin
+        self._first_step = self._begin if is_verbatim else self._plain
+        self._step = self._bare if tool_format.bare else self._first_step
         self._text: list[str] = []
         self._parts: list[ToolCallDelta] = []
         self.n_calls = 0
@@ -85,15 +86,15 @@ class ToolCallParser:
         begun = self._unread.lstrip()
         if not begun and not self._is_final:
             return False
-        self._step = self._header if begun and begun[0] in self._format.bare else self._begin
+        self._step = self._header if begun and begun[0] in self._format.bare else self._first_step
         return True
 
     def _begin(self) -> bool:
-        """Read up to where it is clear whether text that is verbatim has begun."""
+        """Read up to where it is clear whether a call has begun, or text that is verbatim."""
         begun, openings = self._unread.lstrip(), self._format.openings
-        if self._is_verbatim and not self._is_final and any(tag.startswith(begun) for tag in (*openings, "")):
+        if not self._is_final and any(tag.startswith(begun) for tag in (*openings, "")):
             return False
-        self._step = self._rest if self._is_verbatim and not begun.startswith(openings) else self._plain
+        self._step = self._plain if begun.startswith(openings) else self._rest
         return True
 
     def _rest(self) -> bool:

@@ -7,11 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningTags
-from app.service.generation.answer_parser import AnswerParser, answer_parser
+from app.service.generation.answer_parser import answer_parser
 from app.service.tools.formats import tool_format_of
 from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import NO_TOOLS, ToolOptions, merge_deltas
-from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, call_text, family
+from app.service.tools.tool import NO_TOOLS, ParsedText, ToolOptions
+from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, call_text, family, told_by
 
 TAGS = ReasoningTags("<think>", "</think>")
 CALL = call_text("hermes")
@@ -19,16 +19,11 @@ CALL = call_text("hermes")
 
 def split(text: str, cuts: list[int], offer: ToolOptions = OFFER) -> tuple[str, str, list[object]]:
     """Return reasoning, text, and the arguments of the calls of an answer that comes in pieces."""
-    return told_by(answer_parser(TAGS, ToolCalling(family("hermes"), offer)), text, cuts)
+    return parts(told_by(answer_parser(TAGS, ToolCalling(family("hermes"), offer)), text, cuts))
 
 
-def told_by(parser: AnswerParser, text: str, cuts: list[int]) -> tuple[str, str, list[object]]:
-    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
-    told = [parser.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
-    told.append(parser.push("", is_final=True))
-    calls = merge_deltas(call for part in told for call in part.calls)
-    reasoning, said = "".join(part.reasoning for part in told), "".join(part.text for part in told)
-    return reasoning, said, [call.arguments_object() for call in calls]
+def parts(parsed: ParsedText) -> tuple[str, str, list[object]]:
+    return parsed.reasoning, parsed.text, [call.arguments_object() for call in parsed.calls]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +78,7 @@ def test_verbatim_text_keeps_every_tag_that_it_quotes(name: str, quoted: str, cu
     for tags in (HARMONY,) if name == "gpt-oss" else (NO_REASONING, *ANY_FAMILY):
         parser = answer_parser(tags, ToolCalling(tool_format, OFFER), is_verbatim=True)
         thought = f"{tags.opening}I see.{tags.closing}" if tags.opening else ""
-        reasoning, said, calls = told_by(parser, f"{thought}{tags.before_text}{text}", cuts)
+        reasoning, said, calls = parts(told_by(parser, f"{thought}{tags.before_text}{text}", cuts))
         assert (reasoning, said, calls) == ("I see." if thought else "", text, [])
 
 
@@ -92,10 +87,10 @@ def test_verbatim_text_keeps_every_tag_that_it_quotes(name: str, quoted: str, cu
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_call_in_the_place_of_verbatim_text_is_made(name: str, cuts: list[int]) -> None:
     parser = answer_parser(TAGS, ToolCalling(family(name), OFFER), is_verbatim=True)
-    assert told_by(parser, f"<think>I look.</think>{call_text(name)}", cuts) == ("I look.", "", [ARGUMENTS])
+    assert parts(told_by(parser, f"<think>I look.</think>{call_text(name)}", cuts)) == ("I look.", "", [ARGUMENTS])
 
 
 def test_calls_behind_reasoning_that_is_not_separated_are_made_beside_verbatim_text() -> None:
     calling = ToolCalling(family("hermes"), OFFER)
     parser = answer_parser(TAGS, calling, separates_reasoning=False, is_verbatim=True)
-    assert told_by(parser, f"<think>I look.</think>{CALL}", [])[2] == [ARGUMENTS]
+    assert parts(told_by(parser, f"<think>I look.</think>{CALL}", []))[2] == [ARGUMENTS]

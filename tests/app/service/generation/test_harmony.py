@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from app.answer_text import HARMONY
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_TAGS, HarmonyParser
-from app.service.tools.tool import NO_TOOLS, ParsedText, ToolOptions, merge_deltas
-from tests.app.call_texts import OFFER
+from app.service.tools.tool import NO_TOOLS, ParsedText, ToolOptions
+from tests.app.call_texts import OFFER, told_by
 
 ANALYSIS = "<|channel|>analysis<|message|>We should look.<|end|>"
 CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Åre","days":3}<|call|>'
@@ -28,15 +28,7 @@ def split(
     parser = HarmonyParser(
         offer, begins_in_text=begins_in_text, separates_reasoning=separates_reasoning, new_id=lambda: "ID"
     )
-    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
-    told = [parser.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
-    told.append(parser.push("", is_final=True))
-    assert not parser.is_holding
-    return ParsedText(
-        "".join(part.text for part in told),
-        merge_deltas(call for part in told for call in part.calls),
-        "".join(part.reasoning for part in told),
-    )
+    return told_by(parser, text, cuts)
 
 
 def parts(parsed: ParsedText) -> tuple[str, str, list[tuple[str, object]]]:
