@@ -138,7 +138,7 @@ class LlamaModel:
             # with an encoder (T5) would end the process: nothing encodes a prompt for it.
             can_generate = bool(lib.llama_get_memory(context)) and not lib.llama_model_has_encoder(self._model)
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-            weights = StepWeights(self._plain, setting.plain_from) if self._plain and setting.plain_from else None
+            weights = StepWeights(self._plain, setting.plain_from) if self._plain else None
             if head is not None:
                 key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
             elif self._has_mtp and not facts.n_window:

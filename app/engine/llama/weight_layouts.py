@@ -105,11 +105,11 @@ class PlainWeights:
 
 @dataclass(frozen=True, slots=True)
 class StepWeights:
-    """The choice of a context: steps of at least `plain_from` tokens use the `plain` weights."""
+    """The choice of a context: steps of at least `plain_from` tokens use the `plain` weights, none where that is 0."""
 
     plain: PlainWeights
     plain_from: int
 
     def choose(self, n_tokens: int) -> None:
         """Use the weights for a step of `n_tokens`."""
-        self.plain.use(is_plain=n_tokens >= self.plain_from)
+        self.plain.use(is_plain=0 < self.plain_from <= n_tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from app.engine.backend import Backend
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.eval_statistics import EvalAccumulator, EvalStatistics
 from app.engine.offline.scoring_model import ScoringModel, load_scoring_model, predictions, windows
-from app.engine.tuning.tuner import TuningEffort, measure
+from app.engine.tuning.speed_bench import SpeedBench, TuningEffort
 from quantizer.errors import UsageError
 
 __all__ = ["EvalProgress", "EvalRequest", "EvalResult", "ModelFigures", "evaluate", "run_eval"]
 
-_QUICK_SPEED = TuningEffort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,))
+_QUICK_SPEED = TuningEffort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,), limit_s=2.0, has_answers=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ def _tokens(backends: list[Backend], text: str) -> list[int]:
 
 def _figures(model: ScoringModel) -> ModelFigures:
     model.backend.truncate(0, 0)
-    speeds = measure(model.backend, model.setting, _QUICK_SPEED)
+    with closing(SpeedBench(model.backend, model.setting, _QUICK_SPEED)) as bench:
+        speeds = bench.measure()
     facts = model.backend.facts
     return ModelFigures(facts.model_bytes, facts.n_parameters, speeds.prefill, speeds.decode[0][1])
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
 from app.protocol.codec import decode, encode
-from offload.footprint.kv_cache import parse_kv_types, supports_truncation
-from quantizer.gguf.layer_caches import layer_caches_of
+from offload.footprint.kv_cache import parse_kv_types
 from quantizer.gguf.tensor_types import tensor_type_named
 
 if TYPE_CHECKING:
@@ -50,10 +49,11 @@ DISTURBED = 75
 # 1: 0.9–0.97, 4: 0.85–1.0, 16: 0.97–1.2, 24: 1.1–1.16, 64: 1.4, 256: 1.55–1.7. Of Q4_0: 0.4–0.7 everywhere.
 PLAIN_TYPES = frozenset({tensor_type_named("Q2_K").type_id, tensor_type_named("Q4_K").type_id})
 PLAIN_FROM = 24
+_AS_FAST = 0.02  # what the figures of one setting differ by from one tuning to the next
 _X86 = ("x86_64", "amd64")
-# Of models with states: earlier versions held the state before each step that they timed, in memory that was new. So a
-# step of one token took 1.3 to 2 times as long as in an answer (Qwen3.5 0.8B), and every draft seemed cheap.
-_STATE_METHOD = "steps in a row, in memory that is there"
+# Earlier versions measured one setting after the other, while the machine grew faster or slower: six settings of a
+# Gemma 3 1B changed places each time. And of models with states they timed steps in memory that was new.
+_METHOD = "in turns with the default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,15 @@ class RuntimeSettings:
 class SpeedMeasurement:
     """Speeds of one setting, in tokens a second. `decode` is by depth: (tokens in the cache, speed), ascending.
 
-    `step_ratios` is the time of a step of n tokens over that of one: (n, ratio), ascending.
+    `step_ratios` is the time of a step of n tokens over that of one: (n, ratio), ascending. `batched_decode` is that of
+    four answers at once, in all; 0 where there is no room for them.
     """
 
     setting: RuntimeSettings
     prefill: float
     decode: tuple[tuple[int, float], ...]
     step_ratios: tuple[tuple[int, float], ...]
+    batched_decode: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +160,14 @@ def decode_speed(measured: SpeedMeasurement, work: Workload) -> float:
 
 
 def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasurement:
-    """Return the measurement that does `work` in the least time. `measured` must not be empty."""
-    return min(measured, key=lambda candidate: seconds(candidate, work))
+    """Return the measurement that does `work` in the least time. `measured` must not be empty.
+
+    Among those that are as fast, the one that decodes several answers fastest: fused attention skips the cells of the
+    others, and may take longer for one long answer.
+    """
+    limit_s = (1 + _AS_FAST) * min(seconds(candidate, work) for candidate in measured)
+    as_fast = [candidate for candidate in measured if seconds(candidate, work) <= limit_s]
+    return min(as_fast, key=lambda candidate: (-candidate.batched_decode, seconds(candidate, work)))
 
 
 def _between(points: Sequence[tuple[int, float]], place: float) -> float:
@@ -215,9 +223,8 @@ class TuneFile:
 
 
 def tune_key(header: Header) -> str:
-    """Return the key of measurements of the model with `header`: its weights, the build, and how steps were timed."""
-    key = model_key(header.path)
-    return key if supports_truncation(layer_caches_of(header)) else fingerprint(header.path, key, _STATE_METHOD)
+    """Return the key of measurements of the model with `header`: its weights, the build, and how it is measured."""
+    return fingerprint(header.path, model_key(header.path), _METHOD)
 
 
 def best_measurement(header: Header, cache_dir: Path) -> SpeedMeasurement | None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.load.machine_file import model_key
-from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, TuneFile
+from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, TuneFile, tune_key
+from quantizer.gguf.header import read_header
 from tests.app.cli.in_process import run_localllm
 
 
@@ -21,7 +21,7 @@ def test_the_fastest_setting_is_marked_where_nothing_is_bold(
     monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
     slow, fast = _measured(1.0, is_fused=False), _measured(2.0, is_fused=True)
-    TuneFile(tmp_path).store(model_key(tiny_model), "tiny", [slow, fast])
+    TuneFile(tmp_path).store(tune_key(read_header(tiny_model)), "tiny", [slow, fast])
     shown = run_localllm(os.environ, "tune", tiny_model, "--show").stdout
     (marked,) = (line for line in shown.splitlines() if line.lstrip().startswith("* ") and "tokens" not in line)
     assert marked.split()[1] == "fused"
