@@ -26,7 +26,7 @@ def test_small_steps_compute_with_repacked_weights_and_large_ones_as_the_file_ha
     answer = found(tmp_path, "Q4_0")
     if not answer["n_bytes"]:
         pytest.skip("this processor repacks no weights of this type")
-    assert answer["same"] == {"few": True, "many": True, "few again": True, "another context": True}
+    assert answer["same"] == {"few": True, "many": True, "few again": True, "a context beside it": True}
     assert answer["differ"], "else nothing shows which weights were used"
 
 
