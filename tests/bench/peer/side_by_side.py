@@ -18,6 +18,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -391,6 +392,7 @@ def _save(folder: Path, measured: SideBySide) -> None:
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does: every server is ended on the way out
     short: list[str] = []
     for name in options.models:
         measured = _measure(options, name)
