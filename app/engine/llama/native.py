@@ -58,7 +58,12 @@ _N_LOG_LINES = 50
 _MIB = 1 << 20
 _BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _BUFFER_BYTES = re.compile(r"buffer of size (\d+)")
-_MISTAKEN = re.compile(r"n_ctx_seq \(\d+\) > n_ctx_train")  # it counts the cells of all answers, which share them
+_MISTAKEN = re.compile(
+    r"n_ctx_seq \(\d+\) > n_ctx_train"  # it counts the cells of all answers, which share them
+    # A batch that was interrupted, since nobody waits for its answer any more (GGML_STATUS_ABORTED is 1), is no error.
+    r"|graph_compute_async failed with error 1$|failed to compute graph, compute status: 1$|failed to decode, ret = 2$"
+    r"|removing memory module entries"  # what such a batch had computed, or one whose failure has a line of its own
+)
 _OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device|Host)Memory")
 # Names of C++ functions as the compilers of Linux and macOS make them, and as Microsoft's does.
 _SET_LAYER_INPUTS = (

@@ -34,6 +34,18 @@ def test_warnings_of_llama_cpp_are_told_but_that_of_a_context_that_answers_share
     assert not is_told(3, "llama_context: n_ctx_seq (4096) > n_ctx_train (2048) -- possible training context overflow")
 
 
+def test_an_interrupted_batch_is_no_error_and_a_failed_one_is() -> None:
+    interrupted = (
+        "graph_compute: ggml_backend_sched_graph_compute_async failed with error 1",
+        "process_ubatch: failed to compute graph, compute status: 1",
+        "llama_decode: failed to decode, ret = 2",
+    )
+    assert not any(is_told(4, line) for line in interrupted)
+    assert not is_told(3, "decode: removing memory module entries for seq_id = 11, pos = [1191, +inf)")
+    assert is_told(4, "process_ubatch: failed to compute graph, compute status: -1")
+    assert is_told(4, "llama_decode: failed to decode, ret = -3")
+
+
 def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> None:
     words = "ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 173598848 graph_reserve: failed"
     error = load_error("llama.cpp cannot make a context of 16384 tokens", words, "Use a smaller --ctx.")
