@@ -23,6 +23,7 @@ import psutil
 from app.engine.load.machine_file import model_key
 from app.engine.load.planner import LoadDevices
 from app.engine.load.self_test import run_self_test
+from app.engine.load.sizing import requested_run
 from app.engine.model_task import TaskProgress, serve_task
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.speed_bench import QUICK, THOROUGH, SpeedBench, TuningEffort
@@ -43,10 +44,12 @@ from app.settings.settings import Settings, load_settings
 from offload.devices.cpu import default_threads, usable_processors
 from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
+from offload.footprint.model import PlannedModel
 from quantizer.child_request import exit_with_parent
 from quantizer.errors import UserError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
+from quantizer.gguf.validation import tensors_of
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaModel
@@ -56,7 +59,6 @@ __all__ = ["first_settings", "main", "refinements", "undisturbed"]
 _UBATCHES = (128, 256)  # beside the default: smaller ones take less memory, and on some machines no more time
 _KV_TYPES = ("q8_0", "q4_0")  # measured to show their cost; users choose them
 _IDLE_NICE = 19
-_SPARE_SHARE = 3  # memory for weights twice, once repacked, and for all else
 _CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
 
 
@@ -177,9 +179,10 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
 
     Return an exit status: DISTURBED where some are still to be measured.
     """
-    if psutil.virtual_memory().available < _SPARE_SHARE * path.stat().st_size:
+    header = read_header(path)
+    if psutil.virtual_memory().available < _needed_bytes(header):
         return 0
-    header, devices = read_header(path), _devices(settings)
+    devices = _devices(settings)
     tuned, key = _tune_file(header, settings.cache_dir), tune_key(header)
     default, *others = _first(header, n_threads, devices, settings.cache_dir)
     done = {speeds.setting: speeds for speeds in tuned.measured(key)}
@@ -193,6 +196,12 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
         tuned.add(key, path.name, speeds)
         missing.remove(speeds.setting)
     return DISTURBED if missing else 0
+
+
+def _needed_bytes(header: Header) -> int:
+    """Return the bytes for the weights in both layouts, and for the two contexts that are measured in turns."""
+    profile = PlannedModel(header, tensors_of(header)).profile(requested_run(_CONFIG, is_fused=False))
+    return 2 * (profile.weight_bytes + profile.cache_bytes + profile.compute_bytes)
 
 
 def _devices(settings: Settings) -> LoadDevices:
