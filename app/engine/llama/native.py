@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 # libgomp reads it when it is loaded. Each operation of a graph ends with a barrier of all threads; by default a thread
 # turns in it for milliseconds, and takes the processor from the one that it waits for where other programs run.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import llama_cpp.llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library

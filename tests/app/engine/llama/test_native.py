@@ -57,7 +57,7 @@ def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> 
     assert "unknown model architecture" in load_error("llama.cpp cannot load x", "unknown model architecture", "").cause
 
 
-@pytest.mark.parametrize(("own", "used"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
+@pytest.mark.parametrize(("own", "used"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
 def test_a_thread_that_waits_for_another_soon_sleeps_unless_the_user_has_it_otherwise(
     own: dict[str, str], used: str
 ) -> None:
