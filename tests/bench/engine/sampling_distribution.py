@@ -24,6 +24,7 @@ from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
+from app.engine.speculative.acceptance import FREE_REJECTION
 from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
@@ -109,6 +110,8 @@ def quantiles(backend: LlamaBackend, n_answers: int, seed: int, cost: StepCost) 
     """Return the quantiles of all tokens of that many answers, and the number of accepted draft tokens."""
     recorder: Any = QuantileRecorder(backend, seed)
     engine = Engine(recorder, lambda _event: None, step_cost=cost)
+    # Few drafts are right at temperature 1: a model with states would make none, since it pays for each that is not.
+    engine._drafter._rejection = lambda _sequence, _n_step: FREE_REJECTION  # type: ignore[method-assign]
     prose = RandomText(seed)
     for number in range(n_answers):
         sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=prose.seed())

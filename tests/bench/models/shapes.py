@@ -184,6 +184,18 @@ _MAMBA2_370M = Shape(
     pre_tokenizer="gpt-2",
 )
 
+_TINY_GPT_OSS = replace(
+    _GPT_OSS_2B,
+    n_layers=4,
+    n_embd=256,
+    n_vocab=4096,
+    n_ctx=4096,
+    n_ff=256,
+    n_heads=4,
+    n_kv_heads=2,
+    more=(*_gpt_oss_metadata(64), *_expert_metadata(8, 4, 256)),
+)
+
 SHAPES: dict[str, Shape] = {
     "llama-3.2-1b": _LLAMA_1B,
     "qwen3-0.6b": _QWEN3_600M,
@@ -238,17 +250,9 @@ SHAPES: dict[str, Shape] = {
         ssm=Recurrence(inner=256, n_state=64, n_heads=4, n_groups=4),
         more=_qwen35_metadata(8, 0, 0, 0),
     ),
-    "tiny-gpt-oss": replace(
-        _GPT_OSS_2B,
-        n_layers=4,
-        n_embd=256,
-        n_vocab=4096,
-        n_ctx=4096,
-        n_ff=256,
-        n_heads=4,
-        n_kv_heads=2,
-        more=(*_gpt_oss_metadata(64), *_expert_metadata(8, 4, 256)),
-    ),
+    "tiny-gpt-oss": _TINY_GPT_OSS,
+    # Which experts a router asks turns on the last bits where two score alike, and with it the text. Here it asks all.
+    "tiny-gpt-oss-all-experts": replace(_TINY_GPT_OSS, more=(*_gpt_oss_metadata(64), *_expert_metadata(8, 8, 256))),
     "tiny-gemma3": replace(
         _GEMMA3_1B,
         n_layers=6,
