@@ -97,15 +97,15 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
     table = Table(title=printable(name), box=None, pad_edge=False, collapse_padding=True)
     depths = [depth for depth, _ in best.decode]
     headings = ("attention", "weights", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
-    for heading in (*headings, "4 answers", f"{_VERIFIED} tokens"):
+    for heading in (*headings, "by 4", f"of {_VERIFIED}"):
         table.add_column(heading, justify="right")
     for item in measured:
         attention, *figures = _row(item)
         # the mark is there where bold is not: in a file, with NO_COLOR
         table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
     Console().print(table)
-    click.echo("Tokens a second, decode by tokens in the cache; of four answers at once, in all.")
-    click.echo("Last, a step's time over that of one token.")
+    click.echo("Tokens a second: prefill, decode at so many tokens in the cache, and by four answers at once, in all.")
+    click.echo(f"Last, the time of a step of {_VERIFIED} tokens over that of one.")
     click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps.")
     click.echo(
         f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; of those within 2 %, for four answers."
