@@ -100,7 +100,7 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
     for heading in (*headings, "by 4", f"of {_VERIFIED}"):
         table.add_column(heading, justify="right")
     for item in measured:
-        attention, *figures = _row(item)
+        attention, *figures = _row(item, depths)
         # the mark is there where bold is not: in a file, with NO_COLOR
         table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
     Console().print(table)
@@ -117,8 +117,8 @@ def _of_default_cache(measured: Sequence[SpeedMeasurement]) -> list[SpeedMeasure
     return [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE] or list(measured)
 
 
-def _row(item: SpeedMeasurement) -> tuple[str, ...]:
-    setting = item.setting
+def _row(item: SpeedMeasurement, depths: Sequence[int]) -> tuple[str, ...]:
+    setting, decode = item.setting, dict(item.decode)
     verify = dict(item.step_ratios).get(_VERIFIED)
     return (
         "fused" if setting.flash_attention else "plain",
@@ -127,7 +127,7 @@ def _row(item: SpeedMeasurement) -> tuple[str, ...]:
         str(setting.n_ubatch),
         setting.kv_type,
         f"{item.prefill:.1f}",
-        *(f"{speed:.1f}" for _, speed in item.decode),
+        *(f"{decode[depth]:.1f}" if depth in decode else "" for depth in depths),
         f"{item.batched_decode:.1f}" if item.batched_decode else "",
         f"{verify:.2f}" if verify else "",
     )
