@@ -12,8 +12,10 @@ from app.cli.options import complete_model, options, setting_options
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
 from app.engine.tuning.tune_results import (
+    AS_FAST,
     DEFAULT_KV_TYPE,
     DEFAULT_WORKLOAD,
+    N_BATCHED,
     SpeedMeasurement,
     TuneFile,
     TuneRequest,
@@ -97,19 +99,20 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
     table = Table(title=printable(name), box=None, pad_edge=False, collapse_padding=True)
     depths = [depth for depth, _ in best.decode]
     headings = ("attention", "weights", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
-    for heading in (*headings, "by 4", f"of {_VERIFIED}"):
+    for heading in (*headings, f"by {N_BATCHED}", f"of {_VERIFIED}"):
         table.add_column(heading, justify="right")
     for item in measured:
         attention, *figures = _row(item, depths)
         # the mark is there where bold is not: in a file, with NO_COLOR
         table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
     Console().print(table)
-    click.echo("Tokens a second: prefill, decode at so many tokens in the cache, and by four answers at once, in all.")
+    click.echo(
+        f"Tokens a second: prefill, decode at so many tokens in the cache, and by {N_BATCHED} answers at once, in all."
+    )
     click.echo(f"Last, the time of a step of {_VERIFIED} tokens over that of one.")
     click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps.")
-    click.echo(
-        f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; of those within 2 %, for four answers."
-    )
+    among = f"of those within {100 * AS_FAST:g} %, for {N_BATCHED} answers"
+    click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; {among}.")
 
 
 def _of_default_cache(measured: Sequence[SpeedMeasurement]) -> list[SpeedMeasurement]:

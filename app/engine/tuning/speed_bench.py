@@ -13,14 +13,13 @@ from statistics import median
 
 from app.engine.backend import Backend, Chunk
 from app.engine.request import SamplingParams
-from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
+from app.engine.tuning.tune_results import N_BATCHED, RuntimeSettings, SpeedMeasurement
 
 __all__ = ["QUICK", "THOROUGH", "Clock", "SpeedBench", "TuningEffort"]
 
 _RATIO_DEPTH = 512  # where the costs of steps are compared, if it is one of the depths
 _SEED_TOKENS = 64  # one sequence of at least these, restored again and again, fills the cache
 _MIN_REPEATS = 2
-_N_ANSWERS = 4  # at once, of other sequences than the one that is measured alone
 
 Clock = Callable[[], float]
 
@@ -142,7 +141,7 @@ class SpeedBench:
             if depth == _RATIO_DEPTH:
                 found += [_Case(n_tokens, depth) for n_tokens in self._effort.step_sizes]
         if self._effort.has_answers:
-            found.append(_Case(0, max(self._effort.depths), _N_ANSWERS))
+            found.append(_Case(0, max(self._effort.depths), N_BATCHED))
         return tuple(found)
 
     def _sampled(self, begin: Callable[[_Case], bool], sample: Callable[[_Case], float]) -> dict[_Case, float]:

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from quantizer.gguf.header import Header
 
 __all__ = [
+    "AS_FAST",
     "DEFAULT_KV_TYPE",
     "DEFAULT_WORKLOAD",
     "DISTURBED",
+    "N_BATCHED",
     "PLAIN_FROM",
     "PLAIN_TYPES",
     "RuntimeSettings",
@@ -49,7 +51,8 @@ DISTURBED = 75
 # 1: 0.9–0.97, 4: 0.85–1.0, 16: 0.97–1.2, 24: 1.1–1.16, 64: 1.4, 256: 1.55–1.7. Of Q4_0: 0.4–0.7 everywhere.
 PLAIN_TYPES = frozenset({tensor_type_named("Q2_K").type_id, tensor_type_named("Q4_K").type_id})
 PLAIN_FROM = 24
-_AS_FAST = 0.02  # what the figures of one setting differ by from one tuning to the next
+AS_FAST = 0.02  # what the figures of one setting differ by from one tuning to the next
+N_BATCHED = 4  # answers at once that are measured
 _X86 = ("x86_64", "amd64")
 # Earlier versions measured one setting after the other, while the machine grew faster or slower: six settings of a
 # Gemma 3 1B changed places each time. And of models with states they timed steps in memory that was new.
@@ -84,7 +87,7 @@ class SpeedMeasurement:
     """Speeds of one setting, in tokens a second. `decode` is by depth: (tokens in the cache, speed), ascending.
 
     `step_ratios` is the time of a step of n tokens over that of one: (n, ratio), ascending. `batched_decode` is that of
-    four answers at once, in all; 0 where there is no room for them.
+    N_BATCHED answers at once, in all; 0 where there is no room for them.
     """
 
     setting: RuntimeSettings
@@ -165,7 +168,7 @@ def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasur
     Among those that are as fast, the one that decodes several answers fastest: fused attention skips the cells of the
     others, and may take longer for one long answer.
     """
-    limit_s = (1 + _AS_FAST) * min(seconds(candidate, work) for candidate in measured)
+    limit_s = (1 + AS_FAST) * min(seconds(candidate, work) for candidate in measured)
     as_fast = [candidate for candidate in measured if seconds(candidate, work) <= limit_s]
     return min(as_fast, key=lambda candidate: (-candidate.batched_decode, seconds(candidate, work)))
 

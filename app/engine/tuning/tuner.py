@@ -90,7 +90,7 @@ def refinements(best: RuntimeSettings, n_processors: int) -> list[RuntimeSetting
 
 
 def _measured(
-    path: Path,
+    header: Header,
     devices: LoadDevices,
     candidates: Iterable[RuntimeSettings],
     effort: TuningEffort,
@@ -109,7 +109,7 @@ def _measured(
                 if devices.has_gpu:
                     loaded.close()
                     models, reference = {}, None
-                models[setting.extra_buffers] = loaded.enter_context(_model(path, devices, setting))
+                models[setting.extra_buffers] = loaded.enter_context(_model(header, devices, setting))
             model = models[setting.extra_buffers]
             if reference is not None:
                 with _bench(model, setting, effort) as bench:
@@ -123,13 +123,14 @@ def _measured(
 
 
 @contextmanager
-def _model(path: Path, devices: LoadDevices, setting: RuntimeSettings) -> Iterator[LlamaModel]:
+def _model(header: Header, devices: LoadDevices, setting: RuntimeSettings) -> Iterator[LlamaModel]:
     from app.engine.llama import LlamaModel
 
+    path, repacks = header.path, setting.extra_buffers
     parameters = devices.parameters(path, _CONFIG, setting)
-    with closing(LlamaModel(path, parameters, setting.extra_buffers, on_progress=lambda _fraction: True)) as model:
-        if setting.extra_buffers:
-            model.map_plain_weights(read_header(path))
+    with closing(LlamaModel(path, parameters, repacks, on_progress=lambda _fraction: True)) as model:
+        if repacks:
+            model.map_plain_weights(header)
         yield model
 
 
@@ -154,7 +155,7 @@ def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
         best = fastest(measured, DEFAULT_WORKLOAD).setting
         yield from _possible(refinements(best, usable_processors()), shape)
 
-    for index, speeds in enumerate(_measured(path, devices, candidates(), THOROUGH)):
+    for index, speeds in enumerate(_measured(header, devices, candidates(), THOROUGH)):
         measured.append(speeds)
         if index >= len(first):
             tuned.add(key, path.name, speeds)
@@ -184,13 +185,14 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
         return 0
     devices = _devices(settings)
     tuned, key = _tune_file(header, settings.cache_dir), tune_key(header)
-    default, *others = _first(header, n_threads, devices, settings.cache_dir)
+    first = _first(header, n_threads, devices, settings.cache_dir)
+    default = first[0]
     done = {speeds.setting: speeds for speeds in tuned.measured(key)}
-    missing = [setting for setting in (default, *others) if setting not in done]
+    missing = [setting for setting in first if setting not in done]
     if not missing:
         return 0
-    candidates = [default, *(setting for setting in missing if setting != default)]
-    for speeds in undisturbed(_measured(path, devices, candidates, QUICK, done.get(default))):
+    candidates = dict.fromkeys([default, *missing])
+    for speeds in undisturbed(_measured(header, devices, candidates, QUICK, done.get(default))):
         if default in missing and speeds.setting != default:
             break  # what this one was compared with was measured beside other programs
         tuned.add(key, path.name, speeds)
