@@ -39,7 +39,7 @@ __all__ = [
 
 MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
-_N_ROWS = 256  # that a vocabulary is folded into: of 248,000 tokens the fastest
+_N_ROWS = 64  # that a vocabulary is folded into: of 65,000 to 262,000 tokens as fast as any
 _BEGINS_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # which Python takes until its last byte
 # What a grammar has: texts, characters and comments, in which nothing else begins, and tokens by id or by name.
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*|<\[(\d+)\]>|(<[^>]*>)')
@@ -73,6 +73,9 @@ def likeliest(logits: NDArray[np.float32], n: int) -> NDArray[np.intp]:
 
     The n-th largest of the maxima of columns is a lower bound for the n-th largest of all: one pass, no sorting.
     """
+    if n == 1:
+        token = int(logits.argmax())  # the first NaN, if any
+        return np.arange(token, token if np.isnan(logits[token]) else token + 1)
     n_columns = len(logits) // _N_ROWS
     if not 0 < n <= n_columns:
         return np.arange(len(logits))

@@ -105,8 +105,9 @@ def test_few_tokens_are_found_in_a_large_vocabulary() -> None:
     assert len(likeliest(logits, 40)) < 60
 
 
-def test_where_logits_are_not_numbers_none_are_found() -> None:
-    assert not len(likeliest(np.full(1000, np.nan, np.float32), 2))
+@pytest.mark.parametrize("n", [1, 2])
+def test_where_logits_are_not_numbers_none_are_found(n: int) -> None:
+    assert not len(likeliest(np.full(1000, np.nan, np.float32), n))
 
 
 def test_chains_choose_the_same_of_few_candidates_as_of_all() -> None:
