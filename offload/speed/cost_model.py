@@ -110,8 +110,8 @@ def decode_s(work: Work, rates: Rates) -> float:
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
     """Return the seconds that one token of a prompt takes in micro-batches of `n_ubatch`.
 
-    Each device computes or reads, whichever takes longer; what lies with the processor goes to a GPU for the time
-    being where that is faster, as llama.cpp does with large batches.
+    Each device computes or reads, whichever takes longer; what lies with the processor goes for the time being to a GPU
+    that has layers where that is faster, as llama.cpp does with large batches.
     """
     seconds = {name: _busy_s(work, rates, name, n_ubatch) for name in work.operations}
     if host in seconds:
@@ -130,11 +130,12 @@ def _busy_s(work: Work, rates: Rates, name: str, n_ubatch: int) -> float:
 
 
 def _lent_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> list[float]:
-    """Return the time of the processor's share on each GPU that its weights could be sent to."""
+    """Return the time of the processor's share on each GPU in use that its weights could be sent to."""
     n_bytes, operations = work.read_bytes.get(host, 0.0) / n_ubatch, work.operations[host]
     return [
         n_bytes * seconds_per_byte + operations * rates.seconds_per_operation[name]
         for name, seconds_per_byte in rates.link_seconds_per_byte.items()
+        if work.operations.get(name)
     ]
 
 

@@ -41,12 +41,17 @@ def test_a_prompt_is_read_many_times_faster_than_an_answer_comes() -> None:
 
 
 def test_weights_of_the_processor_are_lent_to_a_gpu_where_a_prompt_is_computed_faster_there() -> None:
-    lent = prefill_s(work(0, 4), RATES, "CPU", 512)
+    lent = prefill_s(work(1, 4), RATES, "CPU", 512)
     slow_link = expected_rates(Machine(HOST, (replace(CARD, link_bytes_per_s=1e6),)))
-    computed_there = prefill_s(work(0, 4), slow_link, "CPU", 512)
+    computed_there = prefill_s(work(1, 4), slow_link, "CPU", 512)
     assert lent < computed_there
-    operations_s = 4 * GB * RATES.seconds_per_operation["CPU"]
+    operations_s = GB * (4 * RATES.seconds_per_operation["CPU"] + RATES.seconds_per_operation["GPU0"])
     assert computed_there == pytest.approx(operations_s + RATES.overhead_s(32) / 512)
+
+
+def test_a_gpu_without_a_layer_computes_no_prompt() -> None:
+    operations_s = 4 * GB * RATES.seconds_per_operation["CPU"]
+    assert prefill_s(work(0, 4), RATES, "CPU", 512) == pytest.approx(operations_s + RATES.overhead_s(32) / 512)
 
 
 def test_unknown_rates_are_not_called_known() -> None:
