@@ -40,6 +40,7 @@ from app.engine.request import Adapter
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.setting_choice import SettingChoice, choose_setting, describe_projector, describe_settings
+from app.engine.tuning.speed_bench import measure_step_cost
 from app.engine.tuning.tune_results import (
     RuntimeSettings,
     TuneFile,
@@ -157,8 +158,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         devices.check_load(attempt, native.usage, prepared.key)
         if auxiliary.projector is not None:
             devices.check_projector(auxiliary.projector, native.projector_bytes)
-        measured = prepared.tuned.step_ratios(prepared.tuned_as) or prepared.choice.step_ratios
-        step_cost = StepCost.from_measured(measured)
+        step_cost = _step_cost(prepared, native, attempt)
         if not native.backend.facts.can_generate:
             listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
         place = partial(devices.parameters, setting=attempt.setting)
@@ -210,6 +210,18 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
         listener.on_notice(warning)
     projector = projector if plan.auxiliary.projector is not None else None
     return _Prepared(requested, config, header, devices, key, tuned, tuned_as, choice, plan, projector)
+
+
+def _step_cost(prepared: _Prepared, native: _NativeModel, attempt: LoadAttempt) -> StepCost:
+    """Return what steps cost by their size: as of the last use, else as tuned, else as usual on processors.
+
+    With all layers on GPUs it is measured here: they compute several tokens, so drafts, for less than a processor does,
+    but lose time with each change of size.
+    """
+    known = prepared.tuned.step_ratios(prepared.tuned_as) or prepared.choice.step_ratios
+    if attempt.is_all_on_gpus and native.backend.facts.can_generate:
+        return measure_step_cost(native.backend, native.setting, known)
+    return StepCost.from_measured(known)
 
 
 def _settings(prepared: _Prepared, native: _NativeModel, attempt: LoadAttempt) -> tuple[LoadedSetting, ...]:

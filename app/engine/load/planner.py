@@ -57,6 +57,12 @@ class LoadAttempt:
         return parameters_of(self.plan.assessment)
 
     @property
+    def is_all_on_gpus(self) -> bool:
+        """Whether GPUs get all layers."""
+        found = self.plan.assessment
+        return found.placement is not None and found.placement.n_on_gpus == len(found.profile.layers)
+
+    @property
     def projector_device(self) -> str:
         """The GPU that the projector is planned for, that of the output; empty for the processor, or without one."""
         usage, placement = self._projector_usage, self.plan.assessment.placement
@@ -229,11 +235,13 @@ class LoadDevices:
         excess = decode(ExcessUsage, self._excess.entry(key))
         return LoadPlanner(model, machine, partial(llama.dry_compute_bytes, path), excess, self._rates_of)
 
+    def attempt(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
+        """Return how to load the model at `path` in the memory that is free now."""
+        return self.planner(path, read_header(path), model_key(path)).attempt(config, setting)
+
     def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
         """Return where the layers of the model at `path` go."""
-        if not self.has_gpu:
-            return ON_HOST
-        return self.planner(path, read_header(path), model_key(path)).attempt(config, setting).parameters
+        return self.attempt(path, config, setting).parameters if self.has_gpu else ON_HOST
 
     def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
         """Compare the `usage` of the model `key` with its plan, both without a projector, and store the excess for the

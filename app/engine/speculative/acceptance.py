@@ -196,14 +196,16 @@ def best_draft_length(
     draft_cost: float = 0.0,
     rejection: Rejection = FREE_REJECTION,
     pass_cost: float = 0.0,
+    *,
+    is_lasting: bool = False,
 ) -> DraftLength:
     """Return the length with the most expected tokens for its cost, 0 if no draft is better.
 
     `chances` are those of at most MAX_DRAFT_TOKENS tokens, of each if the ones before it are accepted. The step has
     `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token and
-    `pass_cost` that of drafting at all, in units of a step of one token.
+    `pass_cost` that of drafting at all, in units of a step of one token; `is_lasting`: its source drafts at every step.
     """
-    costs = _verify_costs(cost, n_step, n_answers, rejection)
+    costs = _verify_costs(cost, n_step, n_answers, rejection, is_lasting=is_lasting)
     speed_without = n_answers / next(costs)
     best_length, best_speed = 0, speed_without
     n_expected, chance_so_far, expected_repeat = float(n_answers), 1.0, 0.0
@@ -223,12 +225,15 @@ def best_draft_length(
     return DraftLength(best_length, best_speed / speed_without)
 
 
-def _verify_costs(cost: StepCost, n_step: int, n_answers: int, rejection: Rejection) -> Iterator[float]:
+def _verify_costs(
+    cost: StepCost, n_step: int, n_answers: int, rejection: Rejection, *, is_lasting: bool
+) -> Iterator[float]:
     """Return the costs of a step of `n_step` tokens and of those with 1 … MAX_DRAFT_TOKENS more for one answer."""
     n_beside = n_step - rejection.n_known
     if not rejection.is_split or n_beside <= 0:
-        return cost.ratios_from(n_step, n_answers)
-    own, beside = islice(cost.ratios_from(rejection.n_known), 1, None), cost.ratio(n_beside, max(1, n_answers - 1))
+        return cost.ratios_from(n_step, n_answers, is_lasting=is_lasting)
+    own = islice(cost.ratios_from(rejection.n_known, is_lasting=is_lasting), 1, None)
+    beside = cost.ratio(n_beside, max(1, n_answers - 1))
     return chain(islice(cost.ratios_from(n_step, n_answers), 1), map(add, own, repeat(beside)))
 
 

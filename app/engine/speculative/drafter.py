@@ -164,14 +164,24 @@ class Drafter:
         n_answers, sequence = self._n_answers, candidate.sequence
         estimate = source.estimate(sequence, candidate.n_max, n_answers)
         n_step = self._n_step - len(candidate.draft.tokens)
-        if estimate.first <= self._cost.min_first_chance(n_step, n_answers):
+        draft_cost, pass_cost = estimate.draft_cost, estimate.pass_cost
+        is_computed = draft_cost + pass_cost > 0
+        if estimate.first <= self._cost.min_first_chance(n_step, n_answers, is_lasting=is_computed):
             return _Asked(source.n_probe_tokens(sequence))
         rejection = self._rejection(sequence, n_step)
-        draft_cost, pass_cost = estimate.draft_cost, estimate.pass_cost
         with_waste = pass_cost + sequence.acceptance[source.name].wasted_cost
-        best = best_draft_length(estimate.chances, self._cost, n_step, n_answers, draft_cost, rejection, with_waste)
+        best = best_draft_length(
+            estimate.chances,
+            self._cost,
+            n_step,
+            n_answers,
+            draft_cost,
+            rejection,
+            with_waste,
+            is_lasting=is_computed,
+        )
         # what is looked up may match better after the next token; the rate of what is computed changes slowly
-        self.is_draft_worthwhile |= best.n_tokens > 0 or not draft_cost + pass_cost
+        self.is_draft_worthwhile |= best.n_tokens > 0 or not is_computed
         if best.gain > candidate.gain:
             return _Asked(best.n_tokens, draft_cost, pass_cost)
         return _Asked(source.n_probe_tokens(sequence))
@@ -181,7 +191,7 @@ class Drafter:
         n_step = self._n_step - len(candidate.draft.tokens)
         sequence = candidate.sequence
         chances, rejection = sequence.acceptance[draft.source].chances(draft), self._rejection(sequence, n_step)
-        best = best_draft_length(chances, self._cost, n_step, self._n_answers, rejection=rejection)
+        best = best_draft_length(chances, self._cost, n_step, self._n_answers, rejection=rejection, is_lasting=cost > 0)
         unused = _Candidate(sequence, candidate.n_max, draft, cost=cost)
         if best.gain > candidate.gain:
             self._n_step = n_step + best.n_tokens

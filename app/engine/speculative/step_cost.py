@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import chain, count, islice, repeat
 from operator import add, mul, truediv
 
 import numpy as np
@@ -26,6 +26,8 @@ CPU_COST_RATIOS: dict[int, float] = {
 }
 # fmt: on
 _OBSERVATION_WEIGHT = 0.2
+_N_SETTLING = 2  # steps after a change of size that compute no faster for being alike: a graph is built, then captured
+_N_LASTING = 8  # steps that share the cost of a change, where a source drafts at every step
 
 
 def moving_average(known: float | None, observed: float) -> float:
@@ -39,27 +41,38 @@ class StepCost:
 
     `ratios` are those of one answer by number of tokens. Each further answer in the step adds `per_answer`, for states
     and caches of its own: as part of the ratios it would make 8 answers dearer than a step of 7 and one of 2.
+
+    `size_change` is what a step between others of another size costs more than among its like, the steps after it
+    included: GPUs repeat a captured graph, and one of another size is built and captured anew. 0 without such.
     """
 
     ratios: dict[int, float] = field(default_factory=lambda: dict(CPU_COST_RATIOS))
     single_s: float | None = None
     per_answer: float = 0.0
+    size_change: float = 0.0
+    _n_last: int = 1  # tokens of the last step
+    _n_alike: int = 0  # steps of that size since the one of another
     _cached_ratios: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # since the last observation
-    _cached_chances: dict[tuple[int, int], float] = field(default_factory=dict)  # and `min_first_chance`
+    _cached_chances: dict[tuple[int, int, int, bool], float] = field(default_factory=dict)  # and `min_first_chance`
 
     @classmethod
-    def from_measured(cls, measured: Mapping[int, float]) -> StepCost:
+    def from_measured(cls, measured: Mapping[int, float], size_change: float = 0.0) -> StepCost:
         """Return costs that equal the `measured` ones, and scale the usual ones in between."""
         if not measured:
-            return cls()
+            return cls(size_change=size_change)
         scales = map(truediv, measured.values(), _at(CPU_COST_RATIOS, list(measured)))
         by_size = dict(zip(measured, scales, strict=True))
         scaled = map(mul, CPU_COST_RATIOS.values(), _at(by_size, list(CPU_COST_RATIOS)))
-        return cls({**dict(zip(CPU_COST_RATIOS, scaled, strict=True)), **measured})
+        return cls({**dict(zip(CPU_COST_RATIOS, scaled, strict=True)), **measured}, size_change=size_change)
 
     def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
-        """Count a step of `n_tokens` of `n_answers`. Steps before the first of one token are ignored, and of 0 s."""
+        """Count a step of `n_tokens` of `n_answers`. Steps before the first of one token are ignored, and of 0 s; and
+        where a change of size costs, those that pay for it."""
+        self._n_alike = self._n_alike + 1 if n_tokens == self._n_last else 1
+        self._n_last = n_tokens
         if duration_s <= 0.0:  # too short for a coarse clock
+            return
+        if self.size_change and self._n_alike <= _N_SETTLING:
             return
         if n_tokens == 1:
             self.single_s = moving_average(self.single_s, duration_s)
@@ -79,10 +92,23 @@ class StepCost:
 
     def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         """Return the cost of a step of `n_tokens`: linear between known sizes, proportional beyond the largest."""
-        return next(self.ratios_from(n_tokens, n_answers))
+        return self._base_ratios(n_tokens, n_answers)[0]
 
-    def ratios_from(self, n_step: int, n_answers: int = 1) -> Iterator[float]:
-        """Return the costs of a step of `n_step` tokens of `n_answers`, and with 1 … MAX_DRAFT_TOKENS more."""
+    def ratios_from(self, n_step: int, n_answers: int = 1, *, is_lasting: bool = False) -> Iterator[float]:
+        """Return the costs of a step of `n_step` tokens of `n_answers`, and with 1 … MAX_DRAFT_TOKENS more.
+
+        Those have the cost of a change if they differ from the last step, a part of it where drafts are to be lasting.
+        """
+        known = self._base_ratios(n_step, n_answers)
+        if not self.size_change:
+            return iter(known)
+        plain, *more = known
+        change = self.size_change / (_N_LASTING if is_lasting and self._n_last == n_step else 1)
+        changes = (0.0 if n_tokens == self._n_last else change for n_tokens in count(n_step + 1))
+        return chain((plain,), map(add, more, changes))
+
+    def _base_ratios(self, n_step: int, n_answers: int) -> list[float]:
+        """Return the costs among steps of the same size."""
         known = self._cached_ratios.get((n_step, n_answers))
         if known is None:
             sizes, n_largest = range(n_step, n_step + MAX_DRAFT_TOKENS + 1), max(self.ratios)
@@ -90,18 +116,19 @@ class StepCost:
             of_others = repeat((n_answers - 1) * self.per_answer)
             known = list(map(add, map(mul, _at(self.ratios, sizes), beyond), of_others))
             self._cached_ratios[n_step, n_answers] = known
-        return iter(known)
+        return known
 
-    def min_first_chance(self, n_step: int, n_answers: int) -> float:
+    def min_first_chance(self, n_step: int, n_answers: int, *, is_lasting: bool = False) -> float:
         """Return a chance of the first token at or below which no draft pays in a step of `n_step` tokens.
 
         Even if all later tokens are certain, a draft of n gives at most n times the chance of its first.
         """
-        chance = self._cached_chances.get((n_step, n_answers))
+        key = n_step, n_answers, self._n_last if self.size_change else 0, is_lasting
+        chance = self._cached_chances.get(key)
         if chance is None:
-            without, *costs = self.ratios_from(n_step, n_answers)
+            without, *costs = self.ratios_from(n_step, n_answers, is_lasting=is_lasting)
             added = (n_answers * (cost / without - 1) / n_tokens for n_tokens, cost in enumerate(costs, start=1))
-            chance = self._cached_chances[n_step, n_answers] = min(added)
+            chance = self._cached_chances[key] = min(added)
         return chance
 
     def saved_s(self, n_step: int, n_answers: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
@@ -113,7 +140,8 @@ class StepCost:
         if self.single_s is None:
             return 0.0
         plain = self.ratio(n_step, n_answers)
-        added = self.ratio(n_step + n_drafted, n_answers) + self.ratio(n_step + n_repeated, n_answers) - 2 * plain
+        drafted = next(islice(self.ratios_from(n_step, n_answers), n_drafted, None))
+        added = drafted + self.ratio(n_step + n_repeated, n_answers) - 2 * plain
         return self.single_s * (n_accepted * plain - added)
 
 

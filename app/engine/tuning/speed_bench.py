@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from statistics import median
 
 from app.engine.backend import Backend, Chunk
 from app.engine.request import SamplingParams
+from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import N_BATCHED, RuntimeSettings, SpeedMeasurement
 
-__all__ = ["QUICK", "THOROUGH", "Clock", "SpeedBench", "TuningEffort"]
+__all__ = ["QUICK", "THOROUGH", "Clock", "SpeedBench", "TuningEffort", "measure_step_cost"]
 
 _RATIO_DEPTH = 512  # where the costs of steps are compared, if it is one of the depths
 _SEED_TOKENS = 64  # one sequence of at least these, restored again and again, fills the cache
@@ -27,7 +29,7 @@ Clock = Callable[[], float]
 @dataclass(frozen=True, slots=True)
 class TuningEffort:
     """How much is measured: tokens of prefill, depths, step sizes, and whether several answers at once. Each is
-    repeated for `limit_s`, at least twice and at most `n_repeats` times."""
+    repeated for `limit_s`, at least twice and at most `n_repeats` times, after `n_settling` times that do not count."""
 
     n_repeats: int
     n_prefill: int
@@ -35,11 +37,22 @@ class TuningEffort:
     step_sizes: tuple[int, ...]
     limit_s: float
     has_answers: bool = True
+    n_settling: int = 0
 
 
 _STEP_SIZES = (2, 4, 8, 15, 16, 17, 31, 32)
 THOROUGH = TuningEffort(n_repeats=8, n_prefill=512, depths=(0, 512, 1792), step_sizes=_STEP_SIZES, limit_s=2.0)
 QUICK = TuningEffort(n_repeats=8, n_prefill=96, depths=(0, 512, 1792), step_sizes=(4, 16), limit_s=1.0)
+_STEPS = TuningEffort(
+    n_repeats=3,
+    n_prefill=8,
+    depths=(_RATIO_DEPTH,),
+    step_sizes=(2, 8, 16, 32),
+    limit_s=0.1,
+    has_answers=False,
+    n_settling=2,
+)
+_N_DRAFTED = 8  # tokens of the step whose change of size is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +141,24 @@ class SpeedBench:
         ratios = self._sampled(begin, ratio)
         return _speeds(self._setting, {case: ratios[case] * known_s[case] for case in ratios if case in known_s})
 
+    def size_change(self, known: SpeedMeasurement) -> float:
+        """Return what a step of several tokens costs more between steps of one than among its like, in steps of one.
+
+        The two steps after it are counted too: a GPU computes them without the graph that it had captured. `known` are
+        the speeds of this backend; 0 where it has too few cells.
+        """
+        single, several = _Case(1, _RATIO_DEPTH), _Case(_N_DRAFTED, _RATIO_DEPTH)
+        seconds = _seconds(known, (single, several))
+        if len(seconds) < 2 or not self._begin(single):
+            return 0.0
+        expected_s = seconds[several] + 2 * seconds[single]
+        taken_s = [sum(map(self._time, (several, single, single))) for _ in range(self._effort.n_repeats)]
+        return max(0.0, (median(taken_s) - expected_s) / seconds[single])
+
     def close(self) -> None:
-        """Free the sampler. The caller closes the backend."""
+        """Free the sampler and empty the cache. The caller closes the backend."""
+        self._clear()
+        self._clear_others()
         self._sampler.close()
 
     @property
@@ -151,6 +180,8 @@ class SpeedBench:
         for case in self._cases:
             if not begin(case):
                 continue
+            for _ in range(effort.n_settling):
+                sample(case)
             samples: list[float] = []
             begun_s = self._clock()
             while len(samples) < _MIN_REPEATS or (
@@ -164,9 +195,7 @@ class SpeedBench:
         """Let the next samples be of `case`. Return False when there are too few cells for it."""
         self._clear()
         if case.depth is None:
-            for other_id in range(1, self._n_others + 1):
-                self._backend.truncate(other_id, 0)
-            self._n_others = 0
+            self._clear_others()
             return True
         if not (self._has_room(case.depth) and self._fill(case.depth)):
             return False
@@ -252,3 +281,21 @@ class SpeedBench:
 
     def _clear(self) -> None:
         self._n_computed = self._backend.truncate(0, 0)
+
+    def _clear_others(self) -> None:
+        for other_id in range(1, self._n_others + 1):
+            self._backend.truncate(other_id, 0)
+        self._n_others = 0
+
+
+def measure_step_cost(
+    backend: Backend, setting: RuntimeSettings, known: Mapping[int, float], clock: Clock = time.perf_counter
+) -> StepCost:
+    """Return what steps of an empty `backend` cost, by their size and where it changes, and leave it empty.
+
+    Takes some thirty steps, or half as many where the ratios by size are `known`.
+    """
+    effort = replace(_STEPS, step_sizes=(_N_DRAFTED,)) if known else _STEPS
+    with closing(SpeedBench(backend, setting, effort, clock)) as bench:
+        measured = bench.measure()
+        return StepCost.from_measured(known or dict(measured.step_ratios), bench.size_change(measured))

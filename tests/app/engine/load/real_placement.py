@@ -76,6 +76,7 @@ def main() -> None:
     with loaded.owned:
         answers, margins = zip(*(greedy(loaded.backend, first) for first in FIRST_TOKENS), strict=True)
         report |= {"answers": answers, "margins": margins, "is_on_host": loaded.backend.facts.is_on_host}
+        report["step_ratios"] = loaded.step_cost.ratios
         print(json.dumps(report))
 
 

@@ -67,6 +67,15 @@ def test_layers_are_on_the_planned_devices_and_answers_equal_those_of_the_proces
     assert sum(whole["held"]["RPC1"].values()) == 0
 
 
+def test_what_steps_cost_with_layers_on_a_gpu_is_measured_at_the_first_load(
+    tiny_model: Path, tmp_path: Path, endpoints: list[str]
+) -> None:
+    usual = load(tiny_model, tmp_path, [])["step_ratios"]
+    found = load(tiny_model, tmp_path, endpoints)["step_ratios"]
+    assert set(usual) == set(found)
+    assert all(found[n_tokens] != usual[n_tokens] for n_tokens in ("2", "8", "16", "32"))
+
+
 def test_layers_without_room_stay_on_the_processor(tiny_model: Path, tmp_path: Path, endpoints: list[str]) -> None:
     report = load(tiny_model, tmp_path, endpoints, free_bytes=MARGIN_BYTES - 1)
     assert [device["layers"] for device in report["plan"]["devices"]] == [0, 0, 3]

@@ -74,6 +74,7 @@ def test_with_a_gpu_layers_go_there_as_planned() -> None:
     attempt = planner(CARD).attempt(CONFIG, replace(TUNED, flash_attention=True))
     assert attempt.parameters.devices == ("CUDA0",)
     assert attempt.parameters.n_gpu_layers == 33
+    assert attempt.is_all_on_gpus
     assert attempt.setting.flash_attention
     assert {share.compute_bytes for share in attempt.shares} == {64 << 20}
 
@@ -92,6 +93,7 @@ def test_the_excess_of_the_last_load_makes_the_next_one_smaller() -> None:
     before = planner(small).attempt(CONFIG, TUNED).parameters.n_gpu_layers
     after = planner(small, ExcessUsage(gpu_bytes=2 * GIB)).attempt(CONFIG, TUNED).parameters.n_gpu_layers
     assert 0 < after < before
+    assert not planner(small).attempt(CONFIG, TUNED).is_all_on_gpus
 
 
 def test_a_gpu_with_less_memory_than_reported_gets_fewer_layers_with_a_notice() -> None:

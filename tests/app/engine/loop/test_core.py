@@ -598,7 +598,7 @@ class FreeDrafts(StepCost):
     def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
         pass
 
-    def ratios_from(self, n_step: int, n_answers: int = 1) -> Iterator[float]:
+    def ratios_from(self, n_step: int, n_answers: int = 1, *, is_lasting: bool = False) -> Iterator[float]:
         return repeat(1.0, MAX_DRAFT_TOKENS + 1)
 
     def ratio(self, n_tokens: int, n_answers: int = 1) -> float:

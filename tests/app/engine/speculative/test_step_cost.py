@@ -73,3 +73,37 @@ def test_a_draft_saves_a_step_for_each_accepted_token_less_the_cost_of_its_verif
     assert cost.saved_s(1, 1, 4, 0) == pytest.approx(-0.1)
     assert cost.saved_s(1, 1, 4, 0, n_repeated=4) == pytest.approx(-0.2)
     assert StepCost().saved_s(1, 1, 4, 4) == 0.0
+
+
+def test_a_step_of_another_size_than_the_last_costs_a_change_and_the_next_of_that_size_none() -> None:
+    cost = StepCost({1: 1.0, 64: 1.0}, size_change=2.0)
+    plain, *drafted = cost.ratios_from(1)
+    assert (plain, set(drafted)) == (1.0, {3.0})
+    cost.observe(5, 0.010)
+    plain, *drafted = cost.ratios_from(1)
+    assert (plain, drafted[3]) == (1.0, 1.0), "the way back is paid for"
+    assert set(drafted[:3] + drafted[4:]) == {3.0}
+    assert cost.min_first_chance(1, 1) == 0.0
+
+
+def test_a_source_that_drafts_at_every_step_pays_a_part_of_the_first_change() -> None:
+    cost = StepCost({1: 1.0, 64: 1.0}, size_change=2.0)
+    assert 1.0 < list(cost.ratios_from(1, is_lasting=True))[4] < 1.5
+    cost.observe(3, 0.010)
+    assert list(cost.ratios_from(1, is_lasting=True))[4] == 3.0, "its drafts may all have one length"
+
+
+def test_the_steps_that_pay_for_a_change_are_no_measurement_of_their_size() -> None:
+    cost = StepCost({1: 1.0, 8: 1.0}, size_change=2.0)
+    for _ in range(20):
+        for n_tokens in (1, 8):
+            for duration_s in (0.020, 0.040, 0.010, 0.010):
+                cost.observe(n_tokens, duration_s)
+    assert (cost.single_s, cost.ratio(8)) == (pytest.approx(0.010), pytest.approx(1.0))
+
+
+def test_a_draft_between_plain_steps_saves_less_where_a_change_of_size_costs() -> None:
+    cost = StepCost({1: 1.0, 5: 1.0}, single_s=0.1, size_change=2.0)
+    assert cost.saved_s(1, 1, 4, 4) == pytest.approx(0.1 * (4 - 2))
+    cost.observe(5, 0.1)
+    assert cost.saved_s(1, 1, 4, 4) == pytest.approx(0.1 * 4)

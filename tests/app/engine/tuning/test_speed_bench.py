@@ -13,7 +13,8 @@ import pytest
 
 from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.fake import FakeBackend
-from app.engine.tuning.speed_bench import QUICK, THOROUGH, Clock, SpeedBench, TuningEffort
+from app.engine.speculative.step_cost import StepCost
+from app.engine.tuning.speed_bench import QUICK, THOROUGH, Clock, SpeedBench, TuningEffort, measure_step_cost
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
 from quantizer.gguf.file_types import file_type_named
 from quantizer.write.quantize import execute
@@ -224,3 +225,40 @@ def test_only_steps_that_an_answer_would_hold_are_measured_with_the_copy_of_the_
     assert found.prefill == pytest.approx(96 / 0.106)
     assert found.decode == ((512, pytest.approx(1 / 0.011)),)
     assert dict(found.step_ratios)[4] == pytest.approx((0.014 + held_s) / 0.011)
+
+
+class CapturingBackend(TimedBackend):
+    """The first two steps of another size than the one before take `change_s` longer, as with captured graphs."""
+
+    def __init__(self, clock: CountedTime, change_s: float, **shape: int) -> None:
+        super().__init__(clock, **shape)
+        self._change_s = change_s
+        self._n_last = self._n_alike = 0
+
+    def decode(self, chunks: list) -> object:
+        n_tokens = sum(len(chunk.tokens) for chunk in chunks)
+        self._n_alike = self._n_alike + 1 if n_tokens == self._n_last else 1
+        self._n_last = n_tokens
+        self._clock.now_s += self._change_s * (self._n_alike <= 2)
+        return super().decode(chunks)
+
+
+@pytest.mark.parametrize("supports_truncation", [True, False])
+@pytest.mark.parametrize("known", [{}, {1: 1.0, 8: 2.0}])
+def test_the_cost_of_steps_is_measured_in_a_moment_and_leaves_the_cache_empty(
+    supports_truncation: bool, known: dict[int, float]
+) -> None:
+    clock = CountedTime()
+    backend = CapturingBackend(clock, 0.011, supports_truncation=supports_truncation)
+    found = measure_step_cost(backend, PLAIN, known, clock)
+    expected = known or {n_tokens: (10 + n_tokens) / 11 for n_tokens in (1, 2, 8, 16, 32)}
+    assert {n_tokens: found.ratio(n_tokens) for n_tokens in expected} == pytest.approx(expected)
+    assert found.size_change == pytest.approx(3.0)  # of the step itself and of two after it
+    assert clock.now_s < 1.5, "beside steps of 11 ms"
+    assert backend.n_cells_used == 0
+
+
+def test_in_a_short_context_steps_cost_what_they_usually_do() -> None:
+    clock = CountedTime()
+    found = measure_step_cost(TimedBackend(clock, n_ctx=256, n_cells=256), PLAIN, {}, clock)
+    assert (found.ratios, found.size_change) == (StepCost().ratios, 0.0)
