@@ -178,7 +178,8 @@ def undisturbed(
 def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     """Measure settings without a measurement quickly, if there is memory for a second copy of the model.
 
-    Return an exit status: DISTURBED where some are still to be measured.
+    On GPUs there must be room for all layers: with others than the loaded copy has there, speeds would be no figures of
+    it. Return an exit status: DISTURBED where some are still to be measured.
     """
     header = read_header(path)
     if psutil.virtual_memory().available < _needed_bytes(header):
@@ -187,6 +188,10 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     tuned, key = _tune_file(header, settings.cache_dir), tune_key(header)
     first = _first(header, n_threads, devices, settings.cache_dir)
     default = first[0]
+    if devices.has_gpu:
+        if not devices.attempt(path, _CONFIG, default).is_all_on_gpus:
+            return 0
+        first = [setting for setting in first if setting.weights == default.weights]  # the processor multiplies none
     done = {speeds.setting: speeds for speeds in tuned.measured(key)}
     missing = [setting for setting in first if setting not in done]
     if not missing:
