@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.table import Table
@@ -24,6 +24,7 @@ from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
+from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.validation import validate_gguf
 from tests.bench.alone import Alone, Match, ReferenceAnswer, compare
 from tests.bench.playing import PlayedAnswer, Player
@@ -90,10 +91,15 @@ def _difference(played: PlayedAnswer, made: ReferenceAnswer, n_same: int, alone:
     return f"token {n_same} is {ours} and not {other}, margin {made.margins[n_same]:.3f}; alone {shown}"
 
 
-def run(path: Path, seeds: range, setting: RuntimeSettings, head_path: Path | None = None) -> Findings:
-    """Play the workloads of `seeds` on the model at `path`, with a head if one is named, and compare every answer."""
+def run(path: Path, seeds: range, setting: RuntimeSettings, head_path: Path | None = None, gpu: str = "") -> Findings:
+    """Play the workloads of `seeds` on the model at `path`, with a head if one is named, and compare every answer.
+
+    All layers are on `gpu`, empty for the processor.
+    """
     header = validate_gguf(path)
-    model = LlamaModel(path, ON_HOST, setting.extra_buffers, lambda _fraction: True)
+    n_layers = hyperparameter(header, "block_count") + 1
+    placed = replace(ON_HOST, devices=(gpu,), n_gpu_layers=n_layers, tensor_split=(n_layers,)) if gpu else ON_HOST
+    model = LlamaModel(path, placed, setting.extra_buffers, lambda _fraction: True)
     head = None
     if head_path is not None:
         spec = read_head(validate_gguf(head_path), header)
@@ -142,10 +148,11 @@ def main() -> None:
     parser.add_argument("--flash", action="store_true", help="use fused attention")
     parser.add_argument("--repack", action="store_true", help="use llama.cpp's extra buffer types")
     parser.add_argument("--head", type=Path, help="a draft head that belongs to the models")
+    parser.add_argument("--gpu", default="", help="has all layers, such as CUDA0 (none: the processor)")
     options = parser.parse_args()
     setting = RuntimeSettings(options.threads, options.flash, options.repack)
     seeds = range(options.first, options.first + options.count)
-    found = {path.stem: run(path, seeds, setting, options.head) for path in options.models}
+    found = {path.stem: run(path, seeds, setting, options.head, options.gpu) for path in options.models}
     show(table(found, options.count))
     for model, findings in found.items():
         for line in findings.beyond:
