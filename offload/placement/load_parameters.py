@@ -23,7 +23,8 @@ _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weigh
 class LoadMode(StrEnum):
     """The way of reading the processor's weights into memory, by llama.cpp's names of `llama_load_mode`.
 
-    AUTO maps the file wherever the devices allow it. NONE reads it into memory that GPUs can fetch from at full speed.
+    AUTO maps the file wherever the devices allow it. NONE reads it into memory that GPUs can fetch from at full speed:
+    from the pages of a file an H100 took prompts half as fast, and answers came as fast from either.
     MMAP_MLOCK maps it and keeps the system from dropping its pages.
     """
 
@@ -70,7 +71,7 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
         offload_kqv=not placement.has_cache_on_host,
         n_ubatch=profile.run_config.n_ubatch,
         flash_attention=profile.run_config.is_fused,
-        load_mode=LoadMode.NONE if host_pattern else _mapped(profile, machine, placement),
+        load_mode=LoadMode.NONE if host_pattern else _load_mode(profile, machine, placement),
         n_threads=0 if _has_host_work(profile, placement) else 1,
     )
 
@@ -83,14 +84,19 @@ def _host_pattern(profile: ModelProfile, placement: Placement) -> str:
     return rf"^blk\.({'|'.join(split)})\.{_EXPERTS if profile.has_experts else _FEED_FORWARD}"
 
 
-def _mapped(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadMode:
-    """Return AUTO unless memory is short: pages of a mapped file are the first that the system drops, and then reads
+def _load_mode(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadMode:
+    """Return NONE where prompts are computed by a GPU that fetches the processor's weights, and AUTO elsewhere.
+
+    Where memory is short the file is mapped: pages of a mapped file are the first that the system drops, and then reads
     again for every token.
     """
-    on_host = sum(share.n_bytes for share in allocate(profile, machine, placement) if share.device.shares_host)
-    is_short = machine.host.free_bytes - on_host < 2 * margin_bytes(machine.host)
     is_read = placement.n_on_gpus < len(profile.layers)
-    return LoadMode.MMAP_MLOCK if is_short and is_read else LoadMode.AUTO
+    on_host = sum(share.n_bytes for share in allocate(profile, machine, placement) if share.device.shares_host)
+    if is_read and machine.host.free_bytes - on_host < 2 * margin_bytes(machine.host):
+        return LoadMode.MMAP_MLOCK
+    used = {name for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count}
+    fetches = any(gpu.name in used and not (gpu.shares_host or gpu.is_remote) for gpu in machine.gpus)
+    return LoadMode.NONE if is_read and fetches else LoadMode.AUTO
 
 
 def _has_host_work(profile: ModelProfile, placement: Placement) -> bool:

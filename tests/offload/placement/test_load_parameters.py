@@ -74,6 +74,11 @@ def test_weights_are_mapped_unless_gpus_fetch_them_and_locked_where_memory_is_sh
     model = profile("llama-3.1-8b")
     on_host = replace(WHOLE, gpu_layers=(0, 0, 0))
     assert load_parameters(model, ROOMY, on_host).load_mode is LoadMode.AUTO
+    assert load_parameters(model, ROOMY, WHOLE).load_mode is LoadMode.NONE
+    remote = tuple(replace(gpu, link_latency_s=1e-4) for gpu in ROOMY.gpus)
+    assert load_parameters(model, Machine(ROOMY.host, remote), WHOLE).load_mode is LoadMode.AUTO
+    shared = tuple(replace(gpu, kind=DeviceKind.INTEGRATED) for gpu in ROOMY.gpus)
+    assert load_parameters(model, Machine(ROOMY.host, shared), WHOLE).load_mode is LoadMode.AUTO
     short = machine(model.total_bytes / (1 << 30) + 0.75)
     assert load_parameters(model, short, on_host).load_mode is LoadMode.MMAP_MLOCK
     assert load_parameters(model, short, replace(WHOLE, gpu_layers=(33, 0, 0))).load_mode is LoadMode.AUTO
