@@ -39,6 +39,7 @@ __all__ = ["Batch", "Interrupt", "LlamaBackend", "NativeContext"]
 
 _LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
 _N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
+_STATUSES = {status.value: status for status in DecodeStatus}
 _MROPE_TYPES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
@@ -181,31 +182,32 @@ class LlamaBackend:
             self._weights.choose(batch.n_tokens)
         # an encoder computes whole texts; without one, the decoder beside it (T5) would end the process
         compute = lib.llama_decode if self.facts.can_generate else lib.llama_encode
-        with self._attention(is_causal=media is None or media.chunk.is_causal):
-            status = compute(self._context, batch)
+        if media is None or media.chunk.is_causal:
+            returned = compute(self._context, batch)
+        else:
+            with self._full_attention():
+                returned = compute(self._context, batch)
         self._interrupt.clear()
-        if status == DecodeStatus.DONE.value:
+        status = _STATUSES.get(returned)
+        if status is DecodeStatus.DONE:
             self._note_positions(chunks)
-        if self._states and status != DecodeStatus.NO_SLOT.value:
-            self._states.after_batch(chunks, is_done=status == DecodeStatus.DONE.value)
-        if status in (0, 1, 2):
-            return DecodeStatus(status)
+        if self._states and status is not DecodeStatus.NO_SLOT:
+            self._states.after_batch(chunks, is_done=status is DecodeStatus.DONE)
+        if status is not None:
+            return status
         raise EngineError(
-            f"llama.cpp failed to compute a batch (status {status}): {native_log().last_lines()}",
+            f"llama.cpp failed to compute a batch (status {returned}): {native_log().last_lines()}",
             "Load the model again.",
         )
 
     def _in_native(self, chunk: Chunk) -> Chunk:
         """Return `chunk` with llama.cpp's id of its sequence and llama.cpp's position."""
         position = self._positions.position(chunk.sequence_id, chunk.position)
-        return replace(chunk, sequence_id=self._memory.native(chunk.sequence_id), position=position)
+        return Chunk(self._memory.native(chunk.sequence_id), position, chunk.tokens, chunk.n_logits, chunk.media)
 
     @contextmanager
-    def _attention(self, *, is_causal: bool) -> Iterator[None]:
-        """Let the tokens of a batch attend to later ones, too, unless it `is_causal`."""
-        if is_causal:
-            yield
-            return
+    def _full_attention(self) -> Iterator[None]:
+        """Let the tokens of a batch attend to later ones, too."""
         lib.llama_set_causal_attn(self._context, False)
         try:
             yield
