@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.engine.loop.core import Event
+from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.protocol.messages import Output
 
 __all__ = ["Outbox"]
 
-OUTPUT_INTERVAL_S = 0.04  # of each running answer, as in films: 25 messages a second take 1 % of a processor
 MAX_OUTPUT_INTERVAL_S = 0.1  # longer is seen
 
 

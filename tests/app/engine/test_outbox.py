@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from app.engine.loop.core import Event
-from app.engine.outbox import MAX_OUTPUT_INTERVAL_S, OUTPUT_INTERVAL_S, Outbox
+from app.engine.loop.verification import OUTPUT_INTERVAL_S
+from app.engine.outbox import MAX_OUTPUT_INTERVAL_S, Outbox
 from app.engine.protocol.messages import Failed, Output
 from app.engine.request import TokenLogprob
 from quantizer.errors import ErrorInfo

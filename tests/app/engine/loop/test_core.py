@@ -702,6 +702,18 @@ def test_a_fast_model_runs_steps_at_once_with_a_window_too(n_window: int) -> Non
     assert record.text["a"] == answer_alone(wanted)[0]
 
 
+@pytest.mark.parametrize(("step_s", "n_at_once"), [(0.001, 8), (0.015, 3), (0.030, 2), (0.041, 1)])
+def test_as_many_steps_run_at_once_as_pass_until_text_is_sent(step_s: float, n_at_once: int) -> None:
+    cost = StepCost({1: 1.0, 2: 100.0}, single_s=step_s)
+    engine = Engine(FakeBackend(), Record(), step_cost=cost, clock=lambda: 0.0)
+    engine.submit(request("a", n_tokens=41, ignore_eos=True))
+    while not engine.is_decoding:
+        engine.step()
+    n_steps = engine.counters.n_steps
+    engine.step()
+    assert engine.counters.n_steps - n_steps == n_at_once
+
+
 def test_steps_run_at_once_only_while_there_are_cells() -> None:
     clock = itertools.count(0.0, 0.001)
     backend = FakeBackend(n_ctx=60, n_cells=64, supports_truncation=False, has_attention=False)
