@@ -173,10 +173,9 @@ class Candidates:
     def choose_likeliest(self, chain: NativeSampler, row: int, n: int) -> int | None:
         """Return the choice of a `chain` that cannot reach beyond the `n` likeliest tokens, None without any."""
         logits = self._logits(row)
-        if n == 1:
-            token = int(logits.argmax())
-            return token if math.isfinite(logits[token]) else None
         tokens = likeliest(logits, n)
+        if len(tokens) == 1:  # the chain has no choice
+            return int(tokens[0])
         return self._choose_from(chain, logits, tokens) if len(tokens) else None
 
     def choose_fit(

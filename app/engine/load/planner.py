@@ -235,13 +235,13 @@ class LoadDevices:
         excess = decode(ExcessUsage, self._excess.entry(key))
         return LoadPlanner(model, machine, partial(llama.dry_compute_bytes, path), excess, self._rates_of)
 
-    def attempt(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
-        """Return how to load the model at `path` in the memory that is free now."""
-        return self.planner(path, read_header(path), model_key(path)).attempt(config, setting)
+    def attempt(self, header: Header, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
+        """Return how to load the model with `header` in the memory that is free now."""
+        return self.planner(header.path, header, model_key(header.path)).attempt(config, setting)
 
     def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
         """Return where the layers of the model at `path` go."""
-        return self.attempt(path, config, setting).parameters if self.has_gpu else ON_HOST
+        return self.attempt(read_header(path), config, setting).parameters if self.has_gpu else ON_HOST
 
     def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
         """Compare the `usage` of the model `key` with its plan, both without a projector, and store the excess for the

@@ -13,7 +13,7 @@ from operator import add, mul, truediv
 
 import numpy as np
 
-__all__ = ["CPU_COST_RATIOS", "MAX_DRAFT_TOKENS", "StepCost", "moving_average"]
+__all__ = ["CPU_COST_RATIOS", "MAX_DRAFT_TOKENS", "N_SETTLING", "StepCost", "moving_average"]
 
 MAX_DRAFT_TOKENS = 63  # of all answers together: no next token waits for more
 
@@ -26,7 +26,7 @@ CPU_COST_RATIOS: dict[int, float] = {
 }
 # fmt: on
 _OBSERVATION_WEIGHT = 0.2
-_N_SETTLING = 2  # steps after a change of size that compute no faster for being alike: a graph is built, then captured
+N_SETTLING = 2  # steps after a change of size that compute no faster for being alike: a graph is built, then captured
 _N_LASTING = 8  # steps that share the cost of a change, where a source drafts at every step
 
 
@@ -72,7 +72,7 @@ class StepCost:
         self._n_last = n_tokens
         if duration_s <= 0.0:  # too short for a coarse clock
             return
-        if self.size_change and self._n_alike <= _N_SETTLING:
+        if self.size_change and self._n_alike <= N_SETTLING:
             return
         if n_tokens == 1:
             self.single_s = moving_average(self.single_s, duration_s)

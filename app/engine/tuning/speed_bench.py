@@ -14,7 +14,7 @@ from statistics import median
 
 from app.engine.backend import Backend, Chunk
 from app.engine.request import SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.step_cost import N_SETTLING, StepCost
 from app.engine.tuning.tune_results import N_BATCHED, RuntimeSettings, SpeedMeasurement
 
 __all__ = ["QUICK", "THOROUGH", "Clock", "SpeedBench", "TuningEffort", "measure_step_cost"]
@@ -50,7 +50,7 @@ _STEPS = TuningEffort(
     step_sizes=(2, 8, 16, 32),
     limit_s=0.1,
     has_answers=False,
-    n_settling=2,
+    n_settling=N_SETTLING,
 )
 _N_DRAFTED = 8  # tokens of the step whose change of size is measured
 
@@ -144,15 +144,16 @@ class SpeedBench:
     def size_change(self, known: SpeedMeasurement) -> float:
         """Return what a step of several tokens costs more between steps of one than among its like, in steps of one.
 
-        The two steps after it are counted too: a GPU computes them without the graph that it had captured. `known` are
-        the speeds of this backend; 0 where it has too few cells.
+        The steps after it that settle are counted too: a GPU computes them without the graph that it had captured.
+        `known` are the speeds of this backend; 0 where it has too few cells.
         """
         single, several = _Case(1, _RATIO_DEPTH), _Case(_N_DRAFTED, _RATIO_DEPTH)
         seconds = _seconds(known, (single, several))
         if len(seconds) < 2 or not self._begin(single):
             return 0.0
-        expected_s = seconds[several] + 2 * seconds[single]
-        taken_s = [sum(map(self._time, (several, single, single))) for _ in range(self._effort.n_repeats)]
+        steps = (several, *[single] * N_SETTLING)
+        expected_s = sum(seconds[case] for case in steps)
+        taken_s = [sum(map(self._time, steps)) for _ in range(self._effort.n_repeats)]
         return max(0.0, (median(taken_s) - expected_s) / seconds[single])
 
     def close(self) -> None:

@@ -189,7 +189,7 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     first = _first(header, n_threads, devices, settings.cache_dir)
     default = first[0]
     if devices.has_gpu:
-        if not devices.attempt(path, _CONFIG, default).is_all_on_gpus:
+        if not devices.attempt(header, _CONFIG, default).is_all_on_gpus:
             return 0
         first = [setting for setting in first if setting.weights == default.weights]  # the processor multiplies none
     done = {speeds.setting: speeds for speeds in tuned.measured(key)}
