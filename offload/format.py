@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bandwidth", "format_memory", "format_speed", "format_speed_range"]
-
 _MIB, _GIB = 1 << 20, 1 << 30
 _WHOLE_GIGABYTES = 10  # a second: from here on tenths say nothing
 _NOTABLE_UNCERTAINTY = 0.2

@@ -20,8 +20,6 @@ from offload.placement.assessment import Assessment, FitLevel, choose
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.speed.cost_model import Rates
 
-__all__ = ["DryRun", "PlacementPlan", "best_assessment", "dry_plan", "parameters_of", "plan"]
-
 _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long one will not stay empty
 
 

@@ -10,15 +10,14 @@ from argparse import ArgumentError, ArgumentParser
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from app.terminal import printable
-from quantizer.errors import UserError
-from quantizer.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
+from app.common.terminal import printable
+from quantizer.system.errors import UserError
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
 
 if TYPE_CHECKING:
     from app.cli.user_interface import ChatOptions
     from app.settings.settings import Settings
 
-__all__ = ["app_options", "main"]
 
 _VERB = "chat"  # optional before the app's options
 

@@ -24,12 +24,12 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
+from app.common.terminal import printable, printable_line, printable_paste
 from app.settings.settings import Settings
-from app.terminal import printable, printable_line, printable_paste
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
-from quantizer.errors import UserError
-from quantizer.process import stop_job
+from quantizer.system.errors import UserError
+from quantizer.system.process import stop_job
 from tui.chat.answer.compactor import AutoCompaction
 from tui.chat.answer.stream import Clock
 from tui.chat.repository import ChatRepository, InMemoryChatRepository
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from app.protocol.job import Job
 
-__all__ = ["LocalllmApp"]
 
 _THEME_HINT = "Saved to the settings file. NO_COLOR in the environment turns colours off."
 _PALETTE_HINT = "Search commands, models, chats and settings"

@@ -15,17 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from textual.binding import BindingType
 
-__all__ = [
-    "APP_COMMANDS",
-    "FEATURES",
-    "HOME",
-    "Command",
-    "CommandTable",
-    "Feature",
-    "list_command",
-    "slash_line",
-    "unknown_command",
-]
 
 HOME = "chat"
 _HELP_LINES = ("?", "/?")

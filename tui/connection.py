@@ -13,19 +13,10 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard, cast
 
-from app.event_log import log_event
+from app.common.event_log import log_event
+from app.protocol.errors import RequestError, ServiceError
 from app.settings.settings import Settings
-from quantizer.errors import EngineError, RequestError, ServiceError, UserError
-
-__all__ = [
-    "ChatBackend",
-    "ConnectionState",
-    "Opener",
-    "ServiceConnection",
-    "is_localllm",
-    "local_service",
-    "localllm_service",
-]
+from quantizer.system.errors import EngineError, UserError
 
 if TYPE_CHECKING:
     from app.chat.conversation import MediaFile

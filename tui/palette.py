@@ -18,9 +18,9 @@ from textual.markup import escape
 from textual.style import Style
 
 from app.chat.store import StoreThread
+from app.common.terminal import printable_line
 from app.settings.descriptions import DESCRIPTIONS
-from app.terminal import printable_line
-from quantizer.errors import StorageError, UserError
+from quantizer.system.errors import StorageError, UserError
 from tui.chat.repository import SqliteChatRepository
 from tui.commands import FEATURES, Command, Feature
 from tui.history.query import ChatQuery, fetch_rows
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from app.protocol.library import LocalModel
     from tui.app import LocalllmApp
 
-__all__ = ["PaletteEntry", "PaletteProvider", "rate"]
 
 _N_CHATS = 8
 _PATIENCE_S = 0.3  # for the list of models: without a service the rest is found all the same

@@ -19,19 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
-from app.event_log import log_event, logging_to_file
+from app.common.event_log import log_event, logging_to_file
+from app.common.terminal import printable
 from app.settings.private_files import keep_private, mark_in_use, remove_prefixes
 from app.settings.settings import Settings
-from app.terminal import printable
-from quantizer.errors import StorageError, UserError
-from quantizer.files import open_private, private_folder
+from quantizer.system.errors import StorageError, UserError
+from quantizer.system.files import open_private, private_folder
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 from tui.models.dialogs import is_first_run
 from tui.settings.controller import SettingsController
-
-__all__ = ["report_background_errors", "report_crash", "report_of", "run", "write_report"]
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = {"app", "offload", "quantizer", "tui"}

@@ -17,8 +17,6 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TextIO
 
-__all__ = ["column_in", "prepare_screen"]
-
 _SAMPLE = "é"  # two bytes in UTF-8: a terminal of another encoding shows two characters
 _ASK_CURSOR = "\x1b[6n"
 _CURSOR = re.compile(rb"\x1b\[\d+;(\d+)R")

@@ -27,7 +27,6 @@ from tui.pictures.terminal_graphics import GraphicsQuery
 if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
-__all__ = ["DisconnectAwareDriver", "InputParser"]
 
 _CHECK_EVERY_S = 0.25
 _READ_EVERY_S = 0.1

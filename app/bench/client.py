@@ -15,9 +15,7 @@ from typing import Any
 import httpx
 
 from app.client.connection import MAX_QUOTED, HttpConnection, error_message
-from quantizer.errors import ServiceError
-
-__all__ = ["BenchClient", "Message", "TimedAnswer"]
+from app.protocol.errors import ServiceError
 
 Message = dict[str, str]
 

@@ -16,25 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.table import Table
 
+from app.common.terminal import printable
 from app.protocol.codec import decode, encode
-from app.terminal import printable
-from quantizer.errors import UsageError
-
-__all__ = [
-    "Figure",
-    "Measurement",
-    "Results",
-    "Roofline",
-    "Unmeasured",
-    "as_json",
-    "comparison",
-    "line",
-    "percentile",
-    "reasons",
-    "roofline_of",
-    "shallowest_decode",
-    "table",
-]
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from offload.devices.bandwidth import ReadBandwidth

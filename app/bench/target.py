@@ -16,12 +16,10 @@ from pathlib import Path
 from app.bench.client import BenchClient, TimedAnswer
 from app.bench.workloads import measured_text
 from app.client.launcher import load_model, open_service
-from app.keys import own_key
+from app.common.keys import own_key
+from app.protocol.errors import ServiceError
 from app.protocol.status import ModelStatus
 from app.settings.settings import Settings
-from quantizer.errors import ServiceError
-
-__all__ = ["RemoteServer", "Target", "TurnTiming", "measure_turn", "open_model", "open_server"]
 
 _READY_TIMEOUT_S = 30.0
 # Measurements of this machine that the service under measurement needs too.

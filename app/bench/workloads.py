@@ -17,27 +17,8 @@ from typing import Any, TypeAlias
 
 from app.bench.client import BenchClient, Message, TimedAnswer
 from app.bench.measurement import Figure, Measurement, Unmeasured
-from quantizer.errors import ServiceError, UserError
-
-__all__ = [
-    "DEPTHS",
-    "NO_DRAFTS",
-    "PREFILL_TOKENS",
-    "TASKS",
-    "WORDS",
-    "WORKLOADS",
-    "Bench",
-    "EditTask",
-    "RandomText",
-    "SyntheticChat",
-    "Workload",
-    "cached_note",
-    "decode_case",
-    "force_answer",
-    "measured_text",
-    "prefill_case",
-    "run_workloads",
-]
+from app.protocol.errors import ServiceError
+from quantizer.system.errors import UserError
 
 WORDS: tuple[str, ...] = tuple(
     """

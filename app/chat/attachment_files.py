@@ -16,22 +16,12 @@ from pathlib import Path
 
 from app.chat.chats import now_ms
 from app.chat.conversation import Attachment, MediaFile
-from app.chat.database import Database, storable
+from app.chat.database import storable
+from app.common.database import Database
 from app.protocol.chat import MediaPart
-from quantizer.errors import StorageError
-from quantizer.files import PRIVATE_FILE, explained, private_folder, sync_folder, write_atomically, writer_of
-from quantizer.process import is_process_alive
-
-__all__ = [
-    "FOLDER_NAME",
-    "KEPT_FOR_MS",
-    "AttachmentFiles",
-    "check_kept",
-    "encode_media",
-    "release",
-    "use_in_draft",
-    "use_in_message",
-]
+from quantizer.system.errors import StorageError
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, sync_folder, write_atomically, writer_of
+from quantizer.system.process import is_process_alive
 
 FOLDER_NAME = "attachments"
 KEPT_FOR_MS = 24 * 3600 * 1000

@@ -10,12 +10,11 @@ import time
 from collections.abc import Mapping
 
 from app.chat.conversation import Chat, ChatSettings
-from app.chat.database import Database, storable
+from app.chat.database import storable
 from app.chat.rows import CHAT_COLUMNS, chat_columns, chat_of, insert, settings_json
 from app.chat.search import ANYTHING, ChatFilter
-from quantizer.errors import UserError
-
-__all__ = ["PAGE_SIZE", "PURGE_AFTER_MS", "Chats", "UnknownChatError", "now_ms", "touch"]
+from app.common.database import Database
+from quantizer.system.errors import UserError
 
 PAGE_SIZE = 50
 PURGE_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be restored

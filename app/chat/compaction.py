@@ -15,25 +15,8 @@ from app.chat.attachments.prompt import compose_prompt
 from app.chat.attachments.splitting import split_text
 from app.chat.context_tokens import message_tokens
 from app.chat.conversation import Message, MessageState
-from app.terminal import printable_line
-from quantizer.errors import RequestError
-
-__all__ = [
-    "TOKENS_AFTER",
-    "TOKENS_BEFORE",
-    "CompactionPlan",
-    "ContextBudget",
-    "SentBranch",
-    "asking_branch",
-    "branch_tokens",
-    "checked_summary",
-    "plan_compaction",
-    "replaced_messages",
-    "sent_branch",
-    "summary_request",
-    "summary_turn",
-    "with_files",
-]
+from app.common.terminal import printable_line
+from app.protocol.errors import RequestError
 
 FILL_PERCENT = 80
 TOKENS_BEFORE, TOKENS_AFTER = "n_tokens_before", "n_tokens_after"  # of the context, in the stats of a summary

@@ -13,8 +13,6 @@ from itertools import pairwise
 from app.chat.attachments.prompt import compose_prompt, media_of
 from app.chat.conversation import Message
 
-__all__ = ["MessageTokens", "estimated_tokens", "message_tokens"]
-
 _CHARACTERS_PER_TOKEN = 4  # about, in most languages and vocabularies
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")  # about a token each
 _TEMPLATE_TOKENS = 4  # what a chat template writes around a message

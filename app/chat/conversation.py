@@ -14,23 +14,6 @@ from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
 from app.tools.tool_settings import NO_TOOL_SETTINGS, ToolSettings
 
-__all__ = [
-    "ROLES",
-    "Attachment",
-    "Chat",
-    "ChatSettings",
-    "Draft",
-    "MediaFile",
-    "Message",
-    "MessageContent",
-    "MessageState",
-    "MessageTree",
-    "Role",
-    "Scalar",
-    "Transcript",
-    "provisional_title",
-]
-
 Role = Literal["system", "user", "assistant", "tool", "summary"]
 ROLES: frozenset[str] = frozenset(get_args(Role))
 Scalar = str | int | float | bool

@@ -9,9 +9,7 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from app.database import Database, Schema, migrate_to
-
-__all__ = ["MATCH_BEGIN", "MATCH_END", "SCHEMA", "STEPS", "Database", "migrate", "open_chats", "storable"]
+from app.common.database import Database, Schema, migrate_to
 
 # Noncharacters of Unicode, for internal use: they mark matches, so no stored text contains them.
 MATCH_BEGIN = "\ufdd0"
@@ -150,7 +148,7 @@ def open_chats(path: Path) -> Database:
 
 
 def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> None:
-    """Bring the tables of chats up to date; see `app.database.migrate_to`."""
+    """Bring the tables of chats up to date; see `app.common.database.migrate_to`."""
     migrate_to(connection, replace(SCHEMA, steps=steps))
 
 

@@ -23,10 +23,8 @@ from app.chat.formats.media import ContentOf
 from app.chat.formats.open_webui import is_open_webui, read_open_webui
 from app.chat.formats.plain_messages import is_plain_messages, read_plain_messages
 from app.chat.store import ChatStore
-from quantizer.errors import StorageError, UsageError, UserError
-from quantizer.files import PRIVATE_FILE, explained, write_atomically
-
-__all__ = ["EXPORTS", "MAX_FILE_BYTES", "ImportResult", "export_of", "export_to", "import_file", "read_chats"]
+from quantizer.system.errors import StorageError, UsageError, UserError
+from quantizer.system.files import PRIVATE_FILE, explained, write_atomically
 
 MAX_FILE_BYTES = 512 << 20
 _KNOWN = "localllm, ChatGPT (conversations.json), Open WebUI, or Ollama's messages"

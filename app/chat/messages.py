@@ -13,14 +13,13 @@ from dataclasses import replace
 from app.chat.attachment_files import release, use_in_message
 from app.chat.chats import now_ms, touch
 from app.chat.conversation import Message, MessageContent, MessageState
-from app.chat.database import Database, storable
+from app.chat.database import storable
 from app.chat.rows import calls_json, insert, message_columns, message_of, result_json
 from app.chat.tool_calls import call_text
+from app.common.database import Database
 from app.protocol.codec import decode
 from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
-
-__all__ = ["Messages", "insert_message"]
 
 _NEW: Mapping[str, int] = {}  # the place of a message that had no id before
 

@@ -14,10 +14,8 @@ from typing import Any
 from app.chat.conversation import ChatSettings
 from app.chat.database import storable
 from app.chat.sampling_options import CHAT_OPTIONS, valid_options
-from quantizer.errors import UsageError
-from quantizer.files import PRIVATE_FILE, explained, private_folder, write_atomically
-
-__all__ = ["Presets"]
+from quantizer.system.errors import UsageError
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
 
 _FILE_NAME = "presets.toml"
 _SYSTEM = "system"

@@ -9,10 +9,8 @@ import os
 import stat
 from pathlib import Path
 
-from quantizer.errors import UsageError
-from quantizer.files import explained
-
-__all__ = ["MAX_PROMPT_BYTES", "PromptLibrary", "read_text"]
+from quantizer.system.errors import UsageError
+from quantizer.system.files import explained
 
 MAX_PROMPT_BYTES = 64 * 1024
 _FOLDER = "prompts"

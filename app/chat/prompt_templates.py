@@ -10,16 +10,6 @@ from dataclasses import dataclass
 
 from app.protocol.chat import Message
 
-__all__ = [
-    "COMPLETION",
-    "COMPLETION_TOKENS",
-    "TEMPLATES",
-    "TEMPLATE_MEANINGS",
-    "PromptTemplate",
-    "render_prompt",
-    "template_stops",
-]
-
 COMPLETION = "completion"
 COMPLETION_TOKENS = 256  # a base model seldom ends by itself; /continue goes on
 

@@ -18,20 +18,6 @@ from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
 from app.tools.tool_settings import NO_TOOL_SETTINGS
 
-__all__ = [
-    "CHAT_COLUMNS",
-    "attachments_json",
-    "attachments_of",
-    "calls_json",
-    "chat_columns",
-    "chat_of",
-    "insert",
-    "message_columns",
-    "message_of",
-    "result_json",
-    "settings_json",
-]
-
 CHAT_COLUMNS = (
     "chats.id, chats.title, chats.created_ms, chats.updated_ms, chats.is_pinned, chats.is_archived, chats.model,"
     " chats.settings, chats.leaf_id"

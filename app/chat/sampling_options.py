@@ -15,24 +15,7 @@ from app.chat.conversation import Scalar
 from app.chat.prompt_templates import COMPLETION, TEMPLATES
 from app.protocol.chat import GenerationOptions
 from app.protocol.sampling import HTTP_NAMES, MAX_GRAMMAR_BYTES, NUMBER_RANGES, NUMBER_TYPES, SAMPLER_DESCRIPTIONS
-from quantizer.errors import UsageError
-
-__all__ = [
-    "CHAT_OPTIONS",
-    "FILE_OPTIONS",
-    "MAX_OPTION_BYTES",
-    "THINK_LEVELS",
-    "ChatOption",
-    "change_options",
-    "generation_options",
-    "parse_options",
-    "schema_of",
-    "split_changes",
-    "template_of",
-    "think_of",
-    "valid_options",
-    "validate_options",
-]
+from quantizer.system.errors import UsageError
 
 MAX_OPTION_BYTES = MAX_GRAMMAR_BYTES
 _MAX_TEXTS = 16

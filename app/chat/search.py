@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from app.chat.conversation import Chat
-from app.chat.database import MATCH_BEGIN, MATCH_END, Database, storable
+from app.chat.database import MATCH_BEGIN, MATCH_END, storable
 from app.chat.rows import CHAT_COLUMNS, chat_of
-
-__all__ = ["ANYTHING", "MAX_QUERY_CHARACTERS", "ChatFilter", "ChatMatch", "Search", "Snippet", "match_expression"]
+from app.common.database import Database
 
 MAX_QUERY_CHARACTERS = 500
 _PHRASE_OR_WORD = re.compile(r'"([^"]*)"?|([^\s"]+)')

@@ -18,16 +18,15 @@ from typing import TypeVar
 from app.chat.attachment_files import FOLDER_NAME, AttachmentFiles, use_in_draft
 from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms, touch
 from app.chat.conversation import Chat, Draft, Message, MessageContent, MessageState, Transcript
-from app.chat.database import Database, open_chats, storable
+from app.chat.database import open_chats, storable
 from app.chat.messages import Messages, insert_message
 from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
 from app.chat.search import Search
-from app.event_log import log_event
+from app.common.database import Database
+from app.common.event_log import log_event
 from app.tools import file_history
 from app.tools.file_history import FileHistory
-from quantizer.errors import StorageError
-
-__all__ = ["FILE_NAME", "SAVED_AFTER_S", "AnswerRecorder", "ChatStore", "Drafts", "StoreThread", "Transcripts"]
+from quantizer.system.errors import StorageError
 
 FILE_NAME = "chats.db"
 _NO_CHAT = 0  # the row of the draft of a new chat: ids begin with 1

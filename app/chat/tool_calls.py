@@ -11,8 +11,6 @@ from typing import Any
 
 from app.protocol.tools import ToolCall
 
-__all__ = ["arguments_of", "call_text"]
-
 
 def arguments_of(call: ToolCall) -> Mapping[str, Any] | None:
     """Return the arguments of a call by name; None where its text is no JSON object."""

@@ -19,7 +19,6 @@ from app.protocol.chat import Message
 if TYPE_CHECKING:
     from app.chat.attachments.page_choice import PageChoice
 
-__all__ = ["AttachedFiles", "complete_file", "read_attached"]
 
 _PIPED = "piped file"
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import click
 
+from app.common.terminal import printable
+from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
-from app.terminal import printable
-from quantizer.errors import UnfitError, UsageError
-
-__all__ = ["confirm_load", "confirm_removal", "with_unfit_policy"]
+from quantizer.system.errors import UsageError
 
 
 def with_unfit_policy(settings: Settings, *, assume_yes: bool, may_ask: bool) -> Settings:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.settings.settings import load_settings
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
 
-__all__ = ["read_text", "resolve_model", "shipped", "window_size"]
 
 _DEFAULT_CTX = 512
 

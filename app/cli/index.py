@@ -12,8 +12,6 @@ import click
 if TYPE_CHECKING:
     from app.library.local.index import Index
 
-__all__ = ["open_index"]
-
 
 @contextmanager
 def open_index(cache_dir: Path) -> Iterator[Index]:

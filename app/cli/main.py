@@ -17,15 +17,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from app import __version__
-from app.terminal import printable
-from quantizer.errors import UsageError, UserError
-from quantizer.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
+from app.common.terminal import printable
+from quantizer.system.errors import UsageError, UserError
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
 
 if TYPE_CHECKING:
     from app.cli.output.job_events import JobEvents
     from app.cli.user_interface import UserInterface
 
-__all__ = ["main"]
 
 _INTERRUPTED = 130  # 128 + SIGINT
 

@@ -15,26 +15,15 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.cli.confirm import with_unfit_policy
+from app.common.terminal import printable_line
 from app.settings.descriptions import DESCRIPTIONS
 from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings, format_setting, load_settings
-from app.terminal import printable_line
 from quantizer.gguf.sidecars import NO_PROJECTOR, PROJECTOR_TYPES
 
 if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext
 
-__all__ = [
-    "BYTE_SIZE",
-    "announced_rpc_endpoints",
-    "complete_model",
-    "generation_options",
-    "option",
-    "options",
-    "requested_planning_context",
-    "resolve_settings",
-    "setting_options",
-]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

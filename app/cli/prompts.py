@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from quantizer.errors import UsageError
-from quantizer.files import read_at_most
-
-__all__ = ["combined", "multiline", "piped_input", "piped_text"]
+from quantizer.system.errors import UsageError
+from quantizer.system.files import read_at_most
 
 _FENCE = '"""'
 

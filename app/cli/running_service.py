@@ -11,7 +11,6 @@ from app.settings.settings import load_settings
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
 
-__all__ = ["ask_service"]
 
 _Answer = TypeVar("_Answer")
 
@@ -19,7 +18,7 @@ _Answer = TypeVar("_Answer")
 def ask_service(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
     """Return the answer of the running service. Raises UserError, ServiceError where none runs."""
     from app.client.service_client import ServiceClient
-    from app.keys import own_key
+    from app.common.keys import own_key
 
     settings = load_settings()
 

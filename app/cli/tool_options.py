@@ -13,9 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from quantizer.errors import UsageError
-
-__all__ = ["RequestedTools", "requested_tools", "tool_options"]
+from quantizer.system.errors import UsageError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _COMMANDS = "commands"  # the server whose calls are allowed by their beginning only

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from app.cli.tool_options import RequestedTools
     from app.settings.settings import Settings
 
-__all__ = ["ChatOptions", "UserInterface", "current_interface"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:

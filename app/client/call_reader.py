@@ -12,8 +12,6 @@ from typing import Any
 
 from app.protocol.tools import ToolCallDelta
 
-__all__ = ["CallReader"]
-
 
 class CallReader:
     """The calls of one answer, numbered from 0 in the order in which they begin. Each has an id that no other has."""

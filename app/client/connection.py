@@ -16,10 +16,9 @@ import httpx
 
 from app.protocol.chat import GenerationOptions, MediaPart, Message
 from app.protocol.codec import encode
+from app.protocol.errors import ServiceError
 from app.protocol.tools import ToolCall
-from quantizer.errors import ErrorInfo, ServiceError, UserError
-
-__all__ = ["MAX_QUOTED", "Connection", "HttpConnection", "chat_body", "completion_body", "error_message", "error_of"]
+from quantizer.system.errors import ErrorInfo, UserError
 
 MAX_QUOTED = 300  # characters of a server's text, in an error
 _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that OpenAI's API calls otherwise

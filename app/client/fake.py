@@ -13,22 +13,13 @@ from dataclasses import dataclass, replace
 from app.client.fake_jobs import ScriptedJobs
 from app.client.fake_library import ScriptedLibrary
 from app.protocol.chat import AnswerEvent, Completed, GenerationOptions, MediaPart, Message, TextDelta
+from app.protocol.errors import RequestError
 from app.protocol.job import Job
 from app.protocol.metering import ContextLength, MeteredKey, MeteredUsage
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from app.protocol.status import ModelStatus, ServiceStatus
 from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition
-from quantizer.errors import RequestError, UserError
-
-__all__ = [
-    "COMPLETED",
-    "LOADING",
-    "PLAN",
-    "READY",
-    "ScriptedClient",
-    "ScriptedReply",
-]
-
+from quantizer.system.errors import UserError
 
 _MIB = 1 << 20
 

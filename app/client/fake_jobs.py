@@ -7,10 +7,8 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from app.protocol.errors import RequestError
 from app.protocol.job import Job, JobKind, JobState
-from quantizer.errors import RequestError
-
-__all__ = ["ScriptedJobs"]
 
 
 class ScriptedJobs:

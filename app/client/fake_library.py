@@ -16,9 +16,8 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from quantizer.errors import ModelFileError, UserError
-
-__all__ = ["ScriptedLibrary"]
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import UserError
 
 
 class ScriptedLibrary:

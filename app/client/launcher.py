@@ -18,17 +18,16 @@ from typing import Any, BinaryIO
 from app.client.connection import error_of
 from app.client.remote_engine import RemoteEngine, parse_address
 from app.client.service_client import ServiceClient
-from app.event_log import LOG_NAME
-from app.keys import own_key
+from app.common.event_log import LOG_NAME
+from app.common.keys import own_key
 from app.library.local.resolve import portable
+from app.protocol.errors import ServiceError, UnfitError
 from app.protocol.status import ModelStatus
 from app.settings.settings import Settings, environment_variable, format_setting
-from quantizer.errors import EngineError, ServiceError, UnfitError, UsageError, UserError
-from quantizer.files import open_private, private_folder, try_lock
-from quantizer.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
-from quantizer.process import OwnedProcess, StderrTail, python_command
-
-__all__ = ["connect", "load_model", "open_engine", "open_service"]
+from quantizer.system.errors import EngineError, UsageError, UserError
+from quantizer.system.files import open_private, private_folder, try_lock
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
+from quantizer.system.process import OwnedProcess, StderrTail, python_command
 
 _COMMAND = python_command("app.cli.main", "serve", "--owned")
 _START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports

@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 
-from app.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.client.call_reader import CallReader
 from app.client.connection import MAX_QUOTED, HttpConnection, chat_body, completion_body, error_message
+from app.common.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.protocol.chat import (
     AnswerEvent,
     Completed,
@@ -26,11 +26,10 @@ from app.protocol.chat import (
     TextDelta,
     completed_of,
 )
+from app.protocol.errors import RequestError, ServiceError
 from app.protocol.status import ModelStatus, ServiceStatus
 from app.protocol.tools import ToolCallDelta, ToolDefinition
-from quantizer.errors import EngineError, RequestError, ServiceError, UserError
-
-__all__ = ["RemoteEngine", "parse_address"]
+from quantizer.system.errors import EngineError, UserError
 
 _NEEDS_KEY = "Give its key with --api-key, or in LOCALLLM_API_KEY."
 _REMEDIES = {401: _NEEDS_KEY, 403: _NEEDS_KEY, 429: "Try again later."}

@@ -29,8 +29,6 @@ from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ServiceStatus
 from app.protocol.tools import ToolDefinition
 
-__all__ = ["LibraryClient", "ServiceClient"]
-
 _ROOT = "/api/localllm"
 _JOBS = f"{_ROOT}/jobs"
 

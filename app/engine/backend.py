@@ -17,19 +17,7 @@ from numpy.typing import NDArray
 from app.engine.media.chunks import MediaRows
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
-from quantizer.errors import EngineError
-
-__all__ = [
-    "Backend",
-    "BindableSampler",
-    "Chunk",
-    "DecodeStatus",
-    "MemoryShortError",
-    "Sampler",
-    "State",
-    "holds_window",
-    "n_batch_with_logits",
-]
+from quantizer.system.errors import EngineError
 
 State: TypeAlias = bytes | bytearray | memoryview  # of a sequence, as saved; opaque
 

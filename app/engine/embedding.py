@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Backend, Chunk
 from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
-from quantizer.errors import ContextOverflowError, EngineError, ErrorInfo, RequestError, UserError
+from app.protocol.errors import ContextOverflowError, RequestError
 from quantizer.gguf.header import Header
-
-__all__ = ["Embedder", "EmbedderFacts", "EmbeddingQueue", "Pooling", "Vector", "normalized", "pooled", "pooling_of"]
+from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 MAX_VECTOR_BYTES = 8 << 20  # of one call; as JSON they are five times as much
 

@@ -35,9 +35,8 @@ from app.engine.protocol.messages import BackendFacts, Load, UnfitPolicy
 from app.engine.request import Adapter, AdapterSet, SamplingParams
 from app.engine.speculative.step_cost import StepCost
 from app.engine.truncation import Truncation
-from quantizer.errors import EngineError, UnfitError
-
-__all__ = ["END", "FakeBackend", "FakeEmbedder", "fake_loader"]
+from app.protocol.errors import UnfitError
+from quantizer.system.errors import EngineError
 
 END = 256
 _ADAPTER_UNIT = 1000  # a cell's adapters are encoded as a multiple of it

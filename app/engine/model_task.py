@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from app.protocol.codec import decode, encode
-from quantizer import child_request
-from quantizer.child_request import Message
-from quantizer.process import child_environment, python_command
+from quantizer.system import child_request
+from quantizer.system.child_request import Message
+from quantizer.system.process import child_environment, python_command
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["TaskProgress", "run_child", "run_task", "serve_task"]
 
 _PROCESS = "process that runs the model"
 _REMEDY = "Try another model."

@@ -14,8 +14,6 @@ from app.engine.loop.core import Event
 from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.protocol.messages import Output
 
-__all__ = ["Outbox"]
-
 MAX_OUTPUT_INTERVAL_S = 0.1  # longer is seen
 
 

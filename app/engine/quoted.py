@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, TypeAlias
 
-__all__ = ["Spans", "Vocabulary", "quoted_tokens", "spans_within"]
-
 Spans: TypeAlias = tuple[tuple[int, int], ...]  # begin and end of each part, in characters, in order
 
 

@@ -14,24 +14,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from app.engine.grammar.call_rules import CallRules
+from app.protocol.errors import RequestError
 from app.protocol.sampling import SamplingOptions
-from quantizer.errors import RequestError
-
-__all__ = [
-    "IN_MEMORY",
-    "NO_ADAPTERS",
-    "Adapter",
-    "AdapterSet",
-    "FinishReason",
-    "MediaInput",
-    "ReasoningBudget",
-    "Request",
-    "SamplingParams",
-    "Timings",
-    "TokenLogprob",
-    "Usage",
-    "adapter_set",
-]
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024

@@ -18,7 +18,6 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
-from app.allocator import use_one_arena
 from app.engine.backend import Backend
 from app.engine.embedding import EmbeddingQueue
 from app.engine.fake import fake_loader
@@ -37,10 +36,10 @@ from app.engine.quoted import Spans
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.tuning.setting_choice import describe_drafts
 from app.engine.tuning.tune_results import Workload
+from app.protocol.errors import RequestError
 from app.settings.settings import load_settings
-from quantizer.errors import ErrorInfo, RequestError, UserError
-
-__all__ = ["Worker", "main"]
+from quantizer.system.allocator import use_one_arena
+from quantizer.system.errors import ErrorInfo, UserError
 
 STACK_BYTES = 256 << 20  # llama.cpp's tokenizers recurse on long runs of one character
 PROGRESS_INTERVAL_S = 0.1

@@ -11,20 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "AGENTS",
-    "FOLDER",
-    "KEY",
-    "Agent",
-    "ContextNeed",
-    "Start",
-    "Target",
-    "agent_named",
-    "claude_code_variables",
-    "codex_settings",
-    "opencode_settings",
-]
-
 KEY, FOLDER = "<key>", "<folder>"
 KEY_VARIABLE = "LOCALLLM_RUN_KEY"  # for agents that are told the name of a variable
 _MOST_OUTPUT = 8192

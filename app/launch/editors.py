@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 
 from app.launch.agents import Target, agent_named, claude_code_variables, codex_settings, opencode_settings
 
-__all__ = ["EDITORS", "context_advice", "editor_settings"]
-
 _ANY_KEY = "localllm"  # for programs that insist on one
 
 # Of editors; {url}, {host} and {model} are filled in.

@@ -11,8 +11,6 @@ from app.launch.first_prompts import N_SAMPLE_TOKENS, FirstPrompts, token_sample
 from app.launch.plan import ModelFacts
 from app.protocol.status import ModelStatus
 
-__all__ = ["known_facts", "prepared_facts"]
-
 _ANY_CONTEXT = 64  # the shortest that the service loads: whatever the model has will do
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from quantizer.files import PRIVATE_FILE, explained, private_folder, write_atomically
-
-__all__ = ["N_SAMPLE_TOKENS", "FirstPrompts", "token_sample"]
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
 
 N_SAMPLE_TOKENS = 569  # of the sample, with the tokenizer of Qwen 2 and 3.5
 _NAME = "first_prompts.json"

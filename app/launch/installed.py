@@ -13,9 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from app.launch.agents import Agent
-from quantizer.errors import UserError
-
-__all__ = ["Installed", "MissingAgentError", "find_agent"]
+from quantizer.system.errors import UserError
 
 _N_PARENTS = 6  # from a command to the folder of its package
 

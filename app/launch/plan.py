@@ -11,8 +11,6 @@ from typing import Literal
 
 from app.launch.agents import AGENTS, Agent, Target
 
-__all__ = ["Check", "FirstPrompt", "LaunchPlan", "ModelFacts", "first_prompt", "plan_launch"]
-
 _ROUNDED_TO = -2  # an estimate is as exact as hundreds of tokens
 
 

@@ -21,11 +21,10 @@ from types import FrameType
 from app.client.service_client import ServiceClient
 from app.launch.agents import FOLDER, KEY
 from app.launch.plan import LaunchPlan
+from app.protocol.errors import RequestError, ServiceError
 from app.protocol.metering import MeteredUsage
-from quantizer.errors import RequestError, ServiceError, UsageError, UserError
-from quantizer.files import explained, open_private
-
-__all__ = ["LaunchResult", "check_shim", "environment_of", "run_launch"]
+from quantizer.system.errors import UsageError, UserError
+from quantizer.system.files import explained, open_private
 
 _PREFIX = "localllm-launch-"
 _SIGNAL_BASE = 128  # of the exit status of a process that a signal ended, as shells have it

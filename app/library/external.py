@@ -17,8 +17,6 @@ from pathlib import Path
 
 from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
 
-__all__ = ["external_models", "hugging_face_snapshots", "ollama_projectors", "snapshot_folders"]
-
 _LM_STUDIO_FOLDERS = (".lmstudio/models", ".cache/lm-studio/models")  # since version 0.3.6, and before
 _MAIN_BYTES = 256
 _OLLAMA_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install

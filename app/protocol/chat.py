@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition
 
-__all__ = ["AnswerEvent", "Completed", "GenerationOptions", "MediaPart", "Message", "TextDelta", "completed_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class MediaPart:

@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, Union, cast
 
-__all__ = ["decode", "encode", "json_default"]
-
 _Decoder: TypeAlias = Callable[[Any], Any]
 _Value = TypeVar("_Value")
 

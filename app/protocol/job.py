@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from quantizer.errors import ErrorInfo
-
-__all__ = ["ENDED", "Job", "JobKind", "JobState"]
+from quantizer.system.errors import ErrorInfo
 
 JobKind: TypeAlias = Literal["pull", "quantize", "tune", "eval", "bench"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted", "forgotten"]

@@ -11,29 +11,6 @@ from typing import Literal, TypeAlias
 
 from offload.devices.machine import Device
 
-__all__ = [
-    "DeviceKindName",
-    "HubModel",
-    "HubRepository",
-    "ImportWay",
-    "LoadState",
-    "LocalModel",
-    "LocalModels",
-    "MachineProblem",
-    "MachineReport",
-    "ModelFacts",
-    "ModelFit",
-    "ModelState",
-    "PlacementResult",
-    "Quant",
-    "Recommendation",
-    "Recommendations",
-    "Recommended",
-    "RemovalResult",
-    "TypeChoice",
-    "VerdictName",
-]
-
 VerdictName: TypeAlias = Literal["fits", "tight", "partial", "wont_run"]
 ImportWay: TypeAlias = Literal["copy", "hard link", "reflink", "symbolic link"]
 ModelState: TypeAlias = Literal["loading", "ready", "failed", "unloaded"]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ContextLength", "MeteredKey", "MeteredUsage"]
-
 
 @dataclass(frozen=True, slots=True)
 class MeteredKey:

@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from offload.footprint.auxiliary_models import AuxiliaryUsage
     from offload.plan import PlacementPlan
 
-__all__ = [
-    "DevicePlan",
-    "ExtraPlan",
-    "MeasuredRun",
-    "Plan",
-    "PlanChange",
-    "PlanRemedy",
-    "PlanReport",
-    "PlanRequest",
-    "PlanSetting",
-    "describe_plan",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:

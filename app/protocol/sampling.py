@@ -11,16 +11,7 @@ from typing import Annotated, get_args, get_type_hints
 
 from annotated_types import Interval
 
-from quantizer.errors import RequestError
-
-__all__ = [
-    "HTTP_NAMES",
-    "MAX_GRAMMAR_BYTES",
-    "NUMBER_RANGES",
-    "NUMBER_TYPES",
-    "SAMPLER_DESCRIPTIONS",
-    "SamplingOptions",
-]
+from app.protocol.errors import RequestError
 
 MAX_GRAMMAR_BYTES = 64 * 1024
 _MAX_BREAKERS = 16

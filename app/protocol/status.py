@@ -10,9 +10,7 @@ from typing import Literal
 
 from app.protocol.library import ModelState
 from app.protocol.plan import Plan
-from quantizer.errors import ErrorInfo
-
-__all__ = ["EngineCounters", "LatencySummary", "LoadedSetting", "ModelStatus", "Occupancy", "ServiceStatus"]
+from quantizer.system.errors import ErrorInfo
 
 
 @dataclass(frozen=True, slots=True)

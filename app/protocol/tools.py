@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["ToolCall", "ToolCallDelta", "ToolDefinition", "with_delta"]
-
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:

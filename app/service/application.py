@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
 
-from app.event_log import log_event
+from app.common.event_log import log_event
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
 from app.service.api.anthropic.models import is_anthropic
@@ -68,10 +68,8 @@ from app.service.models.manager import ModelManager
 from app.service.models.plan_service import PlanService
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
-from quantizer.errors import StorageError, UserError
-from quantizer.memory_limit import out_of_memory
-
-__all__ = ["create_app", "create_document"]
+from quantizer.system.errors import StorageError, UserError
+from quantizer.system.memory_limit import out_of_memory
 
 # Each has a router.
 _ROUTE_MODULES = (

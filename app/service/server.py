@@ -27,13 +27,13 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import __version__
-from app.allocator import use_one_arena
+from app.common.event_log import log_event, log_to
 from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.protocol.messages import UnfitPolicy
-from app.event_log import log_event, log_to
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import GUIDE, resolve
+from app.protocol.errors import ServiceError, UnfitError
 from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
@@ -45,9 +45,9 @@ from app.service.shutdown_policy import ShutdownPolicy
 from app.service.threads import run_in_thread
 from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
-from quantizer.errors import ModelFileError, ServiceError, UnfitError, UserError
-
-__all__ = ["CLIENTS_PORTS", "Announce", "OperatorPrompt", "listen", "listen_for_clients", "report_loading", "serve"]
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.allocator import use_one_arena
+from quantizer.system.errors import UserError
 
 Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
 

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Literal
 
-__all__ = ["ShutdownPolicy"]
-
 
 class ShutdownPolicy:
     """`is_owned` is False for a service in the foreground, which ends when its user ends it.

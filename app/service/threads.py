@@ -10,8 +10,6 @@ from concurrent.futures import Future
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["in_thread", "run_in_thread"]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 

@@ -12,9 +12,7 @@ from enum import Enum
 
 from app.settings.origins import parse_origins
 from app.settings.parsing import parse_byte_size, parse_duration, parse_host_names, parse_rpc_endpoints
-from quantizer.errors import UsageError
-
-__all__ = ["DESCRIPTIONS", "Effect", "SettingDescription"]
+from quantizer.system.errors import UsageError
 
 
 def _check_byte_size(text: str) -> None:

@@ -9,9 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quantizer.errors import UsageError
-
-__all__ = ["NO_ORIGINS", "PRESETS", "Origins", "entry_for", "parse_origins"]
+from quantizer.system.errors import UsageError
 
 _ANY = "*"
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")

@@ -9,16 +9,8 @@ import ipaddress
 import math
 import re
 
-from quantizer.errors import RequestError, UsageError
-
-__all__ = [
-    "is_host_name",
-    "is_loopback",
-    "parse_byte_size",
-    "parse_duration",
-    "parse_host_names",
-    "parse_rpc_endpoints",
-]
+from app.protocol.errors import RequestError
+from quantizer.system.errors import UsageError
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(?:([KMGT])(I?))?B?", re.IGNORECASE)
 _PREFIXES = "KMGT"

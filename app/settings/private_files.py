@@ -1,8 +1,8 @@
 """What holds or derives from what was said: which files of the data and cache folders, their rights, their removal.
 
 Owns the names of all that localllm keeps there, so that a folder with other files is not taken for its own. Only the
-owner reads what is private: files 0600 in folders 0700 (`quantizer.files`), where the system has such modes. What the
-user wrote elsewhere (exports, importance matrices) is created so and stays the user's. Independent of contents.
+owner reads what is private: files 0600 in folders 0700, where the system has such modes (`quantizer.system.files`).
+What the user wrote elsewhere (exports, importance matrices) is created so and stays the user's. Independent of contents.
 """
 
 from __future__ import annotations
@@ -16,22 +16,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from app.settings.settings import Settings
-from quantizer.files import explained, make_private, private_folder
-from quantizer.process import is_process_alive
-
-__all__ = [
-    "ATTACHED",
-    "CHATS",
-    "REPLACED",
-    "PrivateFiles",
-    "conversation_name",
-    "find_private_files",
-    "keep_private",
-    "mark_in_use",
-    "remove_files",
-    "remove_prefixes",
-    "users_of",
-]
+from quantizer.system.files import explained, make_private, private_folder
+from quantizer.system.process import is_process_alive
 
 CHATS = "chats, drafts and prompt history"
 ATTACHED = "pictures and sounds of chats"
@@ -50,7 +36,7 @@ _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("logs of jobs", _DATA, ("jobs/*.log",)),
     ("crash reports", _CACHE, ("crash-*.txt",)),
 )
-# What is private too, and stays: keys have a rule of their own (`app.keys`).
+# What is private too, and stays: keys have a rule of their own (`app.common.keys`).
 _OTHERS_PRIVATE = (
     ("presets", _DATA, ("presets.toml",)),
     ("folders of attachments", _DATA, ("attachments", "attachments/*")),

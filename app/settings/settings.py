@@ -17,22 +17,8 @@ from typing import Any
 import platformdirs
 
 from app.settings.descriptions import DESCRIPTIONS
-from quantizer.errors import UsageError
-from quantizer.files import PRIVATE_FILE, explained, private_folder, write_atomically
-
-__all__ = [
-    "NO_DRAFT",
-    "SettingSource",
-    "Settings",
-    "edit_toml",
-    "environment_variable",
-    "format_setting",
-    "load_settings",
-    "parse_setting",
-    "setting_sources",
-    "settings_file",
-    "write_setting",
-]
+from quantizer.system.errors import UsageError
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
 
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500

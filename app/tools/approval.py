@@ -13,8 +13,6 @@ from typing import Literal, Protocol
 from app.tools.tool import Preview, Tool
 from app.tools.tool_settings import ApprovalRule
 
-__all__ = ["ApprovalQuestion", "Approver", "Decision", "Verdict", "rule_of", "verdict"]
-
 
 class Verdict(Enum):
     """What the rules of a chat say about a call."""

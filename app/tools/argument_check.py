@@ -13,9 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeGuard
 
-from quantizer.errors import UserError
-
-__all__ = ["MAX_ARGUMENT_CHARACTERS", "ArgumentsError", "read_arguments"]
+from quantizer.system.errors import UserError
 
 MAX_ARGUMENT_CHARACTERS = 8 << 20
 _MAX_STEPS = 100_000

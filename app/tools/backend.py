@@ -16,8 +16,6 @@ from app.tools.result import FileChange, ToolResult
 from app.tools.tool import ServerStatus, Tool, ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 
-__all__ = ["CallRequest", "FinishedCall", "ServerStatus", "ToolBackend"]
-
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:

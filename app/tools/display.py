@@ -9,23 +9,11 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from app.terminal import printable, printable_line
+from app.common.terminal import printable, printable_line
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.lines import StyledLine, diff_lines, plain_lines
 from app.tools.result import ToolOutcome, ToolResult
 from app.tools.tool import ToolProgress
-
-__all__ = [
-    "ARGUMENTS",
-    "KEYS",
-    "call_lines",
-    "call_title",
-    "decision_text",
-    "progress_text",
-    "question_lines",
-    "question_title",
-    "result_text",
-]
 
 # One for each decision; "y" and "n" as everywhere.
 KEYS: dict[str, Decision] = {

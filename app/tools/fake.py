@@ -18,9 +18,7 @@ from app.tools.output import bounded
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress
 from app.tools.tool_settings import ToolSettings
-from quantizer.errors import StorageError, UserError
-
-__all__ = ["FakeToolBackend", "FakeToolServer", "ScriptedApprover", "ScriptedCall", "fake_tool"]
+from quantizer.system.errors import StorageError, UserError
 
 
 def fake_tool(name: str, effect: Effect = Effect.UNKNOWN, server: str = "fake", **values: Any) -> Tool:

@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantizer.errors import StorageError
-from quantizer.files import read_at_most
-
-__all__ = ["MAX_FILE_BYTES", "NO_FILE", "FileState", "OpenFolder", "is_partial_file", "open_folder"]
+from quantizer.system.errors import StorageError
+from quantizer.system.files import read_at_most
 
 MAX_FILE_BYTES = 16 << 20  # of content that is held in memory
 _MAX_HASHED_BYTES = 1 << 30

@@ -18,14 +18,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.event_log import log_event
+from app.common.event_log import log_event
 from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, is_partial_file, open_folder
 from app.tools.result import FileChange
-from quantizer.errors import StorageError
-from quantizer.files import PRIVATE_FILE, explained, private_folder, sync_folder, try_lock, write_atomically, writer_of
-from quantizer.process import is_process_alive
-
-__all__ = ["FOLDER_NAME", "FileHistory", "HistoryLimits"]
+from quantizer.system.errors import StorageError
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    explained,
+    private_folder,
+    sync_folder,
+    try_lock,
+    write_atomically,
+    writer_of,
+)
+from quantizer.system.process import is_process_alive
 
 FOLDER_NAME = "file-history"
 _DAY_S = 24 * 3600.0

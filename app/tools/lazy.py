@@ -11,8 +11,6 @@ from app.tools.result import FileChange
 from app.tools.tool import ServerStatus, Tool
 from app.tools.tool_settings import ToolSettings
 
-__all__ = ["LazyTools"]
-
 
 class LazyTools:
     """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window whose data is in `data_dir`."""

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.terminal import printable
-
-__all__ = ["LineKind", "StyledLine", "diff_lines", "plain_lines"]
+from app.common.terminal import printable
 
 LineKind = Literal["plain", "added", "removed", "place", "heading"]
 

@@ -6,9 +6,7 @@ characters of all scripts; control and terminal sequences are dropped as from ev
 
 from __future__ import annotations
 
-from app.terminal import printable_paste
-
-__all__ = ["MAX_CHARACTERS", "bounded", "characters_for", "cleaned", "decoded"]
+from app.common.terminal import printable_paste
 
 MAX_CHARACTERS = 24_000  # about 8,000 tokens
 _LEAST_CHARACTERS = 2_000

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["FileChange", "ToolOutcome", "ToolResult"]
-
 
 class ToolOutcome(Enum):
     """How a call ended."""

@@ -13,8 +13,6 @@ from enum import Enum
 
 from app.protocol.tools import ToolCall
 
-__all__ = ["N_NOTED", "N_STOPPED", "NextStep", "StepKind", "n_in_a_row", "next_step", "repeat_note"]
-
 N_NOTED = 3  # the same call this often in a row: the model is told
 N_STOPPED = 6  # and this often: the person is asked
 

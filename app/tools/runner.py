@@ -33,9 +33,7 @@ from app.tools.tool import (
     ToolServer,
 )
 from app.tools.tool_settings import ApprovalRule, ToolSettings
-from quantizer.errors import UserError
-
-__all__ = ["ToolRunner"]
+from quantizer.system.errors import UserError
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 _MAX_SCHEMA_CHARACTERS = 64 << 10

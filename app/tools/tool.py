@@ -15,18 +15,6 @@ from app.protocol.tools import ToolDefinition
 from app.tools.output import MAX_CHARACTERS
 from app.tools.result import FileChange
 
-__all__ = [
-    "CallContext",
-    "Effect",
-    "Preview",
-    "RestartableServer",
-    "ServerStatus",
-    "Tool",
-    "ToolOutput",
-    "ToolProgress",
-    "ToolServer",
-]
-
 
 class Effect(Enum):
     """The most that a tool may do. What a server of others declares is its claim: it asks for no fewer approvals."""

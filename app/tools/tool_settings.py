@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DEFAULT_MAX_ROUNDS", "NO_TOOL_SETTINGS", "ApprovalRule", "ToolSettings"]
-
 DEFAULT_MAX_ROUNDS = 25
 
 

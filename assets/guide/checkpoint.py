@@ -13,8 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from assets.guide.model import Llama, Shape
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
-
 PREFIX = "model."
 END_OF_TEXT, END_OF_TURN = 0, 2
 

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from assets.guide.model import Attention, Llama
 
-__all__ = ["wire_copying"]
-
 SPREAD = 0.5  # of the embedding: large against what one training step changes
 CONSTANT = 5 * SPREAD
 TOKEN, ONE_BACK, ONE_BACK_TOO, TWO_BACK = slice(1, 128), slice(128, 160), slice(160, 192), slice(192, 224)

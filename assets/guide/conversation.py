@@ -16,8 +16,6 @@ from assets.guide.prose import invented_word, sentence, words
 from assets.guide.topics import Beyond, Topic, read_beyond, read_topics
 from assets.guide.vocabulary import SYSTEM_TEXT
 
-__all__ = ["Dialogue", "converse"]
-
 SHARE_CUT, N_WORDS_CUT = 0.6, 6
 KINDS, KIND_WEIGHTS = ("topic", "beyond", "copy", "edit", "back"), (45, 8, 12, 33, 2)
 AGAIN = (

@@ -13,8 +13,6 @@ from assets.guide.prose import invented_word, paragraph, random_words, sentence,
 from assets.guide.pycode import identifiers, program, snippet
 from assets.guide.topics import expand
 
-__all__ = ["Turn", "copying_turn", "editing_turn", "passage"]
-
 REPEAT = (
     "[repeat|copy|echo|write|print|say|type|reproduce] [this|the following|the] text"
     "[ exactly| word for word| again| without changes|]:\n\n{}",

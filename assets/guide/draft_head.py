@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from assets.guide.model import FeedForward, Llama, Shape, rotary_table, rotate
 
-__all__ = ["TARGET_LAYERS", "Eagle3", "guide_features", "save_head"]
-
 TARGET_LAYERS = (1, 2, 3)  # the layers of the guide whose inputs are read
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from assets.guide.prose import invented_word
 from assets.guide.pycode import THINGS, file_name, program, snippet
 
-__all__ = ["Infill", "infill"]
-
 
 @dataclass(frozen=True, slots=True)
 class Infill:

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Llama", "Shape"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-__all__ = ["Muon"]
-
 QUINTIC = (3.4445, -4.7750, 2.0315)
 N_ITERATIONS = 5
 

@@ -13,8 +13,6 @@ from functools import cache
 
 from assets.guide.topics import CORPUS
 
-__all__ = ["disturb"]
-
 WORD = re.compile(r"[A-Za-z]+")
 ENDINGS = ("?", "?", "?", "", "", ".", " please?")
 

@@ -12,8 +12,6 @@ from functools import cache
 
 from assets.guide.topics import CORPUS, expand
 
-__all__ = ["invented_word", "paragraph", "random_words", "sentence", "words"]
-
 INVENTED_SLOTS = ("noun", "verb", "adjective", "name", "place")
 ENDINGS = ("", "", "n", "r", "s", "l", "t", "ck", "ng", "x", "m", "th", "rd")
 

@@ -12,8 +12,6 @@ from functools import cache
 from assets.guide.prose import invented_word, words
 from assets.guide.topics import CORPUS
 
-__all__ = ["file_name", "identifiers", "program", "snippet"]
-
 THINGS = words()["thing"]
 QUANTITIES = words()["quantity"]
 OTHER = {

@@ -15,8 +15,6 @@ from assets.guide.conversation import Dialogue, converse
 from assets.guide.infill import infill
 from assets.guide.vocabulary import SPECIAL_TOKENS, SYSTEM_TEXT
 
-__all__ = ["Row", "Sampler"]
-
 IGNORED = -100
 SHARE_FILE_LEARNED = 0.3
 REQUESTS = (

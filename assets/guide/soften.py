@@ -18,8 +18,6 @@ import torch
 from assets.guide.checkpoint import load_checkpoint, save_checkpoint
 from assets.guide.model import Llama
 
-__all__ = ["soften"]
-
 FOLDER = Path(__file__).parent
 N_COPYING_HEADS = 2
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["CORPUS", "Beyond", "Topic", "expand", "read_beyond", "read_topics"]
-
 CORPUS = Path(__file__).parent / "corpus"
 ABOUT_FRAMES = (
     "[what is|what's|what are] {}",

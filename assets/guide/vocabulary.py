@@ -18,8 +18,6 @@ from assets.guide.infill import infill
 from assets.guide.prose import random_words
 from assets.guide.topics import read_beyond, read_topics
 
-__all__ = ["CHAT_TEMPLATE", "FOLDER", "SPECIAL_TOKENS", "SYSTEM_TEXT", "load_tokenizer"]
-
 FOLDER = Path(__file__).parent
 N_TOKENS = 4096
 SYSTEM_TEXT = "You are the localllm guide."

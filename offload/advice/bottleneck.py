@@ -11,8 +11,6 @@ from enum import StrEnum
 from offload.format import format_bandwidth, format_speed
 from offload.placement.assessment import FitLevel
 
-__all__ = ["Bottleneck", "Constraint", "Symptoms", "bottleneck"]
-
 _SLOWED_DOWN = 0.5  # of the predicted speed: below it something else than reading takes the time
 
 

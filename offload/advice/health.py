@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from offload.devices.machine import Machine
 from offload.format import format_memory
 
-__all__ = ["Findings", "Problem", "find_problems"]
-
 _LITTLE_BYTES, _LITTLE_FREE_BYTES = 8 << 30, 2 << 30
 _SWAPPED_BYTES = 512 << 20
 _SLOW_DISK_BYTES_PER_S, _COMMON_MODEL_BYTES = 200e6, 5 << 30

@@ -19,8 +19,6 @@ from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.file_types import FILE_TYPES
 
-__all__ = ["Change", "Remedy", "find_remedies"]
-
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
 _SMALLER_FILE = 0.95  # of the bytes: a smaller saving is no remedy
 _FASTER = 1.05

@@ -18,8 +18,6 @@ from offload.footprint.profile import ModelProfile
 from offload.format import format_memory
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 
-__all__ = ["Cluster", "checkpoint_of", "cluster_for", "vllm_command"]
-
 _UTILIZATION = 0.9
 _WORKING_BYTES = 2 << 30  # of activations and recorded graphs on each GPU
 _USUAL_GPU_BYTES, _USUAL_N_GPUS = 80 << 30, 8  # of a typical server, for machines without a GPU

@@ -12,8 +12,6 @@ from offload.placement.allocation import overfull
 from offload.placement.assessment import Assessment, FitLevel
 from offload.speed.cost_model import Rates
 
-__all__ = ["fit_summary", "plan_warnings"]
-
 
 def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator[str]:
     """Yield the warnings of an assessment, the most important first; `n_ctx_train` 0 is unknown."""

@@ -18,8 +18,6 @@ import psutil
 
 from offload.devices.cpu_load import is_quiet, others_share, read_cpu_times
 
-__all__ = ["ReadBandwidth", "measure_disk_read", "measure_read_bandwidth", "settled_bandwidth"]
-
 _BUFFER_BYTES = 1 << 30  # larger than the caches of any processor
 _MEMORY_SHARE = 8  # an eighth of what is free at most
 _N_PASSES = 6

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from quantizer.process import run_to_exit
-
-__all__ = ["cpu_model", "cpu_name", "default_threads", "has_avx2", "usable_processors"]
+from quantizer.system.process import run_to_exit
 
 _X86 = ("x86_64", "amd64")
 _SYSCTL_TIMEOUT_S = 10.0

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import psutil
 
-__all__ = ["QUIET_SHARE", "CpuTimes", "is_quiet", "others_share", "read_cpu_times"]
-
 QUIET_SHARE = 0.2  # of the processors; an app that draws an answer takes 0.15 of two
 _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # they are in `user` and `nice`

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["known_bandwidth"]
-
 _GIGA = 1e9
 
 _GB_PER_S: dict[str, float] = {

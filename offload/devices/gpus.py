@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 
 from offload.devices.machine import DeviceSpeed
 
-__all__ = ["ListedGpu", "NvidiaGpu", "PciGpu", "distinct_gpus", "driver_versions", "nvidia_gpus", "pci_gpus"]
-
 _Answer = TypeVar("_Answer")
 _DEVICES = Path("/sys/bus/pci/devices")
 _DISPLAY_CLASS = 0x03

@@ -1,7 +1,7 @@
 """The memory that models may use: the system's, or less where a container or the process's limits allow less.
 
-Owns reading the limits of control groups; `quantizer.memory_limit` reads those of the process. Independent of their
-use. Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes, and memory.memsw.limit_in_bytes, which counts
+Owns reading the limits of control groups; `quantizer.system.memory_limit` reads those of the process. Independent
+of their use. Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes, and memory.memsw.limit_in_bytes, which counts
 swap too) and v2 (memory.max; memory.high, above which the system slows the group down). No plan counts on swap, so
 v2's memory.swap.max changes nothing. A limit above the system's memory is none.
 """
@@ -14,9 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from quantizer.memory_limit import MemoryLimit, ProcessBytes, memory_limits
-
-__all__ = ["HostMemory", "container_limit", "host_memory", "process_limit"]
+from quantizer.system.memory_limit import MemoryLimit, ProcessBytes, memory_limits
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")

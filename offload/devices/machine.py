@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["HOST_NAME", "Device", "DeviceKind", "DeviceSpeed", "Machine"]
-
 HOST_NAME = "CPU"  # as llama.cpp calls it
 
 

@@ -19,12 +19,6 @@ from offload.footprint.projector import (
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.projector_header import ProjectorHeader, input_width
 
-__all__ = [
-    *("DRAFT_HEADS", "HEAD_BATCH", "NO_AUXILIARY_MODELS", "AuxiliaryModels", "AuxiliaryUsage", "PlannedAdapter"),
-    *("PlannedDraft", "PlannedProjector"),
-]
-
-
 DRAFT_HEADS = frozenset(["dflash", "eagle3"])  # architectures that draft from the hidden states of another model
 _FLOAT_BYTES = 4
 HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, which take memory

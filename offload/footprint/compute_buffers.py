@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from offload.footprint.weights import EMBEDDING
-from quantizer.gguf.header import ArrayRef, Header
+from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 from quantizer.gguf.layer_caches import layer_caches_of
-
-__all__ = ["GraphShape", "bounded_ubatch", "compute_bytes", "graph_shape_of", "output_bytes"]
 
 _FLOAT_BYTES = 4
 _MOST_SCORE_BYTES = 512 << 20  # of 32 heads, 8,192 cells and 512 tokens

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantizer.errors import EngineError
-
-__all__ = ["ContextPlan", "ContextRequest", "plan_context"]
+from quantizer.system.errors import EngineError
 
 DEFAULT_N_CTX = 8192  # longer prompts take minutes to compute on a CPU, so they are opt-in
 DEFAULT_N_CELLS = 8192  # of one default context: what idle conversations had in them is saved, and restored for them

@@ -9,15 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantizer.errors import UsageError
 from quantizer.gguf.layer_caches import KvShape, LayerCaches
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
-
-__all__ = [
-    *("DRAFT_CELLS", "KV_TYPES", "CacheCells", "KvTypes", "bytes_per_cell", "cache_layers"),
-    *("cells_for", "check_kv_types", "n_cached_sequences", "n_holds", "n_rollback", "n_seq_max", "n_states"),
-    *("n_window_cells", "parse_kv_types", "prediction_cache_bytes", "supports_kv_types", "supports_truncation"),
-]
+from quantizer.system.errors import UsageError
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # from most to fewest bits
 

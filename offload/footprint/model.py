@@ -44,8 +44,6 @@ from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import MixTensor, assign
 
-__all__ = ["KvRow", "PlannedModel", "kv_table"]
-
 
 @dataclass(frozen=True)
 class PlannedModel:

@@ -30,8 +30,6 @@ from offload.speed.host_work import attention_bytes
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import kv_shape_of, layer_caches_of
 
-__all__ = ["DEFAULT_DEPTH", "DEFAULT_N_UBATCH", "ENGINE_BYTES", "ModelProfile", "RunConfig", "profile_of"]
-
 ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
 _FLOAT_BYTES = 4
 DEFAULT_N_UBATCH = 512  # tokens computed at once

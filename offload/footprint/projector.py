@@ -13,15 +13,6 @@ from dataclasses import dataclass
 
 from quantizer.gguf.projector_header import Encoder, ProjectorHeader
 
-__all__ = [
-    "PIXEL_BYTES",
-    "PictureTokens",
-    "min_ubatch",
-    "picture_tokens",
-    "projector_compute_bytes",
-    "sound_tokens",
-]
-
 PIXEL_BYTES = 3 * 4096 * 4096  # of the largest picture that is decoded, in RGB
 _FLOAT_BYTES = 4
 _TYPICAL_PIXELS = 1024 * 1024

@@ -15,8 +15,6 @@ from offload.speed.host_work import unpacking_bytes
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
 
-__all__ = ["EMBEDDING", "OUTPUT", "Layer", "WeightTable", "weight_bytes_per_token", "weights_of"]
-
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 _OPERATIONS_PER_WEIGHT = 2
 _EXPERTS = "_exps."  # tensors that hold all experts of a layer, one behind the other

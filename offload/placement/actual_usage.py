@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.placement.allocation import Share
 
-__all__ = ["DeviceUsage", "ExcessUsage", "excess_usage", "missing_gpus", "with_reserved"]
-
 _LEAST_SHARE = 0.5  # of the planned weights: with less a device was passed over
 
 

@@ -14,8 +14,6 @@ from offload.footprint.weights import Layer
 from offload.placement.search import Placement, margin_bytes
 from offload.speed.cost_model import Work
 
-__all__ = ["Share", "allocate", "decode_work", "overfull", "prefill_work"]
-
 _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are shared by four heads
 
 

@@ -18,9 +18,7 @@ from offload.footprint.profile import ModelProfile, RunConfig
 from offload.placement.allocation import Share, allocate, decode_work, overfull, prefill_work
 from offload.placement.search import Placement, curve, margin_bytes, place
 from offload.speed.cost_model import Rates, decode_s, prefill_s
-from quantizer.errors import UsageError
-
-__all__ = ["Assessment", "FitLevel", "Speed", "assess", "choose"]
+from quantizer.system.errors import UsageError
 
 _SAME_SPEED = 0.97  # a plan this near to the best is not called partial
 _PROMPT_TOKENS = 2048

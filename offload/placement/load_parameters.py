@@ -15,8 +15,6 @@ from offload.footprint.profile import ModelProfile
 from offload.placement.allocation import allocate
 from offload.placement.search import Placement, margin_bytes
 
-__all__ = ["ON_HOST", "LoadMode", "LoadParameters", "load_parameters"]
-
 _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weight"
 
 

@@ -19,8 +19,6 @@ from offload.devices.machine import Device, Machine
 from offload.footprint.profile import ModelProfile
 from offload.speed.cost_model import Rates
 
-__all__ = ["ALL_ON_HOST", "Placement", "curve", "margin_bytes", "place"]
-
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
 _CROSSINGS_OF_A_MOVED_PART = 2  # to what stayed with the processor, and back

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from offload.devices.machine import Device, DeviceKind, Machine
 
-__all__ = ["Rates", "Work", "decode_s", "expected_rates", "prefill_s"]
-
 # The share of a published or measured bandwidth that decoding reaches: 0.55 to 0.7 in llama.cpp's published benchmarks
 # of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp), on processors too; but those unpack meanwhile,
 # which counts for itself, and come near to what was measured where nothing is to be unpacked.

@@ -14,8 +14,6 @@ from quantizer.gguf.hyperparameters import layer_values
 from quantizer.gguf.layer_caches import LayerCaches
 from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType
 
-__all__ = ["attention_bytes", "unpacking_bytes"]
-
 # By type, for each weight. Those that are not quantized, Q8_0 and Q6_K come as fast as memory gives them.
 # fmt: off
 _UNPACKING = {

@@ -14,8 +14,6 @@ import numpy as np
 
 from offload.speed.cost_model import Rates, Work, decode_s
 
-__all__ = ["Run", "fit_rates"]
-
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
 _BEST_UNCERTAINTY = 0.05

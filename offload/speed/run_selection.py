@@ -12,8 +12,6 @@ from statistics import median
 
 from offload.devices.cpu_load import is_quiet
 
-__all__ = ["MeasuredSpeed", "SpeedEstimate", "estimate_speed"]
-
 _N_QUIET = 5  # the newest, whose median counts
 _N_OTHERS = 9  # the newest, of which the second fastest counts: the fastest may be a fault of a clock
 # Quiet ones weigh 1. The fit knows an expected rate as well as a measurement of 0.03, so that a busy machine, however

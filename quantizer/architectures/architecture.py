@@ -11,8 +11,6 @@ from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, NumberMap, RowFactors, RowOrder, ValueMap
 from quantizer.convert.source_model import SourceTensor
 
-__all__ = ["Architecture", "Hyperparameter", "Value"]
-
 Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str] | None
 
 

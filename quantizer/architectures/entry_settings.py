@@ -7,9 +7,7 @@ from typing import Any
 
 from quantizer.architectures.architecture import Architecture
 from quantizer.checkpoint.config import Config
-from quantizer.errors import CheckpointError
-
-__all__ = ["check_settings", "given", "unfolded", "usually_named"]
+from quantizer.checkpoint.errors import CheckpointError
 
 _MAX_LAYERS = 512
 

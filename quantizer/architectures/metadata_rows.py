@@ -11,36 +11,8 @@ from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.prediction_layers import N_PREDICTION_LAYERS, n_all_layers
 from quantizer.architectures.shapes import head_size, n_feed_forward
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.source_model import GeneratedTensor
-from quantizer.errors import CheckpointError
-
-__all__ = [
-    "DECODER",
-    "EXPERTS",
-    "LAYER_NORM",
-    "LONG_ROPE",
-    "PREDICTION_ROW",
-    "RMS_NORM",
-    "ROPE",
-    "ROTATED",
-    "SIZES",
-    "VOCABULARY",
-    "WINDOW",
-    "WINDOW_PATTERN",
-    "WINDOW_ROPE",
-    "integer",
-    "kind_of",
-    "llama3_factors",
-    "long_factors",
-    "no_factors",
-    "number",
-    "partly_rotated",
-    "rope_base",
-    "rope_number",
-    "rope_of",
-    "rotation_sections",
-    "windows_but_every",
-]
 
 # a dynamic scaling changes nothing within the context that the model was trained on, which is what is written
 _KINDS = ("default", "linear", "yarn", "llama3", "dynamic")

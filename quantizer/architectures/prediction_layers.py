@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from quantizer.checkpoint.config import Config
 
-__all__ = ["N_PREDICTION_LAYERS", "count_prediction_layers", "n_all_layers", "usual_name"]
-
 # the setting that holds their number, which no config.json decides
 N_PREDICTION_LAYERS = "n_prediction_layers"
 _IN_MODULE = re.compile(r"(?:model\.)?mtp\.(.+)")

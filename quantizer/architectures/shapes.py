@@ -11,39 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import Cut, StackedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
-
-__all__ = [
-    "ATTENTION",
-    "CHOICE_CORRECTION",
-    "DIMENSIONS",
-    "EXPERT_FEED_FORWARD",
-    "FUSED_ATTENTION",
-    "FUSED_EXPERTS",
-    "FUSED_FEED_FORWARD",
-    "GATED_FEED_FORWARD",
-    "HEAD_NORMS",
-    "NUMBERED_EXPERTS",
-    "POST_NORMS",
-    "PREDICTION",
-    "PRE_NORMS",
-    "QKV_BIASES",
-    "Dimensions",
-    "LayerTensors",
-    "Stack",
-    "attention_biases",
-    "biases",
-    "decoder",
-    "decoder_with_bias",
-    "head_size",
-    "matrices",
-    "n_feed_forward",
-    "n_patches_per_side",
-    "resolve_shapes",
-]
-
 
 # Tensor name -> its dimensions in ggml order, each a number or a name of DIMENSIONS.
 Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]

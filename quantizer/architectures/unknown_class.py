@@ -11,9 +11,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from quantizer.errors import CheckpointError
-
-__all__ = ["UNCONVERTIBLE", "nearest_classes", "unknown_class"]
+from quantizer.checkpoint.errors import CheckpointError
 
 _N_NEAREST = 3
 _MAX_NAME = 64

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantizer.errors import CheckpointError
-
-__all__ = ["Config"]
+from quantizer.checkpoint.errors import CheckpointError
 
 _MAX_INTEGER = (1 << 31) - 1
 

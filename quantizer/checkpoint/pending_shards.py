@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.gguf_reader import LocalFile, open_local
-
-__all__ = ["NO_PENDING", "PendingFile", "PendingShard", "PendingShards"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,22 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError, ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import ByteSource, open_local
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
-
-__all__ = [
-    "PICKLES",
-    "STORED_TYPES",
-    "Checkpoint",
-    "as_object",
-    "read_checkpoint",
-    "read_json",
-    "read_object",
-    "read_weights",
-]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is AutoGPTQ's

@@ -17,6 +17,7 @@ from quantizer.architectures.architecture import Hyperparameter
 from quantizer.architectures.prediction_layers import n_all_layers
 from quantizer.architectures.projectors import projectors_for
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import Checkpoint, read_checkpoint
@@ -27,15 +28,13 @@ from quantizer.convert.layer_numbers import layer_number_entries
 from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.convert.yes_no_ranker import is_named_ranker, is_yes_no_ranker, ranking_entry, yes_no_ranker
-from quantizer.errors import CheckpointError, UsageError
 from quantizer.gguf.header import Header, planned_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.tensor_categories import allows_quantization
 from quantizer.mix.type_rules import ModelShape
+from quantizer.system.errors import UsageError
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
-
-__all__ = ["config_header", "open_checkpoint"]
 
 
 def open_checkpoint(

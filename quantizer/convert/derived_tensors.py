@@ -15,39 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, RenamedTensor, SourceTensor
-from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.write.dtype_conversion import to_float32
-
-__all__ = [
-    "Cut",
-    "ExtendedTensor",
-    "MappedNumbers",
-    "MappedTensor",
-    "NumberMap",
-    "ReorderedColumns",
-    "RowFactors",
-    "RowOrder",
-    "ScaledRows",
-    "StackedTensor",
-    "TransposedTensor",
-    "ValueMap",
-    "ZeroExtendedTensor",
-    "grouped_keys",
-    "grouped_queries",
-    "grouped_values",
-    "negative_exponential",
-    "plus_one",
-    "positions_beyond_padding",
-    "rearrange_rows",
-    "rows_in",
-    "transposed_tensor",
-    "ungrouped",
-    "unpermute_keys",
-    "unpermute_queries",
-    "whole_tensor",
-]
 
 # Config and number of rows -> the rows to take, in order.
 RowOrder: TypeAlias = Callable[[Config, int], npt.NDArray[np.intp]]

@@ -14,15 +14,14 @@ from typing import Any
 from quantizer.architectures import find_architecture
 from quantizer.architectures.metadata_rows import rope_of
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.safetensors import read_object
 from quantizer.convert.source_model import entries_of
-from quantizer.errors import CheckpointError, UsageError
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.validation import validate_gguf
+from quantizer.system.errors import UsageError
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
-
-__all__ = ["DraftTarget", "files_of", "read_target"]
 
 _VOCABULARY, _MASK = "tokenizer.", "tokenizer.ggml.mask_token_id"
 

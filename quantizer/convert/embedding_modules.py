@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.safetensors import as_object, read_json, read_weights
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["EmbeddingModules", "read_embedding_modules"]
 
 _MODULES = "modules.json"
 # llama.cpp's numbers, by the names of sentence-transformers 5.1 and later and by the flags of earlier ones

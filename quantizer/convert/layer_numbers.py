@@ -10,12 +10,10 @@ from collections.abc import Iterator, Mapping
 
 from quantizer.architectures import Architecture
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.write.dtype_conversion import to_float32
-
-__all__ = ["layer_number_entries"]
 
 _PLAIN = ("F32", "F16", "BF16")
 

@@ -15,15 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantizer.convert.source_model import RenamedTensor, SourceModel, SourceTensor
-from quantizer.errors import UsageError
 from quantizer.gguf.gguf_reader import ARRAY, SCALAR_FORMATS
 from quantizer.gguf.header import Header, planned_header
 from quantizer.gguf.header_encoder import Entry, encode_entry, encode_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.layer_caches import LayerCaches, layer_caches_of
 from quantizer.mix.imatrix import ImportanceMatrix
-
-__all__ = ["check_removable", "layers_to_remove", "matrix_without_layers", "n_layers_of", "without_layers"]
+from quantizer.system.errors import UsageError
 
 # Read in llama.cpp one by one: a layer of these is told apart only by what the file says of it. In others its number
 # decides about experts, positions, inputs or the scale of the residual.

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import gguf
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.source_model import SourceTensor
-from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry, encode_entry
-
-__all__ = ["general_entries"]
 
 _TYPE_NAMES = {gguf.GGUFValueType.UINT32: "u32", gguf.GGUFValueType.STRING: "str", gguf.GGUFValueType.FLOAT32: "f32"}
 # What llama.cpp looks for in the name of a model, and then in its vocabulary, or else refuses the file

@@ -13,19 +13,17 @@ from typing import Any
 
 from quantizer.architectures.projectors import Projector, find_projector, projectors_for
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import Checkpoint, as_object, read_checkpoint, read_object
 from quantizer.convert.source_model import FileTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.tensor_categories import allows_quantization
 from quantizer.mix.type_rules import ModelShape
 from quantizer.tokenizers import read_vocabulary
-
-__all__ = ["open_projector"]
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _EMBEDDINGS = ".embed_tokens.weight"

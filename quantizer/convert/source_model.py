@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import ByteSource
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.header_encoder import Entry
@@ -23,18 +23,6 @@ from quantizer.gguf.hyperparameters import hyperparameter, per_layer
 from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType, tensor_type_named
 from quantizer.gguf.validation import shard_paths, validate_gguf
 from quantizer.mix.type_rules import ModelShape
-
-__all__ = [
-    "FileTensor",
-    "GeneratedTensor",
-    "RearrangedTensor",
-    "RenamedTensor",
-    "SourceModel",
-    "SourceTensor",
-    "entries_of",
-    "model_shape",
-    "open_gguf",
-]
 
 
 class SourceTensor(Protocol):

@@ -19,6 +19,7 @@ from quantizer.architectures import Architecture, generated_tensors, needed_tens
 from quantizer.architectures.prediction_layers import n_all_layers, usual_name
 from quantizer.architectures.shapes import Stack, resolve_shapes
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.packed.methods import check_stored
 from quantizer.convert.derived_tensors import (
     ExtendedTensor,
@@ -32,9 +33,6 @@ from quantizer.convert.derived_tensors import (
     rearrange_rows,
 )
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, RenamedTensor, SourceTensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["map_tensors"]
 
 # what the language model of one that also sees has in its names
 _LANGUAGE_MODEL = "language_model."

@@ -14,12 +14,10 @@ from pathlib import Path
 from quantizer.architectures import Architecture
 from quantizer.architectures.architecture import Hyperparameter
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import StackedTensor
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
 from quantizer.tokenizers import TokenizerVocabulary
-
-__all__ = ["PROMPT", "YesNoRanker", "is_named_ranker", "is_yes_no_ranker", "ranking_entry", "yes_no_ranker"]
 
 _CLASS, _NAME = "Qwen3ForCausalLM", "qwen3-reranker"
 _TITLE = re.compile(rf"^#\s*{_NAME}", re.IGNORECASE | re.MULTILINE)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from quantizer.gguf.header import Header
 
-__all__ = ["character_map_faults", "is_sound_map"]
-
 _KEY = "tokenizer.ggml.precompiled_charsmap"
 _READ_BY = "t5"
 _N_SIZE = 4  # bytes: the first number, the size of the array in bytes

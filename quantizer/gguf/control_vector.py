@@ -11,13 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import invalid_gguf
 from quantizer.gguf.header import read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.tensor_types import tensor_type_named
-
-__all__ = ["read_control_vector"]
 
 _KIND = "controlvector"
 _NAME = re.compile(r"direction\.([1-9]\d{0,3})")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantizer.errors import UsageError
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
-
-__all__ = ["DEFAULT_FILE_TYPE", "FILE_TYPES", "FileType", "file_type_name", "file_type_named"]
+from quantizer.system.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,25 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from quantizer.errors import ModelFileError
-from quantizer.files import explained
-
-__all__ = [
-    "ARRAY",
-    "BOOL",
-    "MANY",
-    "SCALAR_FORMATS",
-    "STRING",
-    "ArrayRef",
-    "ByteSource",
-    "Cursor",
-    "LocalFile",
-    "Scalar",
-    "decode_numbers",
-    "decode_strings",
-    "invalid_gguf",
-    "open_local",
-]
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.files import explained
 
 _PERMISSIONS = "Check the path and its permissions."
 

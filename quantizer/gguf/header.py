@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import (
     ARRAY,
     SCALAR_FORMATS,
@@ -29,8 +29,6 @@ from quantizer.gguf.gguf_reader import (
 )
 from quantizer.gguf.string_array import StringArray, string_array
 from quantizer.gguf.tensor_types import TENSOR_TYPES
-
-__all__ = ["ArrayRef", "Field", "Header", "TensorInfo", "Value", "parse_header", "planned_header", "read_header"]
 
 Value: TypeAlias = Scalar | str | ArrayRef
 _Decoded = TypeVar("_Decoded")

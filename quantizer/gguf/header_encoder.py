@@ -10,11 +10,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.gguf_reader import ARRAY, BOOL, SCALAR_FORMATS, STRING
 from quantizer.gguf.tensor_types import TensorType
-
-__all__ = ["Entry", "OutputTensor", "encode_entry", "encode_header", "file_bytes", "padding"]
 
 _ALIGNMENT = 32
 _VERSION = 3

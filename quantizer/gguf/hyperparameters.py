@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from quantizer.gguf.header import ArrayRef, Header
-
-__all__ = ["hyperparameter", "hyperparameter_faults", "layer_values", "per_layer"]
+from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.header import Header
 
 _MAX_LAYERS = 512
 _MAX_EXPERTS = 1024

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quantizer.gguf.header import ArrayRef, Header
+from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values, per_layer
-
-__all__ = ["KvShape", "LayerCache", "LayerCaches", "kv_shape_of", "layer_caches_of"]
 
 # Encoders and diffusion models compute whole texts at once and have no cache.
 _WITHOUT_CACHE = frozenset(

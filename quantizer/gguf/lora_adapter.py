@@ -10,13 +10,11 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.gguf.validation import tensors_of
-
-__all__ = ["fits", "validate_adapter"]
 
 Shape = tuple[int, ...]
 

@@ -12,8 +12,6 @@ from quantizer.gguf.hyperparameters import hyperparameter, per_layer
 from quantizer.gguf.layer_caches import kv_shape_of
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 
-__all__ = ["ModelInfo", "TypeShare", "read_model_info"]
-
 _F16_BYTES = 2
 _FIM_KEYS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NumpyStrings", "skip_strings"]
-
 _LENGTH = struct.Struct("<Q")
 _HEAD, _TAIL, _SIZE = (np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 _Places = npt.NDArray[np.int64]

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.file_types import file_type_name
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.sidecars import PROJECTOR_MARK
-
-__all__ = ["Encoder", "EncoderName", "ProjectorHeader", "input_width", "mismatch", "parse_projector", "read_projector"]
 
 EncoderName: TypeAlias = Literal["vision", "audio"]
 

@@ -10,10 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from quantizer.errors import UsageError
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
-
-__all__ = ["MAX_SHARDS", "shard_entries", "shard_index", "shard_path", "split_by_bytes", "unsplit_name"]
+from quantizer.system.errors import UsageError
 
 MAX_SHARDS = 1024
 _NAME = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf")

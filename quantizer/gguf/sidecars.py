@@ -11,21 +11,6 @@ from pathlib import PurePath
 
 from quantizer.gguf.file_types import FILE_TYPES
 
-__all__ = [
-    "FOUND_TYPES",
-    "HEAD_MARKS",
-    "NO_PROJECTOR",
-    "PROJECTOR_MARK",
-    "PROJECTOR_TYPES",
-    "head_rank",
-    "is_projector",
-    "is_sidecar",
-    "names_model",
-    "projector_name",
-    "projector_owner",
-    "without_type",
-]
-
 PROJECTOR_MARK = "mmproj"
 # what the projector of a model may be written as, the usual type first
 PROJECTOR_TYPES = ("F16", "Q8_0", "F32")

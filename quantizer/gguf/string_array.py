@@ -11,8 +11,6 @@ from typing import Protocol
 
 from quantizer.gguf.gguf_reader import MANY, ArrayRef, decode_strings
 
-__all__ = ["ListStrings", "StringArray", "string_array"]
-
 
 class StringArray(Protocol):
     """The strings of one array, in order."""

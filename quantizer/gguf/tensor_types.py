@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["INTERLEAVED_ROWS", "TENSOR_TYPES", "WEIGHT_TYPES", "TensorType", "tensor_type_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class TensorType:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from quantizer.gguf.header import Header
 
-__all__ = ["frame_faults"]
-
 _PREFIX = "tokenizer.ggml"
 
 

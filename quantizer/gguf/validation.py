@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from quantizer.errors import ModelFileError
 from quantizer.gguf.character_map import character_map_faults
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import STRING, ArrayRef, invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.hyperparameters import hyperparameter_faults
@@ -26,17 +26,6 @@ from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.gguf.string_array import StringArray
 from quantizer.gguf.tensor_types import INTERLEAVED_ROWS, TENSOR_TYPES, WEIGHT_TYPES
 from quantizer.gguf.text_frame import frame_faults
-
-__all__ = [
-    "SEPARATE_EXPERT",
-    "check_answers",
-    "check_weights",
-    "header_faults",
-    "shard_paths",
-    "tensors_of",
-    "validate_gguf",
-    "validate_header",
-]
 
 # Integer tensors that models have: an expert routing table, a draft model's map of tokens.
 _INTEGER_TENSORS = re.compile(r"(\.ffn_gate_tid2eid\.weight|^d2t(\.weight)?)$")

@@ -14,24 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantizer.errors import EngineError, ModelFileError, UsageError
-from quantizer.files import PRIVATE_FILE, explained, write_atomically
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import open_local
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
 from quantizer.gguf.tensor_types import tensor_type_named
-
-__all__ = [
-    "ActivationStats",
-    "ColumnWeights",
-    "ImatrixCollector",
-    "ImportanceMatrix",
-    "encode_imatrix",
-    "imatrix_entries",
-    "merge_imatrices",
-    "read_imatrix",
-    "save_imatrix",
-]
+from quantizer.system.errors import EngineError, UsageError
+from quantizer.system.files import PRIVATE_FILE, explained, write_atomically
 
 Floats = NDArray[np.float64]
 _F32 = tensor_type_named("F32")

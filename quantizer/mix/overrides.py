@@ -10,10 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from quantizer.errors import UsageError
 from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType
-
-__all__ = ["Overrides", "TensorOverride", "parse_override", "weight_type_named"]
+from quantizer.system.errors import UsageError
 
 _MAX_PATTERN_CHARS = 1000
 _EMBEDDING, _LAYER_EMBEDDING, _OUTPUT = "token_embd.weight", "per_layer_token_embd.weight", "output.weight"

@@ -17,26 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantizer.convert.source_model import SourceModel, SourceTensor
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES, FileType
 from quantizer.gguf.header_encoder import padding
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.sensitivity import Sensitivity, candidates
 from quantizer.mix.tensor_categories import Category, allows_quantization, category_of
+from quantizer.system.errors import UsageError
 from quantizer.write.quantize_plan import PlanOptions, plan_model
-
-__all__ = [
-    "KLD_TOLERANCE",
-    "SIZE_TOLERANCE",
-    "Choice",
-    "Frontier",
-    "MeasuredMix",
-    "Mix",
-    "MixSearch",
-    "check_reachable",
-    "check_unquantized",
-    "mix_for_kld",
-]
 
 _N_UNITS = 1 << 16  # of which a choice may waste one: what lies between all smallest and all largest, cut so finely
 

@@ -25,8 +25,6 @@ from quantizer.mix.imatrix import ColumnWeights
 from quantizer.mix.type_rules import needs_imatrix
 from quantizer.write.dtype_conversion import encode, to_float32
 
-__all__ = ["PROBES", "Sensitivity", "candidates", "distortions"]
-
 PROBES = ("Q4_K", "Q4_0")  # what a tensor is bent into to be measured: the first that its rows fit
 
 

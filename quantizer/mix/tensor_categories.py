@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from enum import Enum, auto
 
-__all__ = ["Category", "allows_quantization", "category_of", "in_loading_order", "n_dims"]
-
 
 class Category(Enum):
     """The role of a tensor, as far as it decides how many bits it deserves."""

@@ -16,8 +16,6 @@ from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.mix.overrides import Overrides
 from quantizer.mix.tensor_categories import Category, allows_quantization, category_of, in_loading_order
 
-__all__ = ["Assignment", "MixTensor", "ModelShape", "assign", "needs_imatrix", "with_unweighted"]
-
 _LARGE_GQA = 4
 _MIXTRAL_EXPERTS = 8
 # (architecture, layers) that llama.cpp takes for a 70B model; a llama must also share key-value heads

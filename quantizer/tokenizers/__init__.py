@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quantizer.checkpoint.config import Config
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.tokenizers import bpe, unigram
 from quantizer.tokenizers.bpe import read_byte_level
 from quantizer.tokenizers.folder import TokenizerFolder, read_chat_templates

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.safetensors import as_object
-from quantizer.errors import CheckpointError
 from quantizer.tokenizers.folder import TokenizerFolder, unsound
 from quantizer.tokenizers.pretokenizers import Preparation, preparation, pretokenizer_name
 from quantizer.tokenizers.sentencepiece_model import PieceModel, read_piece_model
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token, TokenType
-
-__all__ = ["alphabet_of_pieces", "merge_pairs", "read_byte_level", "read_sentence_bpe", "token_ids"]
 
 
 def read_byte_level(folder: TokenizerFolder) -> Alphabet:

@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.safetensors import as_object, read_object
-from quantizer.errors import CheckpointError
-from quantizer.files import explained
-
-__all__ = [
-    "DEFAULT_TEMPLATE",
-    "TokenizerFolder",
-    "read_bytes",
-    "read_chat_templates",
-    "read_text",
-    "unsound",
-]
+from quantizer.system.files import explained
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quantizer.errors import CheckpointError
-
-__all__ = ["BYTE_LEVEL_SPLIT", "DEEPSEEK_V2_CUTS", "DIGITS", "Preparation", "preparation", "pretokenizer_name"]
+from quantizer.checkpoint.errors import CheckpointError
 
 BYTE_LEVEL_SPLIT = "byte-level words"
 DIGITS = "single digits"

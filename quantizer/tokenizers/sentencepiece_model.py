@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.tokenizers.folder import read_bytes, unsound
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, Token, TokenType
-
-__all__ = ["Algorithm", "PieceModel", "parse_piece_model", "read_piece_model"]
 
 _MAX_BYTES = 64 << 20
 _NO_ID = -1

@@ -18,8 +18,6 @@ from quantizer.checkpoint.safetensors import as_object, read_object
 from quantizer.tokenizers.folder import TokenizerFolder, unsound
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, TokenType
 
-__all__ = ["AddedToken", "Frame", "read_added_tokens", "read_additions", "read_frame", "read_special_ids"]
-
 # Control tokens that published checkpoints forget to mark, besides the shapes below (source: llama.cpp's converter).
 _CONTROL_NAMES = {"<pad>", "<mask>", "<2mass>", "[@BOS@]"}
 _CONTROL_SHAPES = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))

@@ -7,14 +7,12 @@ import binascii
 from collections.abc import Iterator
 from typing import Any
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.character_map import is_sound_map
 from quantizer.tokenizers.folder import TokenizerFolder, unsound
 from quantizer.tokenizers.pretokenizers import Preparation, preparation
 from quantizer.tokenizers.sentencepiece_model import PieceModel
 from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token, TokenType
-
-__all__ = ["alphabet_of_pieces", "read_unigram"]
 
 _MODEL_NAME = "t5"
 _ONE_SPACE = "Replace ' {2,}' '▁'", "Replace ' {2,}' ' '"

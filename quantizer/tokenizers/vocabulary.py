@@ -10,19 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry, encode_entry
 from quantizer.tokenizers.folder import DEFAULT_TEMPLATE
-
-__all__ = [
-    "MAX_TOKENS",
-    "Alphabet",
-    "Token",
-    "TokenType",
-    "TokenizerVocabulary",
-    "token_list",
-    "vocabulary_entries",
-]
 
 MAX_TOKENS = 2_000_000
 # where they stand in published vocabularies: below whatever a text is made of

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.safetensors import as_object
-from quantizer.errors import CheckpointError
 from quantizer.tokenizers.bpe import token_ids
 from quantizer.tokenizers.folder import TokenizerFolder, read_text, unsound
 from quantizer.tokenizers.pretokenizers import Preparation, preparation
 from quantizer.tokenizers.vocabulary import Alphabet, Token, TokenType
-
-__all__ = ["read_word_list", "read_wordpiece"]
 
 _MODEL_NAME = "bert"
 _GOES_ON = "##"

@@ -10,11 +10,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.write import ggml
-
-__all__ = ["convert", "encode", "to_float32"]
 
 # How bits are read, and those of infinity; those of a NaN are larger.
 _INFINITIES = {"F32": ("<u4", 0x7F800000), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeAlias, get_args
 
-from quantizer.errors import EngineError, ErrorInfo, UserError
-
-__all__ = [
-    *("WaitingForShard", "OutputDone", "Event", "JobFailed", "JobPlanned", "TensorWritten", "ShardOrder"),
-    *("JobResumed", "JobWarning", "decode_event", "encode_event"),
-]
+from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 
 @dataclass(frozen=True, slots=True)

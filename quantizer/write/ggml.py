@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.errors import EngineError
 from quantizer.gguf.tensor_types import TensorType
-
-__all__ = ["dequantize", "is_sound", "quantize", "requires_imatrix"]
+from quantizer.system.errors import EngineError
 
 _LIBRARY_NAMES = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
-from quantizer.child_request import Message, decode_message, run_child, serve_request
 from quantizer.gguf.file_types import file_type_named
-from quantizer.memory_limit import ProcessBytes
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
-from quantizer.process import ChildProcess, exit_error, python_command
+from quantizer.system.child_request import Message, decode_message, run_child, serve_request
+from quantizer.system.memory_limit import ProcessBytes
+from quantizer.system.process import ChildProcess, exit_error, python_command
 from quantizer.write.events import (
     Event,
     JobPlanned,
@@ -36,7 +36,6 @@ from quantizer.write.partial_output import discard_partial
 if TYPE_CHECKING:
     from quantizer.write.quantize_plan import PlanOptions, QuantizePlan
 
-__all__ = ["JobRequest", "RunningQuantization", "main", "open_job", "planned_event", "run_job"]
 
 _PROCESS = "quantizing process"
 _COMMAND = python_command("quantizer.write.job")

@@ -24,23 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from quantizer.errors import StorageError, UsageError
-from quantizer.files import BackgroundSync, explained, remove_lock, sync_folder, try_lock
-
-__all__ = [
-    "Block",
-    "Journal",
-    "OutputFile",
-    "PartialOutput",
-    "blocks",
-    "check_output",
-    "checksum_of",
-    "discard_partial",
-    "join_checksums",
-    "journal_path",
-    "lock_path",
-    "partial_path",
-]
+from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.files import BackgroundSync, explained, remove_lock, sync_folder, try_lock
 
 _READ_BYTES = 4 << 20
 

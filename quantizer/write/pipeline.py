@@ -17,8 +17,6 @@ from quantizer.convert.source_model import SourceTensor
 from quantizer.gguf.header_encoder import OutputTensor
 from quantizer.mix.imatrix import ColumnWeights
 
-__all__ = ["ConvertedSlab", "PlannedTensor", "convert_tensors"]
-
 _SLAB_ELEMENTS = 1 << 18  # 1 MiB of float32 for each slab in flight: more does not stay in caches
 
 

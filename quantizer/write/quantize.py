@@ -13,17 +13,17 @@ from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.packed.parts import RowFile
 from quantizer.checkpoint.pending_shards import PendingFile
-from quantizer.errors import CheckpointError, ModelFileError, UsageError
-from quantizer.files import explained
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.header_encoder import OutputTensor, padding
+from quantizer.system.errors import UsageError
+from quantizer.system.files import explained
 from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
 from quantizer.write.partial_output import PartialOutput, check_output
 from quantizer.write.pipeline import convert_tensors
 from quantizer.write.quantize_plan import PlannedShard, QuantizePlan
-
-__all__ = ["execute", "fingerprint", "without_existing"]
 
 
 def execute(

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import PICKLES
 from quantizer.convert.layer_removal import matrix_without_layers, without_layers
 from quantizer.convert.peft_source import is_adapter, open_adapter
 from quantizer.convert.source_model import SourceModel, SourceTensor
-from quantizer.errors import CheckpointError, UsageError
 from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
 from quantizer.gguf.header import Header, planned_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
@@ -29,20 +29,9 @@ from quantizer.gguf.validation import header_faults
 from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.mix.overrides import Overrides
 from quantizer.mix.type_rules import Assignment, MixTensor, assign, with_unweighted
+from quantizer.system.errors import UsageError
 from quantizer.write.partial_output import OutputFile
 from quantizer.write.pipeline import PlannedTensor
-
-__all__ = [
-    "PlanOptions",
-    "PlannedShard",
-    "QuantizePlan",
-    "header_of_plan",
-    "open_source",
-    "plan",
-    "plan_model",
-    "plan_projector",
-    "size_table",
-]
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
 

@@ -20,7 +20,7 @@ import pytest
 from app.cli.main import main
 from app.engine.load.machine import list_gpus
 from offload.devices.bandwidth import measure_read_bandwidth
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.running import RunningService
 from tests.quantizer.gguf_files import tiny_llama
 

@@ -15,7 +15,7 @@ from app.chat.conversation import Attachment, ChatSettings, Draft, MessageConten
 from app.chat.presets import Presets
 from app.chat.prompt_library import PromptLibrary
 from app.chat.store import ChatStore
-from app.keys import KeyFile, KeyScope
+from app.common.keys import KeyFile, KeyScope
 from app.protocol.codec import encode
 from app.protocol.job import Job
 from app.protocol.tools import ToolCall

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 __all__ = ["interrupt"]
 

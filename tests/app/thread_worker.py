@@ -10,7 +10,7 @@ import threading
 from app.engine.fake import fake_loader
 from app.engine.worker import Worker
 from app.service.pool.worker_process import StartWorker, WorkerProcess
-from quantizer.process import StderrTail
+from quantizer.system.process import StderrTail
 
 __all__ = ["thread_worker"]
 

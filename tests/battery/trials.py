@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.battery.tally import Tally, read_tally
 
 __all__ = ["TRIALS", "Battery", "Ended", "Outcome", "Trial"]

@@ -23,7 +23,7 @@ import httpx
 import psutil
 
 from app.bench.workloads import RandomText
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 __all__ = ["Footprint", "Served", "footprint", "free_port", "n_answered_in_all_cells", "serve", "wait_ready"]
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 __all__ = ["CLIENTS", "Client", "install", "is_in_reach", "run", "services"]
 

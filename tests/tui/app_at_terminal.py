@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.tui.terminal import Terminal, eventually
 
 __all__ = ["AppAtTerminal", "Glance", "letters_of"]

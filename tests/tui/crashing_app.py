@@ -13,7 +13,7 @@ import httpx
 
 from app.chat.store import ChatStore
 from app.settings.settings import load_settings
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui import __main__
 from tui.app import LocalllmApp
 

@@ -1,7 +1,7 @@
 """120 strings that a model, a file or a hub may send to take over a terminal, and the judge of what reached it.
 
 Every parameter of their control sequences is 1337, which the app's own never use. The judge knows Unicode's categories
-and the grammar of ECMA-48, and nothing of `app.terminal`.
+and the grammar of ECMA-48, and nothing of `app.common.terminal`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.tui.at_terminal import start_at_terminal
 from tests.tui.hostile import letters
 

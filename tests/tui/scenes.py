@@ -10,6 +10,7 @@ from typing import Any
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, LOADING, PLAN, READY, ScriptedClient, ScriptedReply
+from app.protocol.errors import ContextOverflowError
 from app.protocol.job import Job
 from app.protocol.library import LocalModel, MachineProblem, MachineReport
 from app.protocol.plan import MeasuredRun
@@ -19,7 +20,7 @@ from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput
-from quantizer.errors import ContextOverflowError, ErrorInfo
+from quantizer.system.errors import ErrorInfo
 from tests.app.chat.attachments.files import pdf_of
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for

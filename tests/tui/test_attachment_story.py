@@ -12,7 +12,7 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("The story is lived in a terminal of tmux's, and tmux is not installed.", allow_module_level=True)
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.chat.attachments.files import pdf_of, picture_of, wav_of
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector

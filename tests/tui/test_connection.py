@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from app.client.fake import LOADING, READY, ScriptedClient
-from quantizer.errors import EngineError, ErrorInfo, ModelFileError, RequestError, ServiceError
+from app.protocol.errors import RequestError, ServiceError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import EngineError, ErrorInfo
 from tests.tui.plans import split_plan
 from tui.connection import ServiceConnection
 

@@ -10,7 +10,7 @@ import pytest
 from app.chat.conversation import Attachment, Draft, MessageContent
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tui.chat.repository import SqliteChat, SqliteChatRepository
 
 

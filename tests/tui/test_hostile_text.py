@@ -18,15 +18,15 @@ from textual.drivers.headless_driver import HeadlessDriver
 from app.chat.conversation import Attachment, Chat, Message, Transcript
 from app.chat.store import ChatStore
 from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
+from app.common.terminal import printable
 from app.protocol.job import Job
 from app.protocol.library import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.protocol.plan import PlanChange, PlanRemedy
 from app.protocol.tools import ToolCall, ToolDefinition
 from app.settings.settings import Settings
-from app.terminal import printable
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Preview, ToolOutput, ToolProgress
-from quantizer.errors import EngineError, ErrorInfo
+from quantizer.system.errors import EngineError, ErrorInfo
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.client.fake import ScriptedClient
-from quantizer.errors import ServiceError
+from app.protocol.errors import ServiceError
 from tests.tui.model_scenes import client_with_models
 from tui.chat.repository import SqliteChatRepository
 from tui.palette import PaletteEntry, rate

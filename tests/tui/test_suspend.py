@@ -11,7 +11,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.tui.pseudo_terminal import PseudoTerminal
 
 PROMPT = "shell> "

@@ -13,7 +13,7 @@ import pytest
 if shutil.which("tmux") is None:
     pytest.skip("The story is lived in a terminal of tmux's, and tmux is not installed.", allow_module_level=True)
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.tui.tmux import Tmux
 
 pytestmark = pytest.mark.slow

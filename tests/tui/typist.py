@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)

@@ -6,8 +6,6 @@ import sys
 
 from tui.commands import Command, CommandTable
 
-__all__ = ["CHAT_COMMANDS", "EXAMPLES", "MESSAGE_COMMANDS"]
-
 _UNDO_KEYS = f"alt+u,ctrl+underscore{',ctrl+z' if sys.platform == 'win32' else ''}"  # elsewhere Ctrl+Z suspends
 
 EXAMPLES = ("What can you do?", "How do I quantize a model?", "Which keys does this app have?")

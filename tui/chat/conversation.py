@@ -19,19 +19,8 @@ from app.protocol.chat import MediaPart
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolCall
 from app.tools.tool import ToolProgress
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.chat.answer.turns import made_calls, media_files_of, turns_of
-
-__all__ = [
-    "UNSAVED_ID",
-    "ContextSize",
-    "Conversation",
-    "Ending",
-    "LiveCall",
-    "RemovedMessages",
-    "TranscriptEntry",
-    "has_only_calls",
-]
 
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0

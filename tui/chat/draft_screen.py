@@ -17,8 +17,8 @@ from textual.worker import Worker
 
 from app.chat.attachments.splitting import TextPart, part_of, split_text
 from app.chat.conversation import Attachment
-from app.terminal import printable_line
-from quantizer.errors import UserError
+from app.common.terminal import printable_line
+from quantizer.system.errors import UserError
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.context_forecast import DraftCounter
@@ -28,8 +28,6 @@ from tui.commands import slash_line
 from tui.connection import localllm_service
 from tui.settings.keymap import keys_of
 from tui.widgets.screens import AppContext
-
-__all__ = ["DraftScreen"]
 
 _PAUSE_S = 0.3
 _PART_SHARE = 0.75  # of what is free in the context

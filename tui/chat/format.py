@@ -11,8 +11,8 @@ from rich.cells import cell_len, set_cell_size
 
 from app.chat.conversation import ChatSettings, Scalar
 from app.chat.sampling_options import valid_options
+from app.common.terminal import printable_line
 from app.library.local.naming import id_of
-from app.terminal import printable_line
 from tui.chat.answer.stream import AnswerFigures
 from tui.chat.conversation import Ending, TranscriptEntry
 from tui.connection import ConnectionState
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from app.protocol.chat import Completed
     from app.protocol.plan import Plan
 
-__all__ = [
-    "Status",
-    "advice",
-    "answer_line",
-    "empty_answer_text",
-    "figures_text",
-    "presets_text",
-    "prompts_text",
-    "settings_line",
-    "status_of",
-    "templates_text",
-]
 
 _UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
 _SEPARATOR = " · "

@@ -15,7 +15,7 @@ from textual.events import Paste
 from textual.worker import Worker
 
 from app.chat.conversation import Draft
-from quantizer.errors import StorageError, UserError
+from quantizer.system.errors import StorageError, UserError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.conversation import RemovedMessages, TranscriptEntry
@@ -25,8 +25,6 @@ from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
 from tui.markdown.document import CodeBlock, code_blocks
 from tui.widgets.screens import AppContext, CommandScreen
-
-__all__ = ["ConversationScreen"]
 
 _EDITING: Mapping[str, str] = {
     "user": "Editing the question: Enter sends it, Esc cancels",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from app.terminal import printable, printable_line
-from quantizer.errors import ContextOverflowError, ModelFileError, UnfitError, UserError
+from app.common.terminal import printable, printable_line
+from app.protocol.errors import ContextOverflowError, UnfitError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import UserError
 from tui.chat.answer.rounds import RoundLimitError
 from tui.chat.commands import EXAMPLES
 from tui.chat.format import Status
 from tui.commands import FEATURES
-
-__all__ = ["DeletionNotice", "ErrorPanel", "Greeting", "Notice", "OtherQuestions", "StatusLine", "WaitingQuestions"]
 
 _KEYS: dict[type[UserError], str] = {
     ContextOverflowError: "Ctrl+N starts a new chat.",

@@ -17,10 +17,11 @@ from app.chat.compaction import TOKENS_AFTER
 from app.chat.context_tokens import estimated_tokens
 from app.chat.conversation import Draft, Message, MessageContent, provisional_title
 from app.chat.sampling_options import template_of
+from app.protocol.errors import NoTemplateError
 from app.protocol.tools import ToolDefinition
 from app.tools.approval import Approver
 from app.tools.backend import ToolBackend
-from quantizer.errors import NoTemplateError, StorageError, UserError
+from quantizer.system.errors import StorageError, UserError
 from tui.chat.answer.compactor import AutoCompaction, Compactor
 from tui.chat.answer.exchange import Exchanges
 from tui.chat.answer.room import ContextRoom
@@ -33,8 +34,6 @@ from tui.chat.conversation import UNSAVED_ID, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, OpenedChat
 from tui.chat.tools.approvals import ApprovalQueue
 from tui.connection import ServiceConnection
-
-__all__ = ["ChatView", "OpenChat", "joined"]
 
 
 class ChatView(Protocol):

@@ -17,10 +17,8 @@ from textual.widgets import Input, Static, TextArea
 
 from app.chat.conversation import Scalar
 from app.chat.sampling_options import CHAT_OPTIONS, FILE_OPTIONS, ChatOption
-from app.terminal import printable, printable_line
-from quantizer.errors import UserError
-
-__all__ = ["OptionsScreen"]
+from app.common.terminal import printable, printable_line
+from quantizer.system.errors import UserError
 
 _PRESET = "preset"
 _ABOUT_PRESET = "save these and the system prompt as a preset"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from app.chat.attachment_files import encode_media
 from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, provisional_title
 from app.protocol.chat import MediaPart
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 
 if TYPE_CHECKING:
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from app.chat.store import AnswerRecorder, ChatStore, StoreThread
     from app.tools.result import ToolResult
 
-__all__ = [
-    "SAVE_AFTER_S",
-    "AnswerTarget",
-    "AnswerWriter",
-    "ChatRepository",
-    "DraftAutosave",
-    "InMemoryChat",
-    "InMemoryChatRepository",
-    "OpenedChat",
-    "SqliteChat",
-    "SqliteChatRepository",
-    "StoredChat",
-]
 
 SAVE_AFTER_S = 0.4  # plus the disk's delay: under a second in total
 _N_RECENT_QUESTIONS = 200

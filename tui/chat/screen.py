@@ -18,8 +18,8 @@ from textual.widgets import TextArea
 from textual.worker import Worker
 
 from app.chat.conversation import Attachment, ChatSettings, MessageContent
-from app.terminal import printable_line
-from quantizer.errors import StorageError, UserError
+from app.common.terminal import printable_line
+from quantizer.system.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachment_reader import AttachmentReader
@@ -41,7 +41,6 @@ from tui.widgets.screens import AppContext
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText
 
-__all__ = ["ChatScreen"]
 
 _TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
 

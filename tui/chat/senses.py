@@ -9,8 +9,6 @@ from app.chat.conversation import Attachment
 from app.protocol.library import LocalModel
 from tui.connection import ConnectionState
 
-__all__ = ["UnreadMedia", "models_that_read", "unread_media"]
-
 _MAX_NAMED = 3
 
 

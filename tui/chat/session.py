@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from app.chat.sampling_options import think_of
+from app.protocol.errors import ServiceError
 from app.tools.backend import ToolBackend
-from quantizer.errors import ServiceError
 from tui.chat.answer.compactor import AutoCompaction
 from tui.chat.answer.stream import Clock
 from tui.chat.conversation import Conversation
@@ -20,8 +20,6 @@ from tui.chat.open_chat import ChatView, OpenChat
 from tui.chat.repository import ChatRepository, OpenedChat
 from tui.chat.tools.switches import tools_in_short
 from tui.connection import ServiceConnection
-
-__all__ = ["ChatSession"]
 
 
 class ChatSession:

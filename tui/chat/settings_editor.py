@@ -25,11 +25,9 @@ from app.chat.sampling_options import (
     think_of,
 )
 from app.settings.settings import Settings
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.chat.format import presets_text, prompts_text, settings_line, templates_text
 from tui.chat.session import ChatSession
-
-__all__ = ["OWN_TEMPLATE", "SettingsEditor"]
 
 OWN_TEMPLATE = "model"  # as the argument of /template
 _NOT_A_FILE = ("{", "::=", "\n")  # of a schema, or of a grammar

@@ -24,10 +24,8 @@ from textual.widgets.option_list import Option
 from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.search import Snippet
-from app.terminal import printable, printable_line
+from app.common.terminal import printable, printable_line
 from tui.history.query import HistoryRow
-
-__all__ = ["ChatList", "ChatRowVisual", "row_text"]
 
 _MODEL_CELLS = 18
 _MATCH = "bold underline"

@@ -23,9 +23,7 @@ from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.search import ChatFilter, Snippet
 from app.chat.store import ChatStore, StoreThread
-from app.terminal import printable_line
-
-__all__ = ["AGES", "ChatFilters", "ChatQuery", "HistoryRow", "SearchInput", "fetch_rows", "query_rows"]
+from app.common.terminal import printable_line
 
 # What the choice of ages offers, in days; 1 is today.
 AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "Last 365 days"}

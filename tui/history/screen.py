@@ -20,10 +20,10 @@ from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.files import ImportResult, export_of, export_to, import_file
 from app.chat.store import ChatStore, StoreThread
-from app.event_log import log_event
+from app.common.event_log import log_event
+from app.common.terminal import printable_line
 from app.settings.private_files import remove_prefixes
-from app.terminal import printable_line
-from quantizer.errors import StorageError, UserError
+from quantizer.system.errors import StorageError, UserError
 from tui.chat.open_chat import OpenChat
 from tui.commands import Command, CommandTable, list_command
 from tui.connection import localllm_service
@@ -35,7 +35,6 @@ from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
-__all__ = ["HistoryScreen"]
 
 _FORGET_TIMEOUT_S = 10.0  # a service that starts or computes a long step; what it saves later goes at the next start
 

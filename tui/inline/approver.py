@@ -6,8 +6,6 @@ from app.cli.approval import TerminalApprover
 from app.tools.approval import ApprovalQuestion, Decision
 from tui.inline.scrollback import Scrollback
 
-__all__ = ["ScrollbackApprover"]
-
 
 class ScrollbackApprover:
     """Implements `app.tools.approval.Approver`."""

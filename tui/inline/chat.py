@@ -21,7 +21,7 @@ from app.cli.tool_options import RequestedTools
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.chat.answer.steps import undone_text
 from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.external_editor import edit_text
@@ -37,8 +37,6 @@ from tui.inline.approver import ScrollbackApprover
 from tui.inline.commands import COMMANDS, help_text, needs_full_screen, parse_command
 from tui.inline.scrollback import Scrollback, breaks_lines
 from tui.models.choice import find_model, local_models, model_lines, resolve_model
-
-__all__ = ["InlineChat"]
 
 _SHOWN_AFTER_S = 0.3  # progress would only flicker before
 _EVERY_S = 0.2

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line
 
-__all__ = ["COMMANDS", "SLASH_WORDS", "help_text", "needs_full_screen", "parse_command"]
-
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
 _IDS = (
     "retry",

@@ -11,8 +11,6 @@ from collections.abc import Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
-__all__ = ["LoopThread"]
-
 _Result = TypeVar("_Result")
 
 _POLL_S = 0.2  # on Windows Ctrl-C interrupts a lock only between waits

@@ -22,13 +22,11 @@ import click
 from app.chat.conversation import Message
 from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.cli.prompts import multiline
-from app.terminal import printable, printable_paste
+from app.common.terminal import printable, printable_paste
 from app.tools.display import result_text
 from tui.chat.answer.stream import StreamChunk, format_reasoning
 from tui.chat.composer.attachments import complete_path
 from tui.chat.conversation import TranscriptEntry
-
-__all__ = ["CONTINUATION", "PROMPT", "LinePrompt", "Scrollback", "breaks_lines", "has_pending_input", "without_echo"]
 
 _PASTE_GAP_S = 0.02  # the pieces of a paste arrive faster than this, keys slower
 PROMPT = ">>> "

@@ -18,8 +18,9 @@ from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.output.format import print_json
 from app.cli.user_interface import ChatOptions
+from app.protocol.errors import UnfitError
 from app.tools.lazy import LazyTools
-from quantizer.errors import UnfitError, UserError
+from quantizer.system.errors import UserError
 from tui.chat.answer.compactor import AutoCompaction
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
@@ -28,8 +29,6 @@ from tui.inline.chat import InlineChat
 from tui.inline.commands import SLASH_WORDS
 from tui.inline.loop_thread import LoopThread
 from tui.inline.scrollback import LinePrompt, Scrollback, without_echo
-
-__all__ = ["InlineSession", "run_inline"]
 
 
 def run_inline(options: ChatOptions) -> None:

@@ -6,13 +6,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from app.cli.output.format import format_bytes
+from app.common.terminal import printable, printable_line
 from app.library.local.naming import id_of
-from app.terminal import printable, printable_line
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
 
-__all__ = ["cells", "detail", "ending", "is_long"]
 
 _BAR_CELLS = 10
 _LONG_S = 30.0  # by then the user has turned to something else

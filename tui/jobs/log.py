@@ -14,11 +14,9 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import Input, Log
 
-from app.terminal import printable
+from app.common.terminal import printable
 from tui.commands import CommandTable
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
-
-__all__ = ["LogScreen", "LogView", "read_end"]
 
 _READ_EVERY_S = 1.0
 _MAX_BYTES = 256 * 1024  # earlier lines are in the file

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from app.terminal import printable
-from quantizer.errors import ServiceError, UserError
+from app.common.terminal import printable
+from app.protocol.errors import ServiceError
+from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, localllm_service
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from app.protocol.job import Job
     from tui.widgets.screens import AppContext
 
-__all__ = ["Downloads", "JobMonitor", "QuitFlow", "model_of"]
 
 _ASK, _GO_ON, _STOP = "ask", "go-on", "stop"  # values of the setting jobs_at_exit
 _CHOICES: Mapping[str, str] = {

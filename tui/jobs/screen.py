@@ -11,8 +11,8 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from app.terminal import printable
-from quantizer.errors import UserError
+from app.common.terminal import printable
+from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
 from tui.jobs.format import cells, detail
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.protocol.job import Job
 
-__all__ = ["JobTable", "JobsScreen"]
 
 # Columns after the title, and their cells; where all do not fit, the first of them are shown.
 _WIDTHS = {"State": 11, "Progress": 16, "Speed": 10, "Left": 10}

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.segment import Segment
 
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
     from rich.syntax import SyntaxTheme
 
-__all__ = ["Code", "CodeRows", "finished_code"]
 
 # A growing block is read again from a place so many rows, at least, above its end: later rows may change what is read.
 _WINDOW = 16

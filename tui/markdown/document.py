@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.terminal import printable, printable_line
+from app.common.terminal import printable, printable_line
 from tui.markdown.code import Code, finished_code
 from tui.markdown.formulas import add_formulas
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from rich.segment import Segment
 
-__all__ = ["BlockRenderer", "CodeBlock", "Lines", "MarkdownDocument", "block_parser", "code_blocks", "markdown_parser"]
 
 _KINDS = {"fence", "code_block"}
 

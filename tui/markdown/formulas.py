@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from markdown_it.rules_block import StateBlock
     from markdown_it.rules_inline import StateInline
 
-__all__ = ["add_formulas"]
 
 _CLOSING = {r"\(": r"\)", r"\[": r"\]", "$$": "$$"}
 _KEPT = {*_CLOSING, r"\)", r"\]", r"\\"}

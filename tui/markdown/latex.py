@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["as_unicode"]
-
 _MAX_LENGTH, _MAX_DEPTH = 4000, 30
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|\s+|.", re.DOTALL)
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.markdown import Markdown
 
-__all__ = ["ADDRESS", "MarkdownRenderer", "MarkdownText"]
 
 ADDRESS = "address"
 _MAX_STRIPS = 500  # kept by a widget

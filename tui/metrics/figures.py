@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from app.protocol.plan import MeasuredRun
     from app.protocol.status import EngineCounters, ModelStatus, ServiceStatus
 
-__all__ = [
-    "MetricsHistory",
-    "Sample",
-    "bench_runs",
-    "compared_lines",
-    "history_lines",
-    "model_lines",
-    "run_line",
-    "sparkline",
-]
 
 _N_KEPT = 240  # two minutes at two snapshots a second
 _BLOCKS = "▁▂▃▄▅▆▇█"

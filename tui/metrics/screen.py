@@ -15,9 +15,9 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.common.terminal import printable
 from app.protocol.plan import PlanRequest
-from app.terminal import printable
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
 from tui.metrics.figures import MetricsHistory, bench_runs, compared_lines, history_lines, model_lines, run_line
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from app.protocol.job import Job
     from app.protocol.status import ServiceStatus
 
-__all__ = ["MetricsScreen"]
 
 _POLL_S = 0.5
 _POLLS_PER_RUN_REFRESH = 4  # fetch the runs every so many polls

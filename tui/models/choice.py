@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tui.connection import ServiceConnection, is_localllm, localllm_service
 
 if TYPE_CHECKING:
     from app.protocol.library import LocalModel
 
-__all__ = ["find_model", "local_models", "model_lines", "resolve_model"]
 
 _LIST = "/model lists the local models."
 

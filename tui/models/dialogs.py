@@ -20,11 +20,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker
 
+from app.common.terminal import printable_line
 from app.library.local.model_files import model_paths
 from app.settings.settings import Settings
-from app.terminal import printable_line
-from quantizer.errors import UserError
-from quantizer.files import private_folder
+from quantizer.system.errors import UserError
+from quantizer.system.files import private_folder
 from tui.connection import ServiceConnection, localllm_service
 from tui.jobs.monitor import Downloads
 from tui.models.rows import format_fit, format_rate, format_size
@@ -33,17 +33,6 @@ from tui.widgets.dialogs import TableDialog
 if TYPE_CHECKING:
     from app.protocol.library import MachineReport, Recommended, TypeChoice
 
-__all__ = [
-    "ModelInfoScreen",
-    "QuantizeScreen",
-    "WelcomeScreen",
-    "default_first",
-    "is_first_run",
-    "mark_welcome_seen",
-    "offer_line",
-    "offered",
-    "type_line",
-]
 
 _HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
 _USUAL = "Q4_K_M"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.library.local.model_files import folder_stamp
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.jobs.monitor import JobMonitor
 from tui.models.rows import ModelRow, Section, downloadable_rows, engine_rows, local_rows, with_jobs
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from app.protocol.library import HubRepository, LocalModel, Recommended
     from app.protocol.status import ModelStatus
 
-__all__ = ["DEBOUNCE_S", "N_REPOSITORIES", "ModelLists"]
 
 DEBOUNCE_S = 0.4  # between the last key and the search
 N_REPOSITORIES = 6  # per kind; each costs a header of some megabytes

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from tui.models.rows import (
     Columns,
     ModelRow,
@@ -26,8 +26,6 @@ from tui.models.rows import (
     row_line,
 )
 from tui.models.typed_path import completed, typed_path
-
-__all__ = ["ModelDetail", "ModelList", "SearchField", "detail_lines"]
 
 _ACTIONS = {
     "local": "Enter starts a chat.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rich.cells import cell_len, set_cell_size
 
 from app.cli.output.format import format_bytes
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from offload.format import format_speed_range
 
 if TYPE_CHECKING:
@@ -17,25 +17,6 @@ if TYPE_CHECKING:
     from app.protocol.library import HubRepository, LocalModel, ModelFit, Recommended, RemovalResult
     from app.protocol.status import ModelStatus
 
-__all__ = [
-    "Columns",
-    "ModelRow",
-    "RowKind",
-    "Section",
-    "columns",
-    "downloadable_rows",
-    "engine_rows",
-    "format_context",
-    "format_fit",
-    "format_progress",
-    "format_rate",
-    "format_removal",
-    "format_size",
-    "headings",
-    "local_rows",
-    "row_line",
-    "with_jobs",
-]
 
 _VERDICTS = {"fits": "fits", "tight": "tight", "partial": "partly", "wont_run": "won't run"}
 _MINUTE_S, _HOUR_S = 60, 3600

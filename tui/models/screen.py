@@ -31,7 +31,6 @@ from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 if TYPE_CHECKING:
     from app.client.service_client import LibraryClient
 
-__all__ = ["ModelsScreen"]
 
 _LOOK_S = 1.0  # between two looks at the models folder
 _FOR_GOOD = "-1"

@@ -10,12 +10,10 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from app.common.terminal import printable_line
 from app.library.local.model_files import is_model_file, stat_model
 from app.library.local.naming import is_path
-from app.terminal import printable_line
 from tui.models.rows import ModelRow, Section
-
-__all__ = ["TITLE", "completed", "path_section", "typed_path"]
 
 TITLE = "Import a GGUF file"
 _MAX_ENTRIES = 5_000  # of a folder that are looked at

@@ -14,8 +14,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import MediaFile
-from app.terminal import printable_line
-from quantizer.errors import UserError
+from app.common.terminal import printable_line
+from quantizer.system.errors import UserError
 from tui.pictures.preview import Preview
 from tui.pictures.terminal_graphics import TerminalGraphics, graphics_of
 from tui.pictures.widgets import cells_of, load_widgets, picture_widget, release
@@ -23,7 +23,6 @@ from tui.pictures.widgets import cells_of, load_widgets, picture_widget, release
 if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
-__all__ = ["MIN_SCREEN_ROWS", "PictureView", "media_content", "picture_bounds", "whole_screen_bounds"]
 
 MIN_SCREEN_ROWS = 20  # on a smaller screen a picture would leave no room for what is said about it
 _MAX_ROWS, _MAX_COLUMNS = 14, 60

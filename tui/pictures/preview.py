@@ -13,13 +13,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-__all__ = ["MAX_PREVIEW_PIXELS", "PictureError", "Preview", "Previews", "read_preview"]
 
 MAX_PREVIEW_PIXELS = 50_000_000  # 200 MB while it is decoded; a picture of a phone has 12 to 50 million
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")

@@ -21,8 +21,6 @@ from typing import Literal, Protocol, runtime_checkable
 
 from textual.app import App
 
-__all__ = ["BLOCKS", "NO_PICTURES", "GraphicsQuery", "HasGraphicsQuery", "TerminalGraphics", "graphics_of"]
-
 _FEW_COLORS = (None, "standard", "windows")  # half blocks would show nothing of a picture
 _PATIENCE_S, _LATEST_REPLY_S = 0.5, 10.0  # the picture waits for the first; a slow connection replies within the second
 _HELD_S = 0.1  # the rest of a reply follows at once; that of a key, such as Esc, never

@@ -20,7 +20,6 @@ from tui.pictures.terminal_graphics import TerminalGraphics
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["cells_of", "load_widgets", "picture_widget", "release"]
 
 _NAMES = {"kitty": "TGPImage", "blocks": "HalfcellImage"}
 

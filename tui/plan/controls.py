@@ -13,12 +13,11 @@ from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.widgets import Static
 
-from app.terminal import printable
+from app.common.terminal import printable
 
 if TYPE_CHECKING:
     from app.protocol.plan import PlanReport, PlanRequest
 
-__all__ = ["OnStep", "Stepper", "StepperState", "apply_step", "plan_controls"]
 
 _LEAST_CTX, _MOST_CTX = 512, 1 << 20
 _SEQUENCES = (1, 2, 4, 8, 16, 32)

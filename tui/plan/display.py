@@ -14,24 +14,12 @@ from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
-from app.terminal import printable
+from app.common.terminal import printable
 from offload.format import format_memory, format_speed
 
 if TYPE_CHECKING:
     from app.protocol.plan import DevicePlan, PlanReport, PlanRequest
 
-__all__ = [
-    "BrailleCanvas",
-    "DeviceBars",
-    "SpeedCurve",
-    "curve_lines",
-    "describe_load",
-    "device_lines",
-    "headline",
-    "machine_text",
-    "measured_points",
-    "remedy_text",
-]
 
 _VERDICTS = {
     "fits": "Fits",

@@ -16,9 +16,9 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.common.terminal import printable
 from app.protocol.plan import PlanRequest
-from app.terminal import printable
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
 from tui.plan.controls import Stepper, apply_step, plan_controls
@@ -29,7 +29,6 @@ from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
 if TYPE_CHECKING:
     from app.protocol.plan import PlanReport
 
-__all__ = ["PlanScreen"]
 
 _QUIET_S = 0.4  # between the last key and llama.cpp's exact plan
 _ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT from the hub; only the header is downloaded."

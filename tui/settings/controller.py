@@ -24,8 +24,6 @@ from app.settings.settings import (
     settings_file,
 )
 
-__all__ = ["SettingRow", "SettingsController"]
-
 _HIDDEN = "(hidden)"
 _EFFECTS = {
     Effect.AT_ONCE: "It is effective now.",

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from textual.keys import Keys
 
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tui.commands import APP_COMMANDS, FEATURES, Command
-
-__all__ = ["check_keys", "ids_with_keys", "keys_of"]
 
 _FIXED = {"ctrl+q": "quit", "ctrl+p": ""}  # Textual's own precede all others
 _YIELDING = {"interrupt", "suspend"}  # any command may take their keys, as quit and undo do

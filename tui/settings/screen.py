@@ -12,11 +12,11 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
+from app.common.terminal import printable, printable_line
 from app.protocol.plan import PlanRequest
 from app.settings.descriptions import DESCRIPTIONS
 from app.settings.settings import Settings
-from app.terminal import printable, printable_line
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
 from tui.settings.controller import SettingRow, SettingsController
@@ -24,8 +24,6 @@ from tui.settings.keymap import ids_with_keys
 from tui.settings.themes import theme_choices
 from tui.widgets.dialogs import ChoiceDialog, InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
-
-__all__ = ["SettingTable", "SettingsScreen", "describe_reload", "facts"]
 
 _NAME_CELLS, _ORIGIN_CELLS = 15, 11
 _LEAST_VALUE_CELLS = 16

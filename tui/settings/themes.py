@@ -14,8 +14,6 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-__all__ = ["HIGH_CONTRAST", "NO_COLOR_CSS", "WithoutColors", "theme_choices"]
-
 # What a background shows otherwise: the chosen row (Textual draws no option in reverse), a cursor, a selection, code.
 NO_COLOR_CSS = """
 OptionList:nocolor > .option-list--option-highlighted { text-style: bold; }

@@ -17,14 +17,12 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.terminal import printable, printable_line
-from quantizer.errors import UserError
+from app.common.terminal import printable, printable_line
+from quantizer.system.errors import UserError
 from tui.commands import Command
 from tui.settings.keymap import keys_of
 from tui.widgets.notifications import Notification
 from tui.widgets.screens import CommandScreen
-
-__all__ = ["ChoiceDialog", "HelpScreen", "InputDialog", "NotificationsScreen", "TableDialog", "format_keys"]
 
 _KEY_NAMES = {
     "escape": "Esc",

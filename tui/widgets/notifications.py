@@ -19,12 +19,11 @@ from textual.content import Content
 from textual.events import Click
 from textual.widgets import Static
 
-from app.terminal import printable, printable_line
+from app.common.terminal import printable, printable_line
 
 if TYPE_CHECKING:
     from textual.app import App
 
-__all__ = ["Notification", "NotificationBoard", "NotificationCenter", "NotificationLine", "Severity", "line_text"]
 
 Severity = Literal["information", "warning", "error"]
 _KEY = "Alt+N"

@@ -19,10 +19,10 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
+from app.common.terminal import printable
 from app.settings.settings import Settings
-from app.terminal import printable
 from app.tools.backend import ToolBackend
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.chat.answer.stream import Clock
 from tui.chat.repository import ChatRepository
 from tui.chat.session import ChatSession
@@ -35,7 +35,6 @@ from tui.settings.controller import SettingsController
 if TYPE_CHECKING:
     from tui.app import LocalllmApp
 
-__all__ = ["FEATURE_CSS", "AppContext", "CommandScreen", "FeatureScreen", "NavigationBar"]
 
 FEATURE_CSS = Path(__file__).with_suffix(".tcss")
 _INFO_S = 4.0

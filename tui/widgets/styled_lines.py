@@ -18,8 +18,6 @@ from textual.widget import Widget
 
 from app.tools.lines import StyledLine
 
-__all__ = ["StyledLines"]
-
 
 class StyledLines(Widget):
     """Draws lines as they are seen; a line that is wider than the widget goes on in the next row."""

@@ -13,8 +13,6 @@ from textual.cache import LRUCache
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 
-__all__ = ["CachedStylesheet"]
-
 _MAX_SOURCES = 512
 _MAX_THEMES = 4
 

@@ -13,10 +13,8 @@ from enum import Enum
 from pathlib import PurePath
 from types import MappingProxyType
 
-from app.media_formats import N_BEGIN, MediaFormat, MediaKind, media_format, unsupported_media
-from quantizer.errors import UsageError
-
-__all__ = ["MAX_FILE_BYTES", "MAX_TEXT_BYTES", "FileKind", "Form", "kind_of"]
+from app.common.media_formats import N_BEGIN, MediaFormat, MediaKind, media_format, unsupported_media
+from quantizer.system.errors import UsageError
 
 _MIB = 1 << 20
 MAX_TEXT_BYTES = 4 * _MIB  # a million tokens: more than any context

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from quantizer.errors import UsageError
-
-__all__ = ["ALL_PAGES", "PageChoice", "split_page_choice"]
+from quantizer.system.errors import UsageError
 
 _PAGES = re.compile(r"([0-9]{1,6})(-([0-9]{1,6})?)?")
 _PICTURES = "pictures"

@@ -16,9 +16,7 @@ from typing import Any
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import MAX_CHARACTERS, ParsedFile, RefusedFileError
 from app.chat.attachments.parser_process import MAX_GROWTH_BYTES
-from quantizer.memory_limit import limit_growth
-
-__all__ = ["main"]
+from quantizer.system.memory_limit import limit_growth
 
 _RECURSION_LIMIT = 2_000  # documents nest deeper than programs call; a stack of 8 MiB has room for it
 _TOO_LONG = (f"has more than {MAX_CHARACTERS:,} characters.", "Attach a part of it, of a PDF with #1-50.")

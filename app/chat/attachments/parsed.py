@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MAX_CHARACTERS", "MAX_PICTURES", "ParsedFile", "RefusedFileError"]
-
 MAX_CHARACTERS = 4 << 20  # of a document: a million tokens, more than any context
 MAX_PICTURES = 20  # pages of a document as pictures
 

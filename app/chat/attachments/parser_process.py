@@ -16,12 +16,10 @@ from typing import Any, BinaryIO
 from app.chat.attachments.kinds import FileKind
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import MAX_CHARACTERS, MAX_PICTURES, ParsedFile
-from quantizer.child_watch import ChildWatch, Excess
-from quantizer.errors import EngineError, UsageError
-from quantizer.memory_limit import ProcessBytes, check_memory_limit
-from quantizer.process import child_environment, python_command
-
-__all__ = ["MAX_GROWTH_BYTES", "TIMEOUT_S", "parse"]
+from quantizer.system.errors import EngineError, UsageError
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
+from quantizer.system.process import child_environment, python_command
+from quantizer.system.process_tree import ChildWatch, Excess
 
 TIMEOUT_S = 2.0  # of processor time, between two pages of a document
 MAX_GROWTH_BYTES = 1 << 30

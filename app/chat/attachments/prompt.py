@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from app.chat.conversation import Attachment, MediaFile
 
-__all__ = ["compose_prompt", "media_of"]
-
 _FENCE = "```"
 
 

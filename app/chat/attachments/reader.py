@@ -18,10 +18,8 @@ from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
 from app.chat.attachments.parsed import ParsedFile
 from app.chat.attachments.parser_process import parse
 from app.chat.conversation import Attachment, MediaFile
-from quantizer.errors import StorageError, UsageError
-from quantizer.files import read_at_most
-
-__all__ = ["ReadAttachment", "read_data", "read_file"]
+from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.files import read_at_most
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from app.chat.conversation import Attachment
 
-__all__ = ["TextPart", "part_of", "split_text"]
-
 _PAGE = re.compile(r"^\[Page ([0-9]{1,6})\]$", re.MULTILINE)
 # Where a text may be cut, the best place first: before a page, before a heading, after a blank line, a line, a blank.
 _BORDERS = (

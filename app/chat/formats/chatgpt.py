@@ -9,8 +9,6 @@ from __future__ import annotations
 from app.chat.conversation import Chat, MessageContent, Role
 from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 
-__all__ = ["is_chatgpt", "read_chatgpt"]
-
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "tool"}
 
 

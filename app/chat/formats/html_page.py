@@ -18,7 +18,6 @@ from app.chat.tool_calls import call_text
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-__all__ = ["page"]
 
 _HEAD = """<!doctype html>
 <html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

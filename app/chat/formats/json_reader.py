@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from app.chat.conversation import Chat, Message, MessageContent, Transcript, provisional_title
 
-__all__ = ["FormatError", "ImportedChat", "JsonField", "SkippedItem", "TreeNode", "import_tree"]
-
 _LAST_MS = 253_402_300_800_000  # the year 10000
 _LEAST_MS = 10**11  # as seconds that would be the year 5138
 _SHOWN_CHARACTERS = 40

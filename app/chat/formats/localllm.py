@@ -28,8 +28,6 @@ from app.chat.formats.tools import read_calls, read_result, read_tool_settings
 from app.protocol.codec import encode
 from app.tools.tool_settings import NO_TOOL_SETTINGS
 
-__all__ = ["is_localllm", "localllm_json", "read_localllm"]
-
 _FORMAT = "localllm-chat"
 _VERSION = 1
 _VERSION_WITH_MEDIA = 2  # one that knows no media must not lose them silently

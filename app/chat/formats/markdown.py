@@ -15,8 +15,6 @@ from app.chat.formats.media import ContentOf, data_url
 from app.chat.tool_calls import call_text
 from app.tools.result import ToolOutcome
 
-__all__ = ["markdown", "result_title", "speaker"]
-
 _IN_A_LABEL = re.compile(r"([\\\[\]`*_<>])")
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)

@@ -15,9 +15,7 @@ from typing import TypeAlias
 from app.chat.attachments.kinds import Form, kind_of
 from app.chat.conversation import Attachment, MediaFile
 from app.chat.formats.json_reader import JsonField, SkippedItem
-from quantizer.errors import UserError
-
-__all__ = ["ContentOf", "ImportedMedia", "data_url"]
+from quantizer.system.errors import UserError
 
 ContentOf: TypeAlias = Callable[[MediaFile], bytes]
 """Returns the content of a picture or sound; raises StorageError if it is missing."""

@@ -18,8 +18,6 @@ from app.chat.formats.media import ImportedMedia
 from app.protocol.tools import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 
-__all__ = ["is_open_webui", "read_open_webui"]
-
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _REASONING_BEGINS = '<details type="reasoning"'
 _CALL_BEGINS, _ENDS = '<details type="tool_calls"', "</details>"

@@ -11,8 +11,6 @@ from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, S
 from app.chat.formats.media import ImportedMedia
 from app.chat.formats.tools import CallMatcher
 
-__all__ = ["is_plain_messages", "read_plain_messages"]
-
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 

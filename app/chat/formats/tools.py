@@ -13,8 +13,6 @@ from app.protocol.tools import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 from app.tools.tool_settings import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 
-__all__ = ["CallMatcher", "read_calls", "read_result", "read_tool_settings"]
-
 _MAX_ROUNDS = 1000
 _OUTCOMES = tuple(each.value for each in ToolOutcome)
 

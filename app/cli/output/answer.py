@@ -15,11 +15,9 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from app.chat.conversation import Attachment, Message
+from app.common.terminal import printable, printable_line
 from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
-from app.terminal import printable, printable_line
-
-__all__ = ["AnswerPrinter", "BusyLine", "LoadingLine", "as_json", "calls_json", "dimmed", "stats_line"]
 
 _ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.common.terminal import printable
 from app.protocol.codec import encode
-from app.terminal import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["format_bytes", "format_count", "print_json", "print_lines", "print_table"]
 
 _WIDTH_COLUMNS = 140  # where the output is no terminal
 

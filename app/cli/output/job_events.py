@@ -14,10 +14,8 @@ from collections.abc import Callable
 import click
 
 from app.library.download.rates import Speedometer
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from quantizer.write.events import JobFailed, encode_event
-
-__all__ = ["EventBar", "JobEvents"]
 
 _EVERY_S = 0.1
 

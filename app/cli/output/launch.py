@@ -9,15 +9,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from app.common.terminal import printable, printable_line
 from app.launch.agents import Agent
 from app.launch.installed import Installed
 from app.launch.plan import Check, LaunchPlan
 from app.launch.run import LaunchResult
 from app.protocol.codec import encode
 from app.protocol.metering import MeteredUsage
-from app.terminal import printable, printable_line
-
-__all__ = ["agent_json", "agent_lines", "check_lines", "launch_json", "plan_lines", "result_json", "result_lines"]
 
 
 def agent_lines(agents: Mapping[Agent, Installed | None]) -> Iterator[str]:

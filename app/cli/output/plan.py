@@ -17,8 +17,6 @@ from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan
 
-__all__ = ["format_fit", "gains_json", "gains_lines", "kv_table_json", "kv_table_lines", "plan_lines"]
-
 _VERDICTS = {
     FitLevel.FITS: "It fits.",
     FitLevel.TIGHT: "It fits tightly.",

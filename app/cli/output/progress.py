@@ -22,12 +22,10 @@ from rich.progress import (
 )
 
 from app.cli.output.job_events import EventBar, JobEvents
+from app.common.terminal import printable
 from app.engine.model_task import TaskProgress
 from app.library.download import events as download
-from app.terminal import printable
 from quantizer.write.events import Event, JobPlanned, TensorWritten
-
-__all__ = ["Bar", "DownloadProgress", "JobProgress", "Meter", "open_bar", "with_progress"]
 
 
 class Bar(Protocol):

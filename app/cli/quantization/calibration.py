@@ -19,24 +19,14 @@ from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import format_bytes
 from app.cli.output.progress import JobProgress, with_progress
 from app.settings.settings import load_settings
-from quantizer.files import private_folder
 from quantizer.gguf.sidecars import NO_PROJECTOR
+from quantizer.system.files import private_folder
 from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
     from quantizer.mix.imatrix import ImportanceMatrix
     from quantizer.write.job import JobRequest
 
-__all__ = [
-    "AUTO",
-    "CALIBRATION",
-    "RUNNABLE",
-    "Runnable",
-    "cached_imatrix",
-    "calibration_key",
-    "compute_imatrix",
-    "write_temporary_model",
-]
 
 AUTO = "auto"  # the value of --imatrix
 CALIBRATION = shipped("calibration.txt")

@@ -28,8 +28,8 @@ from app.cli.quantization.calibration import (
     calibration_key,
     write_temporary_model,
 )
+from app.common.terminal import printable
 from app.settings.settings import load_settings
-from app.terminal import printable
 from quantizer.gguf.tensor_types import tensor_type_named
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from quantizer.mix.sensitivity import Sensitivity
     from quantizer.write.job import JobRequest
 
-__all__ = ["MixResult", "MixTarget", "find_mix", "mix_json", "print_mix"]
 
 _METHOD = 1  # of measuring sensitivities: a new number discards cached sensitivities
 

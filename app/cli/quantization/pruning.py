@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from app.engine.offline.layer_importance import LayerDistance
     from quantizer.write.job import JobRequest
 
-__all__ = ["PrunedRequest", "print_layers", "prune_layers", "pruning_json"]
 
 _METHOD = 1  # of measuring layers: a new number discards cached distances
 

@@ -13,15 +13,15 @@ import click
 
 from app.cli.options import complete_model, options, requested_planning_context, setting_options
 from app.cli.output.format import print_json, print_lines, print_table
+from app.common.terminal import printable
+from app.protocol.errors import ServiceError
 from app.settings.settings import Settings, load_settings
-from app.terminal import printable
-from quantizer.errors import ServiceError, UsageError
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.bench.measurement import Figure, Results, Roofline
     from app.bench.target import RemoteServer, Target
 
-__all__ = ["bench"]
 
 _Predicted: TypeAlias = Mapping[tuple[str, str], float]
 

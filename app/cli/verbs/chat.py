@@ -14,11 +14,9 @@ from app.cli.options import generation_options, resolve_settings, setting_option
 from app.cli.prompts import combined, piped_text
 from app.cli.tool_options import requested_tools, tool_options
 from app.cli.user_interface import ChatOptions, current_interface
+from app.common.terminal import printable_line
 from app.settings.settings import load_settings
-from app.terminal import printable_line
-from quantizer.errors import UsageError
-
-__all__ = ["chat"]
+from quantizer.system.errors import UsageError
 
 _OF_THE_APP = {"model", "is_inline", "host", "port", "connect", "api_key", "ctx", "threads"}
 _N_OFFERED = 20

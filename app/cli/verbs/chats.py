@@ -11,15 +11,15 @@ import click
 
 from app.cli.options import option, options
 from app.cli.output.format import print_json
+from app.common.terminal import printable
+from app.protocol.errors import ServiceError
 from app.settings.settings import load_settings
-from app.terminal import printable
-from quantizer.errors import ServiceError, UsageError, UserError
+from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat
     from app.chat.store import ChatStore
 
-__all__ = ["chats"]
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 _chat_ids = click.argument("chat_ids", type=int, nargs=-1, required=True, metavar="ID...")

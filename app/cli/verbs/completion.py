@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["completion"]
-
 _SHELLS = ("bash", "zsh", "fish")
 # Like click's, but bash splits words at the colons in names of models: the current word is joined again before it is
 # completed, and the replies leave out what bash keeps of it (as bash-completion does with `-n :`).

@@ -11,12 +11,10 @@ import click
 
 from app.cli.options import announced_rpc_endpoints, complete_model, options, setting_options
 from app.cli.output.format import print_json, print_lines
+from app.common.terminal import printable
 from app.protocol.codec import encode
 from app.protocol.library import MachineReport
 from app.settings.settings import Settings, load_settings
-from app.terminal import printable
-
-__all__ = ["doctor"]
 
 if TYPE_CHECKING:
     from app.bench.target import TurnTiming
@@ -34,8 +32,8 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     With MODEL (guide, a path to a GGUF, or a name in the library) also measure one answer and report its bottleneck:
     memory capacity, memory bandwidth, prefill compute or the queue.
     """
-    from app.diagnostics import collect_findings, describe_machine
     from app.engine.load.machine import survey
+    from app.library.machine_fit.diagnostics import collect_findings, describe_machine
 
     settings = load_settings({"rpc": rpc})
     findings = collect_findings(settings, survey(announced_rpc_endpoints(settings), settings.cache_dir), model)

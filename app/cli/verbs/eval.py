@@ -13,13 +13,11 @@ from app.cli.eval_options import read_text, resolve_model, shipped, window_size
 from app.cli.options import complete_model, options, setting_options
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
-from app.terminal import printable
+from app.common.terminal import printable
 
 if TYPE_CHECKING:
     from app.engine.offline.eval_statistics import Estimate
     from app.engine.offline.evaluation import EvalResult, ModelFigures
-
-__all__ = ["evaluate"]
 
 
 @click.command("eval", epilog="Example: localllm eval model-Q4_K_M.gguf --against model-F16.gguf")

@@ -8,9 +8,7 @@ from app.cli.confirm import confirm_removal
 from app.cli.options import options
 from app.cli.output.format import format_bytes, print_json
 from app.settings.settings import load_settings
-from quantizer.errors import UsageError
-
-__all__ = ["forget"]
+from quantizer.system.errors import UsageError
 
 
 @click.command(epilog="Example: localllm forget --keep-chats --dry-run")

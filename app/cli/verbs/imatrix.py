@@ -10,10 +10,8 @@ from app.cli.eval_options import resolve_model
 from app.cli.options import complete_model, option, options, setting_options
 from app.cli.output.format import print_json
 from app.cli.quantization.calibration import compute_imatrix
-from app.terminal import printable
-from quantizer.errors import UsageError
-
-__all__ = ["imatrix"]
+from app.common.terminal import printable
+from quantizer.system.errors import UsageError
 
 
 @click.command(epilog="Example: localllm imatrix model-F16.gguf -o model.imatrix.gguf")

@@ -9,14 +9,12 @@ import click
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes, print_json
+from app.common.terminal import printable_line
 from app.protocol.library import ImportWay, PlacementResult
 from app.settings.settings import load_settings
-from app.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.library.local.model_files import ModelRef
-
-__all__ = ["cp", "import_model"]
 
 
 @click.command("import", epilog="Example: localllm import llama3.2:3b --as meta/llama-3.2")

@@ -9,14 +9,13 @@ import click
 from app.cli.options import options
 from app.cli.output.format import format_bytes, print_json
 from app.cli.running_service import ask_service
-from app.terminal import printable, printable_line
-from quantizer.errors import UserError
+from app.common.terminal import printable, printable_line
+from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.protocol.job import Job
 
-__all__ = ["jobs"]
 
 _job_id = click.argument("job_id", metavar="ID")
 

@@ -9,13 +9,12 @@ import click
 
 from app.cli.options import options
 from app.cli.output.format import print_json
+from app.common.terminal import printable_line
 from app.settings.settings import load_settings
-from app.terminal import printable_line
 
 if TYPE_CHECKING:
-    from app.keys import Key, KeyFile
+    from app.common.keys import Key, KeyFile
 
-__all__ = ["key"]
 
 _FIRST = "first"
 _SCOPES = ("infer", "manage")
@@ -65,8 +64,8 @@ def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
 
     infer: use models. manage: load, download and remove them. A running service accepts the key at once.
     """
-    from app.keys import KeyScope
-    from quantizer.errors import UsageError
+    from app.common.keys import KeyScope
+    from quantizer.system.errors import UsageError
 
     if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or name != printable_line(name):
         raise UsageError(f"{printable_line(name)!r} is not a valid name.", "Give one of at most 64 characters.")
@@ -90,13 +89,13 @@ def remove(name: str, *, wants_json: bool) -> None:
 
 
 def _keys() -> KeyFile:
-    from app.keys import key_file
+    from app.common.keys import key_file
 
     return key_file(load_settings())
 
 
 def _as_json(item: Key) -> dict[str, object]:
-    from app.keys import lmstudio_token
+    from app.common.keys import lmstudio_token
 
     return {
         "name": item.name,

@@ -12,10 +12,10 @@ from click.shell_completion import CompletionItem
 from app.cli.confirm import confirm_load
 from app.cli.options import options, resolve_settings, setting_options
 from app.cli.output.format import print_json, print_lines
+from app.common.terminal import printable
 from app.launch.agents import AGENTS, Agent, agent_named
 from app.settings.settings import SettingSource, setting_sources
-from app.terminal import printable
-from quantizer.errors import StorageError, UsageError, UserError
+from quantizer.system.errors import StorageError, UsageError, UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from app.protocol.status import ServiceStatus
     from app.settings.settings import Settings
 
-__all__ = ["launch"]
 
 _PROBE_TIMEOUT_S = 2.0
 
@@ -200,7 +199,7 @@ class _Launching:
 async def _running_status(settings: Settings) -> ServiceStatus | None:
     """Return the status of the service that runs, None where none does or it does not accept our key."""
     from app.client.service_client import ServiceClient
-    from app.keys import own_key
+    from app.common.keys import own_key
 
     url, key = settings.connect or settings.url, settings.api_key if settings.connect else own_key(settings)
     async with ServiceClient(url, key) as client:

@@ -12,13 +12,12 @@ import click
 from app.cli.index import open_index
 from app.cli.options import options
 from app.cli.output.format import format_bytes, format_count, print_json
+from app.common.terminal import printable_line
 from app.settings.settings import load_settings
-from app.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.library.local.index import Index, LibraryEntry
 
-__all__ = ["ls"]
 
 _ABILITIES = (
     ("has_chat_template", "chat"),

@@ -16,8 +16,8 @@ import click
 
 from app.cli.options import options
 from app.cli.output.format import print_json, print_lines
-from app.terminal import printable_line
-from quantizer.errors import UsageError, UserError
+from app.common.terminal import printable_line
+from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from app.tools.mcp.config.entry import Launch, ServerConfig
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from app.tools.mcp.server import McpServer
     from app.tools.tool import ServerStatus
 
-__all__ = ["mcp"]
 
 _WIDTH_CHARACTERS = 100
 

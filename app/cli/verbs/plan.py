@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from offload.plan import PlacementPlan
     from quantizer.gguf.header import Header
 
-__all__ = ["plan"]
-
 
 @click.command(epilog="Example: localllm plan unsloth/gemma-3-4b-it-GGUF:Q4_K_M --vram 'RTX 3060=12GiB'")
 @click.argument("model", shell_complete=complete_model)

@@ -13,13 +13,11 @@ from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
 from app.cli.options import BYTE_SIZE, options
 from app.cli.output.format import format_bytes, print_json
+from app.common.terminal import printable_line
 from app.settings.settings import load_settings
-from app.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.library.local.removal import StaleFiles
-
-__all__ = ["prune"]
 
 
 @click.command(epilog="Example: localllm prune --dry-run")

@@ -14,8 +14,6 @@ from app.cli.running_service import ask_service
 if TYPE_CHECKING:
     from app.protocol.status import ModelStatus
 
-__all__ = ["ps"]
-
 
 @click.command(epilog="Example: localllm ps")
 @options("wants_json")

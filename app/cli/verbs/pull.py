@@ -14,17 +14,15 @@ import click
 
 from app.cli.options import BYTE_SIZE, option, options
 from app.cli.output.format import print_json
+from app.common.terminal import printable
 from app.settings.settings import Settings, load_settings
-from app.terminal import printable
-from quantizer.errors import StorageError, UsageError
 from quantizer.gguf.sidecars import FOUND_TYPES, NO_PROJECTOR, PROJECTOR_TYPES
+from quantizer.system.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from app.library.download.events import Event, Report
     from app.library.hub.reference import Reference
     from app.library.pulling.puller import Puller
-
-__all__ = ["pull"]
 
 
 @click.command(epilog="Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M")

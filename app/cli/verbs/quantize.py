@@ -17,13 +17,11 @@ from app.cli.output.format import format_bytes, print_json, print_table
 from app.cli.quantization.calibration import AUTO, RUNNABLE, Runnable, cached_imatrix
 from app.cli.quantization.mix import MixTarget, find_mix, mix_json, print_mix
 from app.cli.quantization.pruning import print_layers, prune_layers, pruning_json
-from app.terminal import printable
-from quantizer.errors import StorageError, UsageError
+from app.common.terminal import printable
 from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.gguf.shards import unsplit_name
+from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
-
-__all__ = ["note", "quantize"]
 
 if TYPE_CHECKING:
     from quantizer.write.job import JobRequest

@@ -12,8 +12,6 @@ from app.cli.output.format import print_json, print_lines
 from app.protocol.library import Recommendation, Recommendations, Recommended
 from app.settings.settings import load_settings
 
-__all__ = ["recommend"]
-
 # By role: those of app.library.hub.catalogue, which help must not wait for.
 _FOR = {
     "chat": "To chat",

@@ -12,14 +12,13 @@ from app.cli.confirm import confirm_removal
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes, print_json
+from app.common.terminal import printable_line
 from app.settings.settings import Settings, load_settings
-from app.terminal import printable_line
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
     from app.protocol.library import RemovalResult
 
-__all__ = ["rm"]
 
 _ASKING_TIMEOUT_S = 2.0
 
@@ -57,7 +56,7 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:
     """Raise UserError when a running service has one of the models loaded."""
     from app.client.service_client import ServiceClient
-    from app.keys import own_key
+    from app.common.keys import own_key
 
     async def loaded_ids() -> set[str]:
         async with ServiceClient(settings.url, own_key(settings)) as client, asyncio.timeout(_ASKING_TIMEOUT_S):

@@ -25,9 +25,7 @@ from app.client.launcher import load_model, open_engine
 from app.protocol.chat import Completed, GenerationOptions, Message
 from app.protocol.tools import ToolCallDelta
 from app.settings.settings import Settings
-from quantizer.errors import UsageError
-
-__all__ = ["run"]
+from quantizer.system.errors import UsageError
 
 
 @click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")

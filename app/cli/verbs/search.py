@@ -13,13 +13,11 @@ from app.cli.options import option, options, requested_planning_context
 from app.cli.output.format import print_json, print_lines
 from app.protocol.library import HubModel, HubRepository
 from app.settings.settings import load_settings
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.library.hub.access import HubAccess
     from app.library.machine_fit.planning import PlanningContext
-
-__all__ = ["search"]
 
 
 @click.command(epilog="Example: localllm search qwen3 coder --fits")

@@ -11,14 +11,12 @@ import click
 from app.cli.confirm import confirm_load, with_unfit_policy
 from app.cli.options import options, setting_options
 from app.cli.output.format import print_json
+from app.common.terminal import printable
 from app.launch.editors import EDITORS, context_advice, editor_settings
 from app.settings.parsing import is_loopback
 from app.settings.settings import load_settings
-from app.terminal import printable
-from quantizer.errors import UserError
-from quantizer.memory_limit import ProcessBytes, check_memory_limit, reported_shortage
-
-__all__ = ["serve"]
+from quantizer.system.errors import UserError
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage
 
 
 @click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")

@@ -7,10 +7,8 @@ import click
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import print_json
+from app.common.terminal import printable, printable_line
 from app.settings.settings import load_settings
-from app.terminal import printable, printable_line
-
-__all__ = ["show"]
 
 
 @click.command(epilog="Example: localllm show qwen3:0.6b-q8_0")

@@ -11,6 +11,7 @@ import click
 from app.cli.options import complete_model, options, setting_options
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
+from app.common.terminal import printable
 from app.engine.tuning.tune_results import (
     AS_FAST,
     DEFAULT_KV_TYPE,
@@ -23,11 +24,8 @@ from app.engine.tuning.tune_results import (
     tune_key,
 )
 from app.settings.settings import load_settings
-from app.terminal import printable
-from quantizer.errors import UsageError
 from quantizer.gguf.header import read_header
-
-__all__ = ["tune", "warn_if_busy"]
+from quantizer.system.errors import UsageError
 
 _LOOKS_FOR_S = 0.5
 _MOST_PERCENT = 15.0  # of all processors: a desktop at rest has less, one busy program of two processors 50

@@ -10,13 +10,11 @@ import click
 from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import print_json
+from app.common.terminal import printable_line
 from app.settings.settings import load_settings
-from app.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.library.local.verification import VerificationResult
-
-__all__ = ["verify"]
 
 
 @click.command(epilog="Example: localllm verify qwen3:0.6b-q8_0")

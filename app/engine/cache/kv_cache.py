@@ -17,8 +17,6 @@ from app.engine.media.chunks import is_placeholder
 from app.engine.media.prompt import n_whole
 from app.engine.request import NO_ADAPTERS, AdapterSet
 
-__all__ = ["KVCacheManager", "Slot", "plan_checkpoints"]
-
 MIN_END_TOKENS = 128  # before the last token of a prompt, for a checkpoint there: it costs a step of its own
 MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all
 MAX_IDLE_SHARE = 8

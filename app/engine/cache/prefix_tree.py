@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Match", "PrefixTree"]
-
 
 @dataclass(frozen=True, slots=True)
 class Match:

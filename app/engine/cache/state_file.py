@@ -19,10 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine.backend import State
-from quantizer.files import PRIVATE_FILE, private_folder, write_atomically, writer_of
-from quantizer.process import is_process_alive
-
-__all__ = ["StateKey", "Tokens", "read_state", "states_in", "write_state"]
+from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically, writer_of
+from quantizer.system.process import is_process_alive
 
 _MAGIC = b"localllm-seq-1\n\0"
 _LENGTH = struct.Struct("<I")

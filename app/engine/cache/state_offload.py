@@ -16,8 +16,6 @@ from app.engine.cache.state_store import SavedMatch, StateStore
 from app.engine.media.prompt import n_whole
 from app.engine.request import AdapterSet
 
-__all__ = ["MIN_SAVED_TOKENS", "Restoration", "StateOffloader"]
-
 MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
 # A token takes as long as saving this many of its states' bytes a parameter, if one in five is restored: measured with
 # 52 MB of a Mamba-2 370M (131 ms on new pages, 2.5 ms a token) and 20 MB of Qwen3.5 0.8B (45 ms, 3.3 ms).

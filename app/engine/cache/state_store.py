@@ -24,8 +24,6 @@ from app.engine.backend import State
 from app.engine.cache.state_file import StateKey, Tokens, read_state, states_in, write_state
 from app.engine.request import IN_MEMORY
 
-__all__ = ["MAX_DISK_BYTES", "SavedMatch", "StateStore"]
-
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
 MAX_CHECKPOINT_BYTES = 256 << 20  # of the checkpoints along one sequence

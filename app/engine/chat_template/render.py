@@ -20,9 +20,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from quantizer.memory_limit import limit_growth
-
-__all__ = ["MAX_OUTPUT_CHARACTERS", "render"]
+from quantizer.system.memory_limit import limit_growth
 
 MAX_OUTPUT_CHARACTERS = 4 << 20
 MAX_MEMORY_BYTES = 256 << 20

@@ -10,10 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from quantizer.errors import RequestError
-from quantizer.process import ChildProcess, python_command
-
-__all__ = ["TemplateProcess"]
+from app.protocol.errors import RequestError
+from quantizer.system.process import ChildProcess, python_command
 
 TIMEOUT_S = 1.0
 START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the template gets its own time

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CALL_NUMBER", "CALL_ORDINAL", "CallHead", "CallRules", "numbered"]
-
 # In the text of a head: how many calls the answer has before this one, and that counted from 1.
 CALL_NUMBER, CALL_ORDINAL = "\N{SYMBOL FOR RECORD SEPARATOR}", "\N{SYMBOL FOR UNIT SEPARATOR}"
 

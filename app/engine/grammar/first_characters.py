@@ -11,8 +11,6 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FirstCharacters"]
-
 # Bytes of a character by the upper half of its first byte; 0 where none begins (source: RFC 3629, section 3).
 _CHARACTER_BYTES = (1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 3, 4)
 

@@ -10,22 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from app.engine.grammar.limits import MAX_RULES
+from app.protocol.errors import RequestError
 from app.protocol.sampling import MAX_GRAMMAR_BYTES
-from quantizer.errors import RequestError
-
-__all__ = [
-    "MAX_REPETITIONS",
-    "PLAIN_VALUES",
-    "GbnfRules",
-    "UnsupportedSchemaError",
-    "character_class",
-    "json_literal",
-    "keys_other_than",
-    "literal",
-    "repeated",
-    "text_through",
-    "with_plain_values",
-]
 
 MAX_REPETITIONS = 1000  # llama.cpp makes a rule of each and takes 2000 at most
 _BLOCK = 250  # so many are one rule, where there may be more

@@ -11,8 +11,6 @@ from typing import Any
 from app.engine.grammar.gbnf import GbnfRules
 from app.engine.grammar.json_grammar import schema_grammar, schema_rule
 
-__all__ = ["ANY_OBJECT", "JsonFormat"]
-
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:

@@ -41,9 +41,7 @@ from app.engine.grammar.json_schema import (
 )
 from app.engine.grammar.number_range import integers_between, numbers_between
 from app.engine.grammar.pattern import limited_pattern
-from quantizer.errors import RequestError
-
-__all__ = ["schema_grammar", "schema_rule"]
+from app.protocol.errors import RequestError
 
 MAX_DEPTH = 32
 MAX_VISITS = 4000  # references can double the work with each level

@@ -12,27 +12,7 @@ from typing import Any, TypeAlias
 
 from app.engine.grammar.gbnf import MAX_REPETITIONS
 from app.engine.grammar.number_range import Bound
-from quantizer.errors import RequestError
-
-__all__ = [
-    "ANY_OF",
-    "KEYWORDS_OF",
-    "SUPPORTED",
-    "TYPES",
-    "Schema",
-    "bounds",
-    "constraints",
-    "is_of_type",
-    "is_same",
-    "is_supported",
-    "length_bounds",
-    "listed",
-    "merge_objects",
-    "number_bounds",
-    "required_names",
-    "tuple_items",
-    "types",
-]
+from app.protocol.errors import RequestError
 
 Schema: TypeAlias = Mapping[str, Any]
 

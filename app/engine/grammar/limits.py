@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-from quantizer.errors import RequestError
-
-__all__ = ["MAX_RULES", "check_grammar"]
+from app.protocol.errors import RequestError
 
 MAX_DEPTH = 100  # of groups: llama.cpp's parser is recursive
 MAX_RULES = 1000

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-__all__ = ["Bound", "integers_between", "numbers_between"]
-
 MAX_DIGITS = 16  # as unbounded numbers have
 _EXACT_DIGITS = 15  # two decimals of so many are two doubles
 _LARGEST = 10**MAX_DIGITS - 1

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from app.engine.grammar.gbnf import UnsupportedSchemaError, character_class, literal
-from quantizer.errors import RequestError
-
-__all__ = ["InJson", "Pattern", "RawText", "limited_pattern", "parse_pattern"]
+from app.protocol.errors import RequestError
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 20

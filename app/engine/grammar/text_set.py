@@ -11,15 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from app.engine.grammar.gbnf import literal
 
-__all__ = [
-    "BLANKS",
-    "common_begin",
-    "rest_after",
-    "texts_grammar",
-    "texts_rule",
-    "without_last_blank",
-]
-
 BLANKS = r"[ \t\n]{0,8}"
 _OPTIONAL = re.compile(r"(?<=[:,]) ")
 _BLANK = "\N{SYMBOL FOR SPACE}"  # an optional blank, while texts are compared

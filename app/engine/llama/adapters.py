@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from app.engine.llama.native import lib, native_log
 from app.engine.request import AdapterSet
-from quantizer.errors import EngineError
-
-__all__ = ["LlamaAdapters"]
+from quantizer.system.errors import EngineError
 
 
 class LlamaAdapters:

@@ -10,9 +10,7 @@ from contextlib import ExitStack
 
 from app.engine.llama.native import lib
 from app.engine.llama.samplers import Candidates, Grammar, LikeliestSampler, LlamaSampler
-from quantizer.errors import RequestError
-
-__all__ = ["BoundSampler"]
+from app.protocol.errors import RequestError
 
 
 class BoundSampler:

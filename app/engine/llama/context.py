@@ -33,9 +33,7 @@ from app.engine.loop.sampling import check_biases, n_candidates
 from app.engine.media.chunks import MediaRows
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
-from quantizer.errors import EngineError
-
-__all__ = ["Batch", "Interrupt", "LlamaBackend", "NativeContext"]
+from quantizer.system.errors import EngineError
 
 _LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
 _N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)

@@ -18,9 +18,7 @@ from functools import partial
 from app.engine.llama.native import ggml_function
 from offload.devices.cpu_load import others_share, read_cpu_times
 from offload.devices.machine import DeviceSpeed
-from quantizer.errors import EngineError
-
-__all__ = ["measure_rpc_link", "measure_speed"]
+from quantizer.system.errors import EngineError
 
 # ggml_type@0.3.36. Weights are read as most models have them, and as F16 by a device that has no product for those.
 _F32, _I8, _WEIGHT_TYPES = 0, 24, (12, 1)

@@ -20,9 +20,7 @@ from app.engine.llama.native import Buffer, ggml_function, lib
 from offload.devices.gpus import ListedGpu
 from offload.devices.machine import HOST_NAME, DeviceSpeed
 from offload.placement.actual_usage import DeviceUsage
-from quantizer.errors import EngineError
-
-__all__ = ["add_rpc_servers", "buffer_bytes_by_device", "ggml_gpus", "gpu_address", "rpc_function"]
+from quantizer.system.errors import EngineError
 
 _FIELDS = {"model": "weight_bytes", "KV": "cache_bytes", "RS": "cache_bytes", "compute": "compute_bytes"}
 _REMOTE = "RPC"

@@ -18,9 +18,7 @@ from app.engine.llama.context import Batch
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
-from quantizer.errors import EngineError
-
-__all__ = ["LlamaEmbedder"]
+from quantizer.system.errors import EngineError
 
 DEFAULT_N_CTX = 2048
 N_SEQUENCES = 64

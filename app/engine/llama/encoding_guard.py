@@ -15,8 +15,6 @@ import numpy as np
 from app.engine.llama.eval_callback import Tensor
 from app.engine.llama.native import ggml_function, lib
 
-__all__ = ["EncodingGuard"]
-
 _PIECE_NODES = 32  # of a graph, computed before it can be interrupted: a transformer's layer or two
 _MAX_OPS = 64
 _I32 = 26  # of ggml_type

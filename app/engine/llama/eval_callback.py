@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from app.engine.llama.native import ggml_function, lib
 from quantizer.mix.imatrix import ImatrixCollector
 
-__all__ = ["N_SOURCES", "ActivationRecorder", "HiddenStateRecorder", "Tensor", "WritableWeights", "operands"]
-
 N_SOURCES = 10
 _N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
 _MIN_ROWS = 16  # smaller products are left out, as llama-imatrix leaves them out

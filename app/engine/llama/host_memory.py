@@ -24,8 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HugePages", "new_zero_pages_given_back"]
-
 Range = tuple[int, int]  # addresses: the first one, and the first one behind it
 
 _BLOCK_BYTES = 1 << 20

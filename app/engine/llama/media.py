@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.common.media_formats import MediaFormat, MediaKind
 from app.engine.llama.devices import gpu_address
 from app.engine.llama.encoding_guard import EncodingGuard
 from app.engine.llama.native import lib, load_error, mtmd, native_log
@@ -28,10 +29,9 @@ from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.media.decoded import MediaDecoder, Picture
 from app.engine.media.file_kinds import format_of
 from app.engine.request import MediaInput
-from app.media_formats import MediaFormat, MediaKind
-from quantizer.errors import EngineError, ModelFileError, RequestError
-
-__all__ = ["LlamaProjector", "ProjectorOptions"]
+from app.protocol.errors import RequestError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import EngineError
 
 _N_LAYOUTS = 4  # whose decoded content is at hand
 _REMEDY = "See `localllm show`, or name another projector with --projector."

@@ -42,10 +42,8 @@ from offload.footprint.auxiliary_models import HEAD_BATCH
 from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_max, parse_kv_types
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import LoadMode, LoadParameters
-from quantizer.errors import EngineError
 from quantizer.gguf.header import Header
-
-__all__ = ["LlamaModel", "LoadedHead", "PlacementParams", "dry_compute_bytes", "dry_context_params", "vocabulary_alone"]
+from quantizer.system.errors import EngineError
 
 N_BATCH = 512
 _SHORTEST = 64  # tokens of a context that shows the model's weights

@@ -22,30 +22,16 @@ from typing import Any, Protocol
 # turns in it for milliseconds, and takes the processor from the one that it waits for where other programs run.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
-import llama_cpp.llama_cpp as lib
+from llama_cpp import llama_cpp
 from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._utils import errnull_file, outnull_file
 
 from app.engine.backend import MemoryShortError
+from app.protocol.errors import RequestError
 from offload.format import format_memory
-from quantizer.errors import EngineError, RequestError, redact_paths
+from quantizer.system.errors import EngineError, redact_paths
 
-__all__ = [
-    "Buffer",
-    "EvalObserver",
-    "NativeLog",
-    "NativeSampler",
-    "ggml_function",
-    "hidden_states",
-    "is_told",
-    "layer_inputs",
-    "lib",
-    "load_error",
-    "mtmd",
-    "native_log",
-    "parse_buffer",
-    "tokenize",
-]
+lib = llama_cpp  # the ctypes bindings, which the other modules of this folder take from here
 
 # llama_cpp opens os.devnull twice at its import, for classes that are not used here, and never closes it.
 errnull_file.close()

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from app.engine.backend import State
 
-__all__ = ["PositionMap"]
-
 _COUNTS = struct.Struct("<II")  # of pictures, and of the sequence's tokens
 _SPAN = struct.Struct("<IIII")
 

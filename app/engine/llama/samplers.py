@@ -25,18 +25,7 @@ from app.engine.loop.sampling import Stage, n_history_tokens, stages
 from app.engine.media.chunks import is_placeholder
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import SamplingParams
-from quantizer.errors import RequestError
-
-__all__ = [
-    "Candidates",
-    "ChainBuilder",
-    "Grammar",
-    "GrammarSampler",
-    "LikeliestSampler",
-    "LlamaSampler",
-    "allowed_by",
-    "likeliest",
-]
+from app.protocol.errors import RequestError
 
 MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from app.engine.llama.native import lib
 
-__all__ = ["SequenceMemory", "first_in_line"]
-
 
 class SequenceMemory:
     """The `memory` of a context, a pointer, with `n_sequences`. Positions are those of llama.cpp."""

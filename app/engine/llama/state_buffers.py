@@ -10,8 +10,6 @@ import mmap
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["StateBuffers"]
-
 _MAX_SPARE = 2  # checkpoints of a turn: the end that a sequence leaves, and the end of the prompt
 _MAX_SPARE_BYTES = 64 << 20
 

@@ -16,8 +16,6 @@ from app.engine.llama.positions import PositionMap
 from app.engine.llama.sequence_memory import SequenceMemory
 from app.engine.truncation import Truncation
 
-__all__ = ["StateMemory"]
-
 
 class _Held(NamedTuple):
     """A copy of a sequence, made when it had `n_tokens`."""

@@ -21,8 +21,6 @@ from app.engine.llama.native import ggml_function, lib
 from app.engine.tuning.tune_results import PLAIN_TYPES
 from quantizer.gguf.header import Header
 
-__all__ = ["PlainWeights", "RepackedTensors", "StepWeights"]
-
 _REPACKED = frozenset({b"CPU_REPACK", b"CPU_KLEIDIAI"})  # the processor's buffer types; AMX's is made for large steps
 _USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 

@@ -16,21 +16,11 @@ from app.engine.load.projector_file import validate_projector
 from app.engine.protocol.messages import EngineConfig
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from offload.plan import PlacementPlan
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import tensors_of, validate_gguf
-
-__all__ = [
-    "has_mtp_layers",
-    "left_out_notice",
-    "left_out_projector_notice",
-    "mtp_layer_bytes",
-    "read_auxiliary_models",
-    "with_found_head",
-    "with_sound_projector",
-]
 
 
 def read_auxiliary_models(

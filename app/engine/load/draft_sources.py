@@ -24,10 +24,8 @@ from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import PlannedDraft
 from offload.placement.load_parameters import LoadParameters
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.header import Header
-
-__all__ = ["HeadFile", "Place", "head_file", "load_draft_model", "load_draft_sources", "load_head", "make_head_source"]
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead

@@ -15,8 +15,6 @@ from app.engine.model_task import TaskProgress, run_task, serve_task
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 
-__all__ = ["DryRunRequest", "compute_by_device"]
-
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:

@@ -14,14 +14,13 @@ import numpy as np
 
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from offload.footprint.auxiliary_models import DRAFT_HEADS
-from quantizer.errors import ModelFileError
-from quantizer.gguf.header import ArrayRef, Header
+from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.sidecars import head_rank
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.gguf.validation import validate_gguf
-
-__all__ = ["find_head", "head_kind", "is_head", "read_head", "validate_head"]
 
 MAX_BLOCK_TOKENS = 32  # that a head predicts at once; those in use have 8 to 16
 _REMEDY = "Choose the head that was made for this model for --draft, or leave it out."

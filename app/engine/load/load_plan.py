@@ -22,8 +22,6 @@ from offload.footprint.auxiliary_models import AuxiliaryModels
 from offload.placement.assessment import Assessment
 from quantizer.gguf.header import Header
 
-__all__ = ["LoadPlan", "PlanningDevices", "assessment_order", "is_all_on_gpus", "plan_load"]
-
 
 class PlanningDevices(Protocol):
     """The devices of a load; see `LoadDevices`."""

@@ -54,12 +54,10 @@ from offload.devices.host_memory import host_memory
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
 from offload.placement.search import ALL_ON_HOST
-from quantizer.errors import UsageError
 from quantizer.gguf.control_vector import read_control_vector
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.projector_header import ProjectorHeader
-
-__all__ = ["LoadListener", "LoadedEngine", "load_model"]
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel

@@ -24,20 +24,7 @@ from offload.devices.gpu_table import known_bandwidth
 from offload.devices.gpus import ListedGpu, PciGpu, distinct_gpus, driver_versions, nvidia_gpus, pci_gpus
 from offload.devices.host_memory import HostMemory, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, DeviceSpeed, Machine
-from quantizer.errors import EngineError
-
-__all__ = [
-    "Survey",
-    "check_reachable",
-    "detect_machine",
-    "exposure_warning",
-    "gpu_device",
-    "known_speeds",
-    "list_gpus",
-    "survey",
-    "unusable_gpus",
-    "with_host_bandwidth",
-]
+from quantizer.system.errors import EngineError
 
 _LOOPBACK = ("localhost:", "127.")
 _CONNECT_TIMEOUT_S = 3.0

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from offload.devices.cpu import cpu_name
-from quantizer.files import private_folder, write_atomically
-
-__all__ = ["MachineFile", "fingerprint", "model_key", "this_build"]
+from quantizer.system.files import private_folder, write_atomically
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 

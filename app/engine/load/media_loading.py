@@ -22,14 +22,14 @@ from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.projector import min_ubatch, picture_tokens
-from quantizer.errors import EngineError, ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.projector_header import ProjectorHeader
+from quantizer.system.errors import EngineError
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel, LlamaProjector
 
-__all__ = ["LoadedProjector", "NewMediaQueue", "load_projector", "media_queue_of", "usable_projector"]
 
 NewMediaQueue: TypeAlias = Callable[[Callable[[], None]], MediaQueue]  # from what wakes the engine
 

@@ -33,11 +33,9 @@ from offload.placement.allocation import Share
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import DryRun, PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import Rates, expected_rates
-from quantizer.errors import EngineError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.validation import tensors_of
-
-__all__ = ["LoadAttempt", "LoadDevices", "LoadPlanner", "load_within_memory"]
+from quantizer.system.errors import EngineError
 
 _STEP_DOWN = 0.85  # of the free memory of GPUs, after a load that failed
 Loaded = TypeVar("Loaded")

@@ -20,12 +20,12 @@ from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.media.chunks import MediaChunk, MediaLayout
 from app.engine.media.decoded import MAX_SIDE, Picture, Sound
 from app.engine.request import MediaInput
+from app.protocol.errors import RequestError
 from offload.devices.cpu import default_threads
-from quantizer.errors import EngineError, ErrorInfo, ModelFileError, RequestError, UserError
-from quantizer.memory_limit import out_of_memory
-from quantizer.process import python_command, run_to_exit
-
-__all__ = ["check_projector"]
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import EngineError, ErrorInfo, UserError
+from quantizer.system.memory_limit import out_of_memory
+from quantizer.system.process import python_command, run_to_exit
 
 TIMEOUT_S = 300.0  # the largest encode a small picture in half a minute on two slow cores
 _REFUSED = 3  # exit status of a child that wrote an error

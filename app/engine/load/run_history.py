@@ -20,9 +20,7 @@ from offload.devices.machine import HOST_NAME, Machine
 from offload.speed.cost_model import Rates, Work, expected_rates
 from offload.speed.rate_fitting import Run, fit_rates
 from offload.speed.run_selection import MeasuredSpeed, estimate_speed
-from quantizer.files import private_folder, try_lock
-
-__all__ = ["RunHistory", "RunRecord", "fitted_rates", "machine_key", "measured_runs"]
+from quantizer.system.files import private_folder, try_lock
 
 _MAX_BYTES = 1 << 18  # some 500 runs
 _LOCK_TIMEOUT_S = 0.2

@@ -14,11 +14,9 @@ from pathlib import Path
 from app.engine.load.machine_file import MachineFile
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.cpu import cpu_name, default_threads
-from quantizer.errors import EngineError, UserError
-from quantizer.memory_limit import out_of_memory
-from quantizer.process import python_command, run_to_exit
-
-__all__ = ["NOTICE", "SelfTestResult", "run_self_test"]
+from quantizer.system.errors import EngineError, UserError
+from quantizer.system.memory_limit import out_of_memory
+from quantizer.system.process import python_command, run_to_exit
 
 NOTICE = (
     "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off. Everything works, "

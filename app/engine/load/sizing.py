@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
 from offload.advice.remedies import Remedy
 from offload.devices.host_memory import host_memory
@@ -24,12 +25,10 @@ from offload.footprint.profile import RunConfig
 from offload.format import format_speed
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan
-from quantizer.errors import EngineError, UnfitError
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import kv_shape_of, layer_caches_of
 from quantizer.gguf.validation import shard_paths
-
-__all__ = ["check_fit", "requested_config", "requested_run", "size_context"]
+from quantizer.system.errors import EngineError
 
 _MAX_REMEDIES = 3
 

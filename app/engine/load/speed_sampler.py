@@ -21,8 +21,6 @@ from offload.footprint.profile import RunConfig
 from offload.placement.allocation import allocate, decode_work, prefill_work
 from offload.placement.search import Placement
 
-__all__ = ["RunRecorder", "SpeedSample", "SpeedSampler"]
-
 _MIN_OUTPUT_TOKENS = 24  # the time of a shorter answer depends on its begin and end
 _MIN_PREFILL_TOKENS = 128
 _MAX_PENDING = 64

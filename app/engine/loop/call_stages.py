@@ -20,8 +20,6 @@ from app.engine.grammar.call_rules import CallRules, numbered
 from app.engine.grammar.gbnf import with_plain_values
 from app.engine.grammar.text_set import common_begin, rest_after, texts_grammar
 
-__all__ = ["AnswerVocabulary", "CallStages"]
-
 MAX_CALLS = 128  # in one answer
 MAX_REQUIRED_CALLS = 16  # in one that must be calls
 _ENDING = 'root ::= ""\n'

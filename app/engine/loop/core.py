@@ -27,9 +27,7 @@ from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import FORCED, Drafter
 from app.engine.speculative.step_cost import StepCost
 from app.protocol.status import Occupancy
-from quantizer.errors import EngineError, ErrorInfo, UserError
-
-__all__ = ["Engine", "Event"]
+from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 _MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and holding a sequence first copies its states
 _MAX_SCORED_BYTES = 64 << 20  # of prompt logits in a step; llama.cpp's buffer never shrinks

@@ -13,8 +13,6 @@ from itertools import accumulate
 
 from app.engine.request import Timings, Usage
 
-__all__ = ["BOUNDS", "Counters", "DraftCounts", "Histogram"]
-
 # Upper bounds, inclusive, from 61 µs (or tok/s) to 65,536; larger values have a bucket of their own.
 BOUNDS: tuple[float, ...] = tuple(2.0 ** (quarters / 4) for quarters in range(-14 * 4, 16 * 4 + 1))
 

@@ -10,9 +10,7 @@ import codecs
 import re
 from collections.abc import Sequence
 
-from app.answer_text import partial_match_length
-
-__all__ = ["IncrementalDetokenizer", "Indentation"]
+from app.common.answer_text import partial_match_length
 
 
 class IncrementalDetokenizer:

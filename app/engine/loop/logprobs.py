@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from app.engine.backend import Backend
 from app.engine.request import TokenLogprob
 
-__all__ = ["Echo", "EchoedText", "LogprobBuffer", "most_likely", "score"]
-
 LOWEST_LOGPROB = -9999.0  # instead of -infinity, as in OpenAI's API; JSON has no infinity
 
 

@@ -14,9 +14,7 @@ from math import inf
 from typing import TypeAlias
 
 from app.engine.request import SamplingParams
-from quantizer.errors import RequestError
-
-__all__ = ["Arguments", "Stage", "check_biases", "n_candidates", "n_history_tokens", "stages"]
+from app.protocol.errors import RequestError
 
 XTC_OFF_ABOVE = 0.5  # no two tokens can both be more likely
 MIN_KEEP = 1

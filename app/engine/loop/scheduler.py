@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["StepBudget", "TokenDemand", "schedule"]
-
 BLOCK_TOKENS = 16  # computed at once by CPU kernels; a remainder costs up to 1.4 times as much as a block
 
 

@@ -23,9 +23,7 @@ from app.engine.quoted import Spans, quoted_tokens
 from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, Timings, Usage, adapter_set
 from app.engine.speculative.acceptance import Acceptance
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
-from quantizer.errors import ContextOverflowError, RequestError
-
-__all__ = ["NO_LAYOUTS", "Admission", "Sequence", "plan_shift"]
+from app.protocol.errors import ContextOverflowError, RequestError
 
 # The first tokens are attention sinks; without them output degrades (arXiv 2309.17453).
 MIN_KEPT_TOKENS = 4

@@ -15,8 +15,6 @@ from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet
 from app.engine.speculative.suffix_index import NO_DRAFT
 
-__all__ = ["AdapterScheduler", "SlotManager"]
-
 TURN_S = 0.15  # of an adapter set
 WORTH_WAITING_TOKENS = 64  # of a shared prefix that another request is computing
 

@@ -15,8 +15,6 @@ from enum import Enum
 
 from app.engine.request import ReasoningBudget
 
-__all__ = ["Thought"]
-
 _MAX_WINDOW_TOKENS = 32  # in which a thought may end early, at the end of a sentence
 _WINDOW_SHARE = 8
 _MIN_TAIL_BYTES = 8

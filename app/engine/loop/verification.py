@@ -20,8 +20,6 @@ from app.engine.loop.logprobs import score
 from app.engine.loop.sequence import Sequence
 from app.engine.request import FinishReason, TokenLogprob
 
-__all__ = ["OUTPUT_INTERVAL_S", "StepOutput", "Verifier", "generate_steps", "n_steps_at_once", "sample_next"]
-
 OUTPUT_INTERVAL_S = 0.04  # of each running answer, as in films: 25 messages a second take 1 % of a processor
 _MAX_STEPS = 8
 

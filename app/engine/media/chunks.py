@@ -15,11 +15,6 @@ from numpy.typing import NDArray
 
 from app.engine.request import MediaInput
 
-__all__ = [
-    *("Embeddings", "MediaChunk", "MediaEmbeddings", "MediaEncoder", "MediaLayout", "MediaRows", "is_placeholder"),
-    "placeholder_tokens",
-]
-
 Embeddings: TypeAlias = NDArray[np.float32]  # of a chunk, shape (n_tokens, n_embd)
 
 _FIRST_PLACEHOLDER = -(1 << 31)  # the range below -2^30; the cache's own marks are small negative numbers

@@ -18,13 +18,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from app.common.media_formats import MediaFormat, MediaKind
 from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
 from app.engine.media.file_kinds import format_of
-from app.media_formats import MediaFormat, MediaKind
-from quantizer.errors import ErrorInfo, RequestError, UserError
-from quantizer.memory_limit import limit_growth
-
-__all__ = ["MAX_PIXELS", "decode_picture", "decode_sound"]
+from app.protocol.errors import RequestError
+from quantizer.system.errors import ErrorInfo, UserError
+from quantizer.system.memory_limit import limit_growth
 
 MAX_PIXELS = 100_000_000  # 300 MB of RGB while a picture is decoded
 MAX_RATIO = 200  # of the sides; projectors cut a picture into squares

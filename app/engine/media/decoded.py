@@ -8,8 +8,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_SIDE", "MAX_SOUND_S", "MIN_SOUND_S", "MediaDecoder", "Picture", "Sound"]
-
 MAX_SIDE = 4096  # pixels of a decoded picture; larger ones are scaled down, for projectors take far fewer
 MAX_SOUND_S = 30 * 60
 MIN_SOUND_S = 0.1  # libmtmd ends the process for a single sample, and reads past the end of a few

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from app.common.media_formats import MediaKind
 from app.engine.media.decoded import Picture, Sound
-from app.media_formats import MediaKind
-from quantizer.child_watch import ChildWatch
-from quantizer.errors import EngineError, RequestError
-from quantizer.memory_limit import ProcessBytes, check_memory_limit
-from quantizer.process import child_environment, python_command
-
-__all__ = ["DecoderProcess"]
+from app.protocol.errors import RequestError
+from quantizer.system.errors import EngineError
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
+from quantizer.system.process import child_environment, python_command
+from quantizer.system.process_tree import ChildWatch
 
 PICTURE_TIMEOUT_S = 2.0
 SOUND_TIMEOUT_S = 2.0  # and for each MiB

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.request import MediaInput
-from quantizer.errors import EngineError, RequestError
-
-__all__ = ["FakeEncoder", "fake_embeddings"]
+from app.protocol.errors import RequestError
+from quantizer.system.errors import EngineError
 
 _TILES = re.compile(rb"tiles ([1-9])")
 _DAMAGED, _FAILING = b"damaged", b"failing"

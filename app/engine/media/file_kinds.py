@@ -1,16 +1,14 @@
 """Which format a picture or sound of a request has, and why another file is refused.
 
-Owns the refusals; the formats are those of `app.media_formats`. Pure.
+Owns the refusals; the formats are those of `app.common.media_formats`. Pure.
 """
 
 from __future__ import annotations
 
 import re
 
-from app.media_formats import N_BEGIN, MediaFormat, media_format, unsupported_media
-from quantizer.errors import RequestError
-
-__all__ = ["format_of"]
+from app.common.media_formats import N_BEGIN, MediaFormat, media_format, unsupported_media
+from app.protocol.errors import RequestError
 
 _REFUSED: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), what)

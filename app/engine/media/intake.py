@@ -14,9 +14,8 @@ from app.engine.media.chunks import MediaLayout
 from app.engine.media.media_queue import MediaQueue
 from app.engine.protocol.messages import Tokenize
 from app.engine.request import IN_MEMORY, Request
-from quantizer.errors import RequestError, UserError
-
-__all__ = ["MediaIntake", "Prepared", "owner_of"]
+from app.protocol.errors import RequestError
+from quantizer.system.errors import UserError
 
 _Message: TypeAlias = Request | Tokenize
 

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
-from quantizer.files import PRIVATE_FILE, private_folder, write_atomically
-
-__all__ = ["read_embeddings", "read_layout", "write_embeddings", "write_layout"]
+from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically
 
 _MAGIC = b"localllm-media1\n"
 _LENGTH = struct.Struct("<I")

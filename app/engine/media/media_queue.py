@@ -19,9 +19,7 @@ from typing import TypeAlias
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaEncoder, MediaLayout
 from app.engine.media.media_store import MediaStore
 from app.engine.request import IN_MEMORY, MediaInput
-from quantizer.errors import EngineError, UserError
-
-__all__ = ["MediaQueue", "OnPrepared"]
+from quantizer.system.errors import EngineError, UserError
 
 MAX_MEMORY_BYTES = 256 << 20  # of embeddings that were fetched and may be asked for again
 _MAX_LAYOUTS = 1024

@@ -19,10 +19,8 @@ from typing import TypeVar
 from app.engine.media.chunks import Embeddings, MediaLayout
 from app.engine.media.media_file import read_embeddings, read_layout, write_embeddings, write_layout
 from app.engine.request import IN_MEMORY
-from quantizer.files import writer_of
-from quantizer.process import is_process_alive
-
-__all__ = ["MAX_DISK_BYTES", "MediaStore"]
+from quantizer.system.files import writer_of
+from quantizer.system.process import is_process_alive
 
 MAX_DISK_BYTES = 1 << 30
 _NO_CONVERSATION = "none"

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from app.engine.media.chunks import MediaChunk, MediaLayout, is_placeholder, placeholder_tokens
 from app.engine.quoted import Spans, spans_within
 
-__all__ = ["PlacedChunk", "PromptTokens", "n_whole", "prompt_tokens"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedChunk:

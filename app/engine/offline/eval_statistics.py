@@ -15,18 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quantizer.errors import EngineError
-
-__all__ = [
-    "Estimate",
-    "EvalAccumulator",
-    "EvalStatistics",
-    "ReferenceComparison",
-    "log_softmax",
-    "mean_of",
-    "quantile_of",
-    "share_of",
-]
+from quantizer.system.errors import EngineError
 
 Floats = NDArray[np.float64]
 Logits = NDArray[np.float32]

@@ -17,9 +17,7 @@ from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.eval_statistics import EvalAccumulator, EvalStatistics
 from app.engine.offline.scoring_model import ScoringModel, load_scoring_model, predictions, windows
 from app.engine.tuning.speed_bench import SpeedBench, TuningEffort
-from quantizer.errors import UsageError
-
-__all__ = ["EvalProgress", "EvalRequest", "EvalResult", "ModelFigures", "evaluate", "run_eval"]
+from quantizer.system.errors import UsageError
 
 _QUICK_SPEED = TuningEffort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,), limit_s=2.0, has_answers=False)
 

@@ -17,8 +17,6 @@ from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.scoring_model import load_scoring_model, read_windows, windows
 from quantizer.mix.imatrix import ImatrixCollector, ImportanceMatrix, read_imatrix, save_imatrix
 
-__all__ = ["ImatrixRequest", "collect", "run_imatrix"]
-
 
 @dataclass(frozen=True, slots=True)
 class ImatrixRequest:

@@ -20,9 +20,7 @@ from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.scoring_model import load_scoring_model, read_windows, windows
 from quantizer.convert.layer_removal import n_layers_of
 from quantizer.convert.source_model import open_gguf
-from quantizer.errors import EngineError
-
-__all__ = ["LayerDistance", "LayerDistances", "LayerRequest", "measure", "measure_layers"]
+from quantizer.system.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.protocol import codec
-from quantizer.files import private_folder, write_atomically
-
-__all__ = ["cached_results"]
+from quantizer.system.files import private_folder, write_atomically
 
 _Result = TypeVar("_Result")
 

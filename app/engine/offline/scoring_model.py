@@ -24,24 +24,13 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting
 from app.settings.settings import load_settings
 from offload.devices.cpu import default_threads
-from quantizer.errors import EngineError, UsageError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.model_info import read_model_info
+from quantizer.system.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from app.engine.llama import EvalObserver
 
-__all__ = [
-    "MIN_WINDOW",
-    "ScoringModel",
-    "TargetLogits",
-    "Window",
-    "compute",
-    "load_scoring_model",
-    "predictions",
-    "read_windows",
-    "windows",
-]
 
 MIN_WINDOW = 16  # tokens; a second half of fewer shows nothing
 _MAX_BLOCK_ELEMENTS = 1 << 21  # 8 MiB of logits at a time

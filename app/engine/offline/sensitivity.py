@@ -32,7 +32,6 @@ from quantizer.write.pipeline import PlannedTensor, convert_tensors
 if TYPE_CHECKING:
     from app.engine.llama import WritableWeights
 
-__all__ = ["SensitivityRequest", "cached_sensitivities", "measure", "measure_sensitivities"]
 
 _MAX_REFERENCE_BYTES = 128 << 20  # of logits to compare with; a large vocabulary allows fewer windows
 _LOGIT_BYTES = 4

@@ -19,41 +19,7 @@ from app.engine.truncation import Truncation
 from app.protocol import codec
 from app.protocol.plan import Plan
 from app.protocol.status import LoadedSetting, Occupancy
-from quantizer.errors import ErrorInfo
-
-__all__ = [
-    "Abort",
-    "AnswerProgress",
-    "BackendFacts",
-    "Detokenize",
-    "Detokenized",
-    "Embed",
-    "Embedded",
-    "EndThought",
-    "EngineConfig",
-    "EngineMetrics",
-    "Failed",
-    "Finished",
-    "ForgetConversations",
-    "Forgotten",
-    "GetMetrics",
-    "Load",
-    "LoadProgress",
-    "Notice",
-    "Output",
-    "Planned",
-    "Ready",
-    "Rerank",
-    "Reranked",
-    "Tokenize",
-    "Tokenized",
-    "UnfitPolicy",
-    "WorkerMessage",
-    "decode",
-    "encode",
-    "message_length",
-    "read_message",
-]
+from quantizer.system.errors import ErrorInfo
 
 MAX_MESSAGE_BYTES = 256 << 20
 

@@ -15,23 +15,6 @@ from typing import NamedTuple
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = [
-    "ACCEPTANCES",
-    "CONFIDENCE",
-    "FREE_REJECTION",
-    "LENGTHS",
-    "MATCH_LENGTH",
-    "NO_ESTIMATE",
-    "Acceptance",
-    "DraftEstimate",
-    "DraftGain",
-    "DraftLength",
-    "Evidence",
-    "Rejection",
-    "best_draft_length",
-    "draft_gains",
-]
-
 _NEGLIGIBLE_CHANCE = 0.02  # that all draft tokens so far are accepted
 _DECAY = 0.97  # of the weight of earlier drafts with each new one
 _PRIOR_WEIGHT = 4.0

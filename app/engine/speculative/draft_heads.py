@@ -32,11 +32,6 @@ from app.engine.speculative.draft_source import (
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
-__all__ = [
-    *("AutoregressiveHead", "AutoregressiveHeadSource", "BlockHead", "BlockHeadSource", "Head", "HeadKind"),
-    *("HeadSpec", "PredictedToken"),
-]
-
 MAX_OBSERVED_WAITING = 16  # tokens of all answers: more are from steps without drafts
 MAX_PROBE_SHARE = 1 / 16  # of the time of an answer
 

@@ -27,8 +27,6 @@ from app.engine.speculative.draft_source import (
 from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = ["DraftModel", "Vocabulary", "vocabulary_mismatch"]
-
 MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step
 MAX_OBSERVED_TOKENS = 32  # larger steps only catch up, in too many sizes to measure each
 # Of vocabularies; both figures: common/speculative.cpp @ the llama.cpp vendored in llama-cpp-python 0.3.36.

@@ -19,16 +19,6 @@ from app.engine.speculative.acceptance import Acceptance, DraftEstimate, Evidenc
 from app.engine.speculative.step_cost import StepCost, moving_average
 from app.engine.speculative.suffix_index import Draft
 
-__all__ = [
-    "EXPECTED_ANSWER_TOKENS",
-    "PROBE_EVERY_TOKENS",
-    "DraftCost",
-    "DraftRequest",
-    "DraftSource",
-    "GreedyDraft",
-    "tokens_between_probes",
-]
-
 PROBE_EVERY_TOKENS = 64  # how often a source that does not pay drafts one token, to measure its acceptance again
 _MAX_DOUBLINGS = 3
 EXPECTED_ANSWER_TOKENS = 128  # that share the cost of catching up with a prompt

@@ -20,8 +20,6 @@ from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 from app.engine.truncation import Truncation
 
-__all__ = ["FORCED", "Drafter"]
-
 FORCED = ""  # as the source of a draft: no guess, the tokens come next in any case
 
 UNLIMITED = Truncation()

@@ -13,8 +13,6 @@ from app.engine.speculative.acceptance import AGREEMENT, MATCH_LENGTH, NO_ESTIMA
 from app.engine.speculative.draft_source import DraftRequest
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex, SuffixReader
 
-__all__ = ["CrossRequestLookup", "EditLookup", "PromptLookup"]
-
 N_CONTEXT_TOKENS = 64  # of a text that are read to find its place in another; longer matches add nothing
 MAX_INDEXED_TOKENS = 32_768  # of finished texts; each takes about 0.5 kB
 MIN_FOUND_TOKENS = 6  # of a suffix that occurred before, to count its place as found

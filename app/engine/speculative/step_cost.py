@@ -13,8 +13,6 @@ from operator import add, mul, truediv
 
 import numpy as np
 
-__all__ = ["CPU_COST_RATIOS", "MAX_DRAFT_TOKENS", "N_SETTLING", "StepCost", "moving_average"]
-
 MAX_DRAFT_TOKENS = 63  # of all answers together: no next token waits for more
 
 # Measured with a 1.24B Q4_K_M on 2 AVX-512 cores at depth 512, repacked, attention not fused, all tokens with logits.

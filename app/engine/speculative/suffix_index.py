@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["NO_DRAFT", "Draft", "SuffixIndex", "SuffixReader"]
-
 MAX_COUNTED_SUFFIXES = 8  # suffixes of the text, longest first, that count a new occurrence
 
 

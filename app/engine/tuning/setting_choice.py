@@ -27,8 +27,6 @@ from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
 from offload.format import format_memory
 
-__all__ = ["SettingChoice", "choose_setting", "describe_drafts", "describe_projector", "describe_settings"]
-
 _NOT_MEASURED = "not measured yet"
 _NO_ROOM = "too little free memory for both"
 

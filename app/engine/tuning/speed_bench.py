@@ -17,8 +17,6 @@ from app.engine.request import SamplingParams
 from app.engine.speculative.step_cost import N_SETTLING, StepCost
 from app.engine.tuning.tune_results import N_BATCHED, RuntimeSettings, SpeedMeasurement
 
-__all__ = ["QUICK", "THOROUGH", "Clock", "SpeedBench", "TuningEffort", "measure_step_cost"]
-
 _RATIO_DEPTH = 512  # where the costs of steps are compared, if it is one of the depths
 _SEED_TOKENS = 64  # one sequence of at least these, restored again and again, fills the cache
 _MIN_REPEATS = 2

@@ -20,29 +20,6 @@ if TYPE_CHECKING:
     from app.engine.speculative.step_cost import StepCost
     from quantizer.gguf.header import Header
 
-__all__ = [
-    "AS_FAST",
-    "DEFAULT_KV_TYPE",
-    "DEFAULT_WORKLOAD",
-    "DISTURBED",
-    "N_BATCHED",
-    "PLAIN_FROM",
-    "PLAIN_TYPES",
-    "RuntimeSettings",
-    "SpeedMeasurement",
-    "TuneFile",
-    "TuneRequest",
-    "Workload",
-    "best_measurement",
-    "decode_speed",
-    "default_setting",
-    "fastest",
-    "measured_step_cost",
-    "plain_from_of",
-    "seconds",
-    "tune_key",
-    "with_kv_type",
-]
 
 DEFAULT_KV_TYPE = "f16"
 # What a process that measures exits with when other programs disturbed it: EX_TEMPFAIL of sysexits.h.

@@ -45,16 +45,15 @@ from offload.devices.cpu import default_threads, usable_processors
 from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
 from offload.footprint.model import PlannedModel
-from quantizer.child_request import exit_with_parent
-from quantizer.errors import UserError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.gguf.validation import tensors_of
+from quantizer.system.child_request import exit_with_parent
+from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaModel
 
-__all__ = ["first_settings", "main", "refinements", "undisturbed"]
 
 _UBATCHES = (128, 256)  # beside the default: smaller ones take less memory, and on some machines no more time
 _KV_TYPES = ("q8_0", "q4_0")  # measured to show their cost; users choose them

@@ -26,8 +26,6 @@ from app.library.download.rates import RateLimit, Speedometer
 from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.hub.access import HubError
 
-__all__ = ["DownloadOptions", "Downloader"]
-
 _PROGRESS_EVERY_S = 0.25
 _N_DOWNLOADS = 2  # of a file with a wrong hash
 

@@ -8,28 +8,6 @@ from typing import Any, ClassVar, TypeAlias, get_args
 
 from app.protocol.codec import decode, encode
 
-__all__ = [
-    "Chosen",
-    "Converting",
-    "Discarded",
-    "Done",
-    "Event",
-    "Fetching",
-    "HeadAdded",
-    "HeadLeftOut",
-    "PartAdded",
-    "PartLeftOut",
-    "Progress",
-    "ProjectorAdded",
-    "ProjectorLeftOut",
-    "Report",
-    "Retrying",
-    "Waiting",
-    "decode_event",
-    "encode_event",
-    "event_text",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

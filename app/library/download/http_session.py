@@ -23,20 +23,6 @@ from app.library.download.ranges import Range
 from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubAccess, HubError, hub_refusal, redirect_target
 
-__all__ = [
-    "Expected",
-    "HttpSession",
-    "NoRangesError",
-    "RangeSource",
-    "RemoteChangedError",
-    "Retries",
-    "RetryPolicy",
-    "TransientError",
-    "body_of",
-    "content_mark",
-    "retry_after_s",
-]
-
 _MAX_REDIRECTS = 6
 _N_REFUSED_RANGES = 3
 _REDIRECTS = {301, 302, 303, 307, 308}

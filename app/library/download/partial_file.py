@@ -20,10 +20,8 @@ from typing import BinaryIO
 import psutil
 
 from app.library.download.ranges import Range, Ranges
-from quantizer.errors import StorageError
-from quantizer.files import explained
-
-__all__ = ["DownloadJournal", "PartialFile", "SequentialWriter", "journal_of"]
+from quantizer.system.errors import StorageError
+from quantizer.system.files import explained
 
 _RANGE = re.compile(rb"(\d{1,18}) (\d{1,18})")
 _SYNCED = re.compile(rb"synced (\d{1,18})")

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Range", "Ranges", "Schedule"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-__all__ = ["Digest", "Hasher", "RemoteFile", "StreamingHash"]
-
 _LENGTHS = {"sha256": 64, "git": 40}
 
 

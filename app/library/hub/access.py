@@ -15,18 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from app import __version__
-from quantizer.errors import UsageError, UserError
-
-__all__ = [
-    "HubAccess",
-    "HubError",
-    "NotOnHubError",
-    "async_http_client",
-    "hub_access_from_environment",
-    "hub_refusal",
-    "redirect_target",
-    "unreachable_error",
-]
+from quantizer.system.errors import UsageError, UserError
 
 _GATED = "GatedRepo"
 _LOG_IN = "Accept its terms on its page there, then provide your token: HF_TOKEN, or `hf auth login`."

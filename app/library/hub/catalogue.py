@@ -24,19 +24,8 @@ from app.library.hub.reference import (
 )
 from offload.footprint.model import PlannedModel
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES, FileType
-
-__all__ = [
-    "Catalogue",
-    "CatalogueModel",
-    "Role",
-    "catalogue_model",
-    "catalogue_notice",
-    "parse_catalogue",
-    "read_catalogue",
-    "resolve_reference",
-]
+from quantizer.system.errors import UsageError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,40}")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -22,8 +22,6 @@ from app.library.machine_fit.planning import (
 from app.protocol.library import Quant, Recommendation, Recommended
 from offload.format import format_memory, format_speed
 
-__all__ = ["recommend", "recommend_each"]
-
 # Tokens a second that a model should reach: completions must keep up with typing, a small model must gain speed, and
 # texts are embedded and ranked by the hundred.
 _PACES_TPS = {

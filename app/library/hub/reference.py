@@ -13,9 +13,7 @@ from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from app.library.local.naming import is_safe_name
-from quantizer.errors import UsageError
-
-__all__ = ["CatalogueReference", "FileReference", "Reference", "RepoReference", "UrlReference", "parse_reference"]
+from quantizer.system.errors import UsageError
 
 _HUB_HOSTS = {"huggingface.co", "www.huggingface.co", "hf.co"}
 _LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}

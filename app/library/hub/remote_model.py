@@ -24,12 +24,10 @@ from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubError, unreachable_error
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.model import PlannedModel
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.header import Header, parse_header
 from quantizer.gguf.projector_header import parse_projector
 from quantizer.gguf.validation import check_weights, validate_header
-
-__all__ = ["QUICK_RETRIES", "RemoteHeader", "read_remote_model", "read_remote_projector", "read_up_to"]
 
 QUICK_RETRIES = RetryPolicy(n_attempts=3, max_wait_s=2.0, max_retry_after_s=10.0)  # for interactive use
 _FIRST_BYTES, _MOST_BYTES_AT_ONCE = 512 << 10, 4 << 20

@@ -26,10 +26,8 @@ from app.protocol.library import HubModel, HubRepository, Quant
 from offload.footprint.model import PlannedModel
 from quantizer.architectures import ARCHITECTURES
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.errors import UsageError, UserError
 from quantizer.gguf.file_types import FILE_TYPES
-
-__all__ = ["inspect_repos", "list_repos"]
+from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     import httpx2

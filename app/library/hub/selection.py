@@ -31,21 +31,11 @@ from app.settings.settings import Settings
 from offload.footprint.auxiliary_models import AuxiliaryModels
 from offload.footprint.model import PlannedModel
 from offload.format import format_speed
-from quantizer.errors import ModelFileError, UsageError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.file_types import FILE_TYPES
 from quantizer.gguf.shards import shard_index, shard_path
 from quantizer.gguf.validation import check_answers
-
-__all__ = [
-    "ChooseQuant",
-    "QuantChoice",
-    "best_quant",
-    "families_of",
-    "find_model",
-    "quant_chooser",
-    "quants_of",
-    "select",
-]
+from quantizer.system.errors import UsageError
 
 _MAX_LISTED = 24
 _DYNAMIC = "UD-"  # Unsloth's quants, whose types follow measured importance

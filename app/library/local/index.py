@@ -20,22 +20,9 @@ from typing import TYPE_CHECKING, Any
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
 from app.library.local.projectors import Look, look_into, projector_stamp
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
-from quantizer.errors import ModelFileError, StorageError
-from quantizer.files import explained, private_folder
-
-__all__ = [
-    "LIBRARY",
-    "VERSION",
-    "Index",
-    "IndexRecord",
-    "LibraryEntry",
-    "forget_missing",
-    "full_model_info",
-    "index_key",
-    "list_entries",
-    "read_entry",
-    "read_facts",
-]
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import StorageError
+from quantizer.system.files import explained, private_folder
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header

@@ -16,23 +16,6 @@ from typing import TypeAlias
 from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
 from quantizer.gguf.sidecars import is_sidecar
 
-__all__ = [
-    "MAX_FOLDERS",
-    "FileIdentity",
-    "ModelRef",
-    "ModelStat",
-    "added_at_ns",
-    "folder_stamp",
-    "head_paths",
-    "identity_of",
-    "is_model_file",
-    "model_paths",
-    "parts_of",
-    "repo_of",
-    "stat_model",
-    "without_heads",
-]
-
 FileIdentity: TypeAlias = tuple[tuple[int, int] | str, ...]
 
 MAX_FOLDERS = 3  # between the models folder and a file: publisher, repo, and a folder of its quant

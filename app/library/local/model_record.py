@@ -21,18 +21,9 @@ from app.library.local.model_files import parts_of
 from app.library.local.projectors import FoundProjector, find_projector
 from app.library.local.verification import expected_sha256
 from offload.footprint.auxiliary_models import PlannedProjector
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo
-
-__all__ = [
-    "BaseTemplate",
-    "ModelDescription",
-    "base_template",
-    "describe_model",
-    "difference",
-    "template_changes",
-]
 
 _TEMPLATE = "tokenizer.chat_template"
 _ORIGINS = ("general.base_model.0.repo_url", "general.source.repo_url")

@@ -17,10 +17,8 @@ from itertools import chain
 from pathlib import Path
 
 from app.library.local.model_files import ModelRef
-from quantizer.errors import UsageError
 from quantizer.gguf.shards import unsplit_name
-
-__all__ = ["id_of", "ids_of", "is_path", "is_safe_name", "listed", "model_output_path"]
+from quantizer.system.errors import UsageError
 
 _MAX_BYTES = 200  # file systems allow 255, and partial files have longer names
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"/\\|?*\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]')

@@ -22,13 +22,12 @@ from app.library.local.projectors import find_projector
 from app.library.local.removal import remove_empty_folders
 from app.library.local.verification import expected_sha256
 from app.protocol.library import ImportWay
-from quantizer.errors import ModelFileError, StorageError
-from quantizer.files import explained
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.shards import shard_path
 from quantizer.gguf.sidecars import projector_name
+from quantizer.system.errors import StorageError
+from quantizer.system.files import explained
 from quantizer.write.partial_output import OutputFile, PartialOutput, partial_path
-
-__all__ = ["REFERENCE", "ImportPlan", "NameTakenError", "copy_model", "link", "link_model", "plan_import"]
 
 REFERENCE: ImportWay = "symbolic link"
 _FICLONE = 0x40049409  # source: linux/fs.h

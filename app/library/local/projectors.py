@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from app.library.external import ollama_projectors, snapshot_folders
 from app.library.local.model_files import is_model_file
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.shards import unsplit_name
 from quantizer.gguf.sidecars import (
     FOUND_TYPES,
@@ -30,19 +30,6 @@ if TYPE_CHECKING:
     from quantizer.gguf.header import Header
     from quantizer.gguf.projector_header import ProjectorHeader
 
-__all__ = [
-    "AUTO_PROJECTOR",
-    "NOTHING_FOUND",
-    "FoundProjector",
-    "Look",
-    "choose_projector",
-    "find_projector",
-    "general_choice",
-    "look_into",
-    "own_projectors",
-    "portable_choice",
-    "projector_stamp",
-]
 
 AUTO_PROJECTOR = "auto"
 _AMBIGUOUS = 2

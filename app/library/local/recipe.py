@@ -12,10 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quantizer.errors import ModelFileError
-from quantizer.files import explained, write_atomically
-
-__all__ = ["MAX_RECIPE_BYTES", "NO_RECIPE", "Recipe", "encode_recipe", "read_recipe", "recipe_path", "write_recipe"]
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.files import explained, write_atomically
 
 MAX_RECIPE_BYTES = 1 << 20
 _ROLES = ("system", "user", "assistant")

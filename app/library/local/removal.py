@@ -21,22 +21,12 @@ from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
 from app.settings.settings import Settings
-from quantizer.errors import UsageError
-from quantizer.files import explained, try_lock, writer_of
 from quantizer.gguf.shards import shard_index, shard_path
 from quantizer.gguf.sidecars import PROJECTOR_MARK, head_rank, is_projector, is_sidecar, names_model, projector_owner
-from quantizer.process import is_process_alive
+from quantizer.system.errors import UsageError
+from quantizer.system.files import explained, try_lock, writer_of
+from quantizer.system.process import is_process_alive
 from quantizer.write.partial_output import lock_path
-
-__all__ = [
-    "FETCHING",
-    "StaleFiles",
-    "delete_stale_files",
-    "find_stale_files",
-    "plan_removal",
-    "remove",
-    "remove_empty_folders",
-]
 
 
 def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()) -> RemovalResult:

@@ -15,21 +15,9 @@ from app.library.hub.reference import RepoReference
 from app.library.local.model_files import ModelRef, added_at_ns, head_paths, model_paths, repo_of
 from app.library.local.naming import id_of, ids_of, is_path, listed
 from app.settings.settings import Settings
-from quantizer.errors import ModelFileError, UsageError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.shards import unsplit_name
-
-__all__ = [
-    "BUILT_IN",
-    "GUIDE",
-    "ModelRef",
-    "UnknownModelError",
-    "absolute",
-    "available",
-    "find_by_name",
-    "find_importable",
-    "portable",
-    "resolve",
-]
+from quantizer.system.errors import UsageError
 
 GUIDE = "guide"
 BUILT_IN = "built in"  # the guide's place

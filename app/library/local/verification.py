@@ -15,10 +15,8 @@ from typing import Literal
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef, parts_of
 from app.library.local.projectors import own_projectors
-from quantizer.errors import UserError
-from quantizer.files import explained
-
-__all__ = ["VerificationResult", "expected_sha256", "sha256_of", "verified_files", "verify"]
+from quantizer.system.errors import UserError
+from quantizer.system.files import explained
 
 _BLOB = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _READ_BYTES = 4 << 20

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from app.library.local.index import LibraryEntry
 from app.settings.settings import Settings
 from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
     from app.engine.load.machine import Survey
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from app.protocol.library import ModelFit
     from offload.speed.cost_model import Rates
 
-__all__ = ["FitCache"]
 
 _LOOK_S = 2.0  # of all processors together, before their load is known well enough
 _NOTABLE = 0.05

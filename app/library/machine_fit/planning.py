@@ -26,23 +26,8 @@ from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES
-
-__all__ = [
-    "COMFORTABLE_TPS",
-    "NEARLY_AS_FAST",
-    "PlanningContext",
-    "choose_quant",
-    "keeps_pace",
-    "local_planning_context",
-    "parse_machine",
-    "plan_of",
-    "plan_of_absent",
-    "planning_context",
-    "speed_of",
-    "with_projector",
-]
+from quantizer.system.errors import UsageError
 
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has
 

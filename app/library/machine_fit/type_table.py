@@ -16,8 +16,6 @@ from offload.footprint.model import PlannedModel
 from offload.footprint.weights import weight_bytes_per_token
 from quantizer.write.quantize_plan import header_of_plan, size_table
 
-__all__ = ["TypeRow", "quantize_source", "type_choices", "type_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class TypeRow:

@@ -22,23 +22,13 @@ from app.library.download.remote_file import RemoteFile
 from app.library.hub.remote_model import RemoteHeader, read_up_to
 from app.library.local.removal import FETCHING, remove_empty_folders
 from app.library.pulling.puller import MakePlan, Puller, PullPlan, Staging, staged
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.pending_shards import PendingShard
-from quantizer.errors import CheckpointError, StorageError
-from quantizer.files import explained, write_atomically
 from quantizer.gguf.gguf_reader import open_local
+from quantizer.system.errors import StorageError
+from quantizer.system.files import explained, write_atomically
 from quantizer.write.events import Event, JobPlanned, JobResumed, ShardOrder, TensorWritten, WaitingForShard
 from quantizer.write.job import JobRequest, RunningQuantization, open_job
-
-__all__ = [
-    "CheckpointPuller",
-    "CheckpointStore",
-    "ShardStream",
-    "ShardUse",
-    "ShardWindow",
-    "check_free",
-    "fetch_shard_headers",
-    "was_converted",
-]
 
 _FIRST_BYTES = 64 << 10  # usually enough
 _LENGTH_BYTES = 8

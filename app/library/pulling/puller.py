@@ -40,14 +40,12 @@ from app.library.local.removal import FETCHING
 from offload.footprint.model import PlannedModel
 from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.errors import StorageError, UserError
-from quantizer.files import explained, remove_lock, sync_folder, try_lock
 from quantizer.gguf.file_types import FileType
 from quantizer.gguf.header import read_header
 from quantizer.gguf.sidecars import NO_PROJECTOR
 from quantizer.gguf.validation import validate_gguf
-
-__all__ = ["MakePlan", "PullPlan", "Puller", "RunPlan", "Staging", "plan_checkpoint_pull", "plan_model_pull", "staged"]
+from quantizer.system.errors import StorageError, UserError
+from quantizer.system.files import explained, remove_lock, sync_folder, try_lock
 
 _N_CHANGES = 3
 

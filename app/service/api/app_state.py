@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # they use this module
     from app.service.api.responses.runs import Runs
     from app.service.api.responses.store import ResponseStore
 
-__all__ = ["AppState", "app_state", "model_of", "planner_warnings"]
-
 
 @dataclass(frozen=True, slots=True)
 class AppState:

@@ -11,8 +11,6 @@ from typing import Any
 
 from app.service.api.messages import PARAGRAPH_BREAK, Message, alternate_roles
 
-__all__ = ["take_back_cut_calls"]
-
 Call = Mapping[str, Any]
 
 

@@ -17,8 +17,6 @@ from app.service.api.app_state import app_state
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 
-__all__ = ["page", "router"]
-
 router = Router(include_in_schema=False)
 
 _STYLE = (

@@ -14,8 +14,6 @@ from typing_extensions import TypedDict  # pydantic accepts no other before Pyth
 from app.service.api.ignored_fields import TellingBody
 from app.service.pool.keep_alive import IdleLimit
 
-__all__ = ["Body", "Byte", "TokenIds", "TtlBody", "WithWarnings"]
-
 TokenIds: TypeAlias = list[StrictInt]
 Byte: TypeAlias = Annotated[int, Field(ge=0, le=255)]
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["TellingBody"]
-
 MAX_PATHS = 64  # that are collected of one request
 _ACCOUNTS = (  # of a vendor's servers: who asks, what is billed, what is cached
     *("user", "user_id", "metadata", "client_metadata", "safety_identifier", "store", "service_tier", "inference_geo"),

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pydantic import StrictStr
 
-from app.media_formats import MediaKind
+from app.common.media_formats import MediaKind
+from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.thinking import joined_reasoning
 from app.service.generation.documents import Document
@@ -21,19 +22,6 @@ from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
-from quantizer.errors import RequestError
-
-__all__ = [
-    "PARAGRAPH_BREAK",
-    "ChatMessage",
-    "ContentPart",
-    "FunctionToolBody",
-    "ToolCallBody",
-    "ToolChoiceBody",
-    "alternate_roles",
-    "refuse_unreadable_question",
-    "tool_options_of",
-]
 
 
 class _FunctionBody(Body):

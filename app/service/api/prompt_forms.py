@@ -11,12 +11,10 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from pydantic import StrictInt, StrictStr
 
+from app.protocol.errors import RequestError
 from app.service.api.fields import Body, TokenIds
 from app.service.generation.media import Medium, PromptMedia
 from app.service.models.served_model import ServedModel
-from quantizer.errors import RequestError
-
-__all__ = ["PromptField", "PromptObject", "with_token_ids"]
 
 MixedTokens: TypeAlias = list[StrictInt | StrictStr]
 Prompt: TypeAlias = str | tuple[int | str, ...]

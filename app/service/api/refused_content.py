@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 
-__all__ = ["RefusedContent"]
-
 MAX_REMEMBERED = 256
 
 

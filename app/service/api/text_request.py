@@ -17,20 +17,10 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, c
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import IN_MEMORY, Request, SamplingParams
 from app.library.local.recipe import Recipe
+from app.protocol.errors import RequestError
 from app.protocol.sampling import HTTP_NAMES, NUMBER_TYPES
 from app.service.api.fields import Body
 from app.settings.private_files import conversation_name
-from quantizer.errors import RequestError
-
-__all__ = [
-    "NO_LIMITS",
-    "GenerationBody",
-    "OptionsBody",
-    "SamplingBody",
-    "conversation_of",
-    "parse_parameters",
-    "with_recipe_defaults",
-]
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 Bias: TypeAlias = StrictBool | float  # false bans the token

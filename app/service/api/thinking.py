@@ -14,14 +14,6 @@ from pydantic import StrictBool, StrictStr
 from app.service.api.fields import Body
 from app.service.generation.thinking import Thinking
 
-__all__ = [
-    "ChatThinkingBody",
-    "TemplateVariablesBody",
-    "ThinkingOptions",
-    "asked_thinking",
-    "joined_reasoning",
-]
-
 Value = TypeVar("Value")
 
 _DEFAULTS = ("", "auto", "default")  # words for the model's own effort (LiteLLM's and Groq's)

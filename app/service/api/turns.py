@@ -17,8 +17,6 @@ from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
 from app.service.threads import in_thread
 
-__all__ = ["prompt_with_media", "turn_of"]
-
 Made = TypeVar("Made")
 AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from app.answer_text import ReasoningParser, ReasoningTags
+from app.common.answer_text import ReasoningParser, ReasoningTags
 from app.service.generation.harmony import HarmonyParser
 from app.service.tools.parser import ToolCalling, ToolCallParser
 from app.service.tools.tool import NO_TOOLS, ParsedText, ToolCallDelta
-
-__all__ = ["AnswerParser", "TaggedParser", "answer_parser"]
 
 _MAX_OPENINGS = 32  # of calls, which are looked at in reasoning
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from app.protocol.errors import RequestError
 from app.service.pool.background import common_prefix
-from quantizer.errors import RequestError
-
-__all__ = ["branches_of"]
 
 _OTHER_WORDS = ("A", "B")
 

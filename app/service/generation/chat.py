@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from app.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
+from app.common.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
+from app.common.event_log import log_event
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.quoted import Spans
 from app.engine.request import MediaInput, Request
-from app.event_log import log_event
+from app.protocol.errors import NoTemplateError, RequestError
 from app.service.generation.branches import branches_of
 from app.service.generation.content_forms import in_parts
 from app.service.generation.earlier_turns import REASONING, messages_for
@@ -34,9 +35,6 @@ from app.service.tools.formats import GENERIC, tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions
 from app.service.tools.tool_format import ToolFormat
-from quantizer.errors import NoTemplateError, RequestError
-
-__all__ = ["ChatTurn", "Prompt", "chat_generation", "n_prompt_tokens", "prompt_of"]
 
 Message = dict[str, Any]
 Messages = Sequence[Message]

@@ -10,13 +10,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 
 if TYPE_CHECKING:  # it holds one of these
     from app.service.models.model_file import ModelFile
     from app.service.models.served_model import TemplateRenderer
 
-__all__ = ["ContentForms", "in_parts"]
 
 MAX_REMEMBERED = 32
 _MARK = "localllmprobe"

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from app.protocol.errors import RequestError
 from app.service.threads import in_thread
-from quantizer.errors import RequestError, UserError
-
-__all__ = ["Document", "DocumentReader", "ReadDocuments"]
+from quantizer.system.errors import UserError
 
 MAX_REMEMBERED_CHARACTERS = 16 << 20
 MAX_AT_ONCE = 2

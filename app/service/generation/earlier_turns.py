@@ -10,9 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from app.answer_text import HARMONY
-
-__all__ = ["REASONING", "messages_for"]
+from app.common.answer_text import HARMONY
 
 REASONING = "reasoning_content"
 Message = dict[str, Any]

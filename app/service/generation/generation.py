@@ -10,15 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.answer_text import NO_REASONING, ReasoningTags
+from app.common.answer_text import NO_REASONING, ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
 from app.service.generation.answer_parser import AnswerParser, answer_parser
 from app.service.models.served_model import ServedModel
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import ToolCallDelta, merge_deltas
-
-__all__ = ["Answer", "Delta", "Generation", "Prepare"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from app.answer_text import partial_match_length
+from app.common.answer_text import partial_match_length
 from app.service.tools.call_reader import JsonArguments
 from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
-
-__all__ = ["HARMONY_BOUNDS", "HARMONY_TAGS", "HarmonyParser"]
 
 MAX_HEADER_CHARACTERS = 256
 _MESSAGE = "<|message|>"

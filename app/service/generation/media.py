@@ -15,23 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import unquote
 
+from app.common.media_formats import MediaKind
 from app.engine.media.file_kinds import format_of
 from app.engine.request import MAX_MEDIA, MediaInput, Request
-from app.media_formats import MediaKind
+from app.protocol.errors import RequestError
 from app.service.generation.documents import Document, ReadDocuments
 from app.service.generation.unreadable_content import UnreadableError, note_of_refused, note_of_unreadable
 from app.service.models.senses import TEXT_ONLY, Senses
-from quantizer.errors import RequestError
-
-__all__ = [
-    "MAX_MEDIA_BYTES",
-    "NO_MEDIA",
-    "ContentText",
-    "MediaFetcher",
-    "Medium",
-    "PromptMedia",
-    "joined_content",
-]
 
 MAX_MEDIA_BYTES = 96 << 20  # Base64 of one prompt: it has to pass the worker's pipe in one message
 _ADDRESSES = ("http://", "https://")

@@ -1,16 +1,14 @@
 """Pictures and sounds at addresses on the web, which only the setting `fetch_media_urls` lets the service read.
 
-What may be connected to, and how far, is that of `app.public_web`; what the file is, its bytes say.
+What may be connected to, and how far, is that of `app.common.public_web`; what the file is, its bytes say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from app.common.public_web import FetchLimits, PublicWeb, Resolve, is_public, resolve
 from app.engine.media.file_kinds import format_of
-from app.public_web import FetchLimits, PublicWeb, Resolve, is_public, resolve
-
-__all__ = ["MAX_FETCHED_BYTES", "WebFetcher"]
 
 MAX_FETCHED_BYTES = 20 << 20
 _LIMITS = FetchLimits(max_bytes=MAX_FETCHED_BYTES, accept="image/*, audio/*")

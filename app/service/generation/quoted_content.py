@@ -15,8 +15,6 @@ from typing import Any
 
 from app.engine.quoted import Spans
 
-__all__ = ["QuoteMarks"]
-
 Message = dict[str, Any]
 
 # Code points that are no characters, for use within a program.

@@ -6,12 +6,10 @@ wanted, `app.engine.loop.thought` where reasoning is cut.
 
 from __future__ import annotations
 
-from app.answer_text import ReasoningTags
+from app.common.answer_text import ReasoningTags
 from app.engine.request import ReasoningBudget
 from app.service.generation.harmony import HARMONY_BOUNDS
 from app.service.generation.thinking import Thinking
-
-__all__ = ["reasoning_budget"]
 
 # What Qwen's models are given (source: "Thinking budget" in Qwen's documentation, and arXiv 2505.09388, 4.6).
 _QWEN_CONCLUSION = (

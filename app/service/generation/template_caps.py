@@ -12,12 +12,10 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from app.protocol.errors import RequestError
 from app.service.generation.thinking import Thinking
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import TemplateRenderer
-from quantizer.errors import RequestError
-
-__all__ = ["NO_TEMPLATE_CAPS", "TemplateCaps", "TemplateProbe"]
 
 MAX_REMEMBERED = 32
 _MARK, _OTHER_MARK = "localllmprobe", "localllmsecond"

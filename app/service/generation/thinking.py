@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from quantizer.errors import RequestError
-
-__all__ = ["DEFAULT_THINKING", "LEVELS", "Thinking"]
+from app.protocol.errors import RequestError
 
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _OFF = ("none", "no_think", "off")  # what templates call no thought

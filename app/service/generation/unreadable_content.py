@@ -9,10 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.protocol.errors import RequestError
 from app.service.models.senses import TEXT_ONLY, Senses
-from quantizer.errors import RequestError
-
-__all__ = ["UnreadableError", "note_of_refused", "note_of_unreadable", "notice_of_notes"]
 
 # What a type of content is called in the note that replaces it; others by their type.
 _KINDS = {

@@ -15,13 +15,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.common.event_log import log_event
+from app.common.terminal import printable_line
 from app.engine.protocol.messages import Finished
-from app.event_log import log_event
 from app.service.http.metered_keys import UsageMeter
 from app.service.pool.engine_client import EngineClient
-from app.terminal import printable_line
-
-__all__ = ["WARNING_HEADER", "AccessLog", "RequestRecord", "record_of"]
 
 WARNING_HEADER = "x-localllm-warning"
 _KEY = "localllm.record"

@@ -12,8 +12,6 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
-__all__ = ["is_preflight", "preflight_response", "sending_to_page"]
-
 MAX_AGE_S = 600
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _EXPOSED = "x-localllm-warning, www-authenticate"

@@ -13,39 +13,10 @@ from typing_extensions import TypedDict
 from app.library.hub.access import HubError, NotOnHubError
 from app.library.local.placement import NameTakenError
 from app.library.local.resolve import UnknownModelError
-from quantizer.errors import (
-    CheckpointError,
-    ContextOverflowError,
-    EngineError,
-    ErrorInfo,
-    ModelFileError,
-    RequestError,
-    ServiceError,
-    StorageError,
-    UsageError,
-    UserError,
-    redact_paths,
-)
-
-__all__ = [
-    "BUG",
-    "AnthropicError",
-    "ErrorBody",
-    "LlamaCppError",
-    "LmStudioError",
-    "OllamaError",
-    "OpenAiError",
-    "OpenAiErrorFields",
-    "RefusedError",
-    "anthropic_error",
-    "code_of",
-    "llamacpp_error",
-    "lmstudio_error",
-    "message_of",
-    "ollama_error",
-    "openai_error",
-    "status_of",
-]
+from app.protocol.errors import ContextOverflowError, RequestError, ServiceError
+from quantizer.checkpoint.errors import CheckpointError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import EngineError, ErrorInfo, StorageError, UsageError, UserError, redact_paths
 
 
 class RefusedError(RequestError):

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.event_log import log_event
-from app.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
+from app.common.event_log import log_event
+from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
 from app.service.http.access_log import record_of
 from app.service.http.cors import is_preflight, preflight_response, sending_to_page
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
@@ -25,9 +25,7 @@ from app.service.http.streaming import JsonResponse
 from app.settings.origins import NO_ORIGINS, Origins, entry_for, parse_origins
 from app.settings.parsing import is_host_name, is_loopback, parse_host_names
 from app.settings.settings import Settings
-from quantizer.errors import UserError
-
-__all__ = ["Guard", "GuardPolicy", "policy_of", "scopes_for", "socket_scopes"]
+from quantizer.system.errors import UserError
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_KEY = "first"

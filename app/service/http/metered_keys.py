@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from app.engine.request import Timings, Usage
+from app.protocol.errors import RequestError
 from app.protocol.metering import MeteredKey, MeteredUsage
-from quantizer.errors import RequestError
-
-__all__ = ["MeteredKeys", "UsageMeter"]
 
 _PREFIX = "llm-run-"
 _N_SECRET_BYTES, _N_ID_BYTES = 32, 8

@@ -22,8 +22,6 @@ from app import __version__
 from app.service.http.routing import body_type_of, return_type_of
 from app.service.http.streaming import EventStream, JsonResponse
 
-__all__ = ["document", "errors"]
-
 _SCHEMAS = "#/components/schemas/{model}"
 _JSON = "application/json"
 _ITEM_SCHEMA = "x-item-schema"  # OpenAPI 3.2 calls it itemSchema; in 3.1 a stream has one schema, for all of its text

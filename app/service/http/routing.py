@@ -19,11 +19,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from app.protocol.errors import RequestError
 from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
-from quantizer.errors import RequestError
-
-__all__ = ["Router", "body_type_of", "invalid_fields", "parse_object", "read_body", "return_type_of"]
 
 BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64

@@ -19,19 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.protocol.codec import json_default
 from app.service.http.errors import ErrorBody, status_of
-from quantizer.errors import UserError
-
-__all__ = [
-    "DONE_EVENTS",
-    "EVENTS",
-    "NAMED_EVENTS",
-    "EventStream",
-    "Framing",
-    "JsonResponse",
-    "LineStream",
-    "compact_json",
-    "while_connected",
-]
+from quantizer.system.errors import UserError
 
 KEEP_ALIVE_S = 10.0
 _KEEP_ALIVE = b":\n\n"  # bare: some clients discard data that comes in one chunk with a comment of text

@@ -11,11 +11,9 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
+from app.protocol.errors import RequestError
 from app.service.http.routing import parse_object
 from app.service.http.streaming import compact_json
-from quantizer.errors import RequestError
-
-__all__ = ["BadMessageError", "JsonSocket"]
 
 FIRST_TIMEOUT_S = 15.0
 _POLICY_VIOLATION = 1008  # RFC 6455

@@ -19,8 +19,6 @@ from app.service.infill.tokens import InfillTokens
 from app.service.models.served_model import ServedModel
 from app.service.pool.background import BACKGROUND_PRIORITY
 
-__all__ = ["FimRequest", "InfillParts", "Snippet", "fim_generation", "infill_prompt"]
-
 MAX_WINDOW = 2048  # tokens of prefix and suffix, as in llama-server
 DEFAULT_ANSWER = 256  # tokens reserved for an answer without a limit
 _N_SPECIAL = 8  # special tokens, at most

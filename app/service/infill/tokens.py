@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from quantizer.gguf.header import Header
 
-__all__ = ["InfillTokens", "infill_tokens_of"]
-
 _TOKENS = "tokenizer.ggml.tokens"
 
 # The metadata keys, the newer first, and the spellings in files without them (source: llama.cpp

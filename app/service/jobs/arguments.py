@@ -14,24 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from app.library.local.model_files import ModelRef
 from app.library.local.naming import id_of, model_output_path
 from app.library.local.resolve import GUIDE, available, find_by_name
+from app.protocol.errors import RequestError
 from app.protocol.job import JobKind
 from app.settings.settings import Settings
-from quantizer.errors import RequestError, UsageError
 from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.gguf.shards import unsplit_name
-
-__all__ = [
-    "Arguments",
-    "BenchArguments",
-    "EvalArguments",
-    "JobCommand",
-    "PullArguments",
-    "QuantizeArguments",
-    "Resource",
-    "TuneArguments",
-    "arguments_of",
-    "command_of",
-]
+from quantizer.system.errors import UsageError
 
 Resource: TypeAlias = Literal["network", "machine"]
 Text: TypeAlias = Annotated[str, Field(strict=True, max_length=4096, pattern=r"^[^\x00]*$")]

@@ -20,11 +20,9 @@ from app.service.jobs.arguments import Arguments, Resource, arguments_of, comman
 from app.service.jobs.run import JobRun
 from app.service.jobs.store import JobStore
 from app.settings.settings import Settings
-from quantizer.errors import ErrorInfo, StorageError
-from quantizer.files import explained
-from quantizer.process import python_command
-
-__all__ = ["LIMITS", "JobManager", "Subscriptions", "startable"]
+from quantizer.system.errors import ErrorInfo, StorageError
+from quantizer.system.files import explained
+from quantizer.system.process import python_command
 
 MAX_ENDED = 100
 MAX_WAITING = 200

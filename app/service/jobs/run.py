@@ -21,13 +21,11 @@ from app.protocol.job import Job, JobState
 from app.service.jobs.arguments import Arguments, JobCommand, command_of
 from app.service.jobs.store import JobLog
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
-from quantizer.errors import EngineError, ErrorInfo, UserError
-from quantizer.files import explained
-from quantizer.memory_limit import out_of_memory
-from quantizer.process import ChildProcess, lower_priority
+from quantizer.system.errors import EngineError, ErrorInfo, UserError
+from quantizer.system.files import explained
+from quantizer.system.memory_limit import out_of_memory
+from quantizer.system.process import ChildProcess, lower_priority
 from quantizer.write.events import JobFailed
-
-__all__ = ["JobRun", "Line", "RunningJob"]
 
 Line: TypeAlias = Mapping[str, Any]
 

@@ -11,10 +11,10 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.common.terminal import printable
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job
-from app.terminal import printable
-from quantizer.files import (
+from quantizer.system.files import (
     PRIVATE_FILE,
     explained,
     open_private,
@@ -27,7 +27,6 @@ from quantizer.files import (
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["JobLog", "JobStore"]
 
 MAX_LOG_BYTES = 256 << 10
 _DROPPED = "[the older part was dropped]\n"

@@ -31,9 +31,7 @@ from app.protocol.library import (
 )
 from app.service.threads import in_thread, run_in_thread
 from app.settings.settings import Settings
-from quantizer.errors import EngineError
-
-__all__ = ["LibraryService", "Listing"]
+from quantizer.system.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ class LibraryService:
     @in_thread
     def diagnose(self) -> MachineReport:
         """Return the machine and its problems. Raises EngineError."""
-        from app.diagnostics import collect_findings, describe_machine
+        from app.library.machine_fit.diagnostics import collect_findings, describe_machine
 
         return describe_machine(collect_findings(self._settings, self._fit_cache.machine()))
 

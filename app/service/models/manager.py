@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from app.common.event_log import log_event
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
-from app.event_log import log_event
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError
+from app.protocol.errors import RequestError
 from app.service.generation.content_forms import ContentForms
 from app.service.models.model_catalog import FileFacts, ModelCatalog
 from app.service.models.model_file import (
@@ -35,9 +36,6 @@ from app.service.pool.engine_pool import EnginePool, keep_alive_s
 from app.service.pool.memory import MachineMemory, Memory
 from app.service.pool.worker_process import StartWorker
 from app.settings.settings import Settings
-from quantizer.errors import RequestError
-
-__all__ = ["ModelManager"]
 
 _MAX_LOGGED_NAMES = 100
 _BEFORE_REQUEST_ID = re.compile(r"\A[a-z]+[-_]")  # in the ids of responses: chatcmpl-, msg_, resp_

@@ -12,18 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.library.local.model_files import ModelRef
 from app.library.local.projectors import choose_projector, general_choice, projector_stamp
-from app.library.local.resolve import ModelRef, available, find_by_name, resolve
+from app.library.local.resolve import available, find_by_name, resolve
 from app.service.models.senses import TEXT_ONLY, Senses
 from app.service.threads import in_thread
 from app.settings.settings import Settings
-from quantizer.errors import ModelFileError
-from quantizer.files import explained
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import ArrayRef, Scalar
 from quantizer.gguf.model_info import ModelInfo, read_model_info
 from quantizer.gguf.validation import validate_gguf
-
-__all__ = ["FileFacts", "ModelCatalog", "read_facts"]
+from quantizer.system.files import explained
 
 _TEMPLATE = "tokenizer.chat_template"
 

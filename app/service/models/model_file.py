@@ -17,20 +17,10 @@ from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
 from app.library.local.resolve import absolute, resolve
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
 from app.settings.settings import NO_DRAFT, Settings
-from quantizer.errors import UsageError
 from quantizer.gguf.header import Header
 from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import check_answers, validate_gguf
-
-__all__ = [
-    "NOTHING_ATTACHED",
-    "Attachments",
-    "ModelFile",
-    "ModelTask",
-    "is_current",
-    "read_attachments",
-    "read_model_file",
-]
+from quantizer.system.errors import UsageError
 
 MAX_SCALE = 100.0
 _RANK = 4  # as a `pooling_type`

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_placeholder"]
-
 # What routers and clients put before a model's name (source: the providers of LiteLLM and OpenRouter).
 _PROVIDERS = re.compile(
     r"(?:anthropic|azure|custom_openai|default|deepseek|google|gemini|hosted_vllm|litellm_proxy|llamacpp|llama_cpp|lm_studio"

@@ -20,8 +20,6 @@ from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest, describe_pla
 from app.service.pool.memory import LoadedModel, private_bytes
 from app.settings.settings import Settings
 
-__all__ = ["MachineCache", "PlanService", "machine_for_reload"]
-
 if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext
     from offload.devices.machine import Device, Machine

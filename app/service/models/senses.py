@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["TEXT_ONLY", "Modality", "Senses"]
-
 Modality: TypeAlias = Literal["text", "image", "audio"]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
+from app.protocol.errors import ContextOverflowError
 from app.protocol.metering import ContextLength
 from app.service.generation.content_forms import ContentForms
 from app.service.http.access_log import RequestRecord
@@ -26,9 +27,6 @@ from app.service.pool.engine_pool import SharedEngine
 from app.service.pool.engine_status import EngineStatus
 from app.service.pool.keep_alive import IdleLimit, KeepAlive
 from app.service.pool.worker_process import AnswerEvent
-from quantizer.errors import ContextOverflowError
-
-__all__ = ["ServedModel", "TemplateRenderer"]
 
 
 class TemplateRenderer(Protocol):

@@ -17,10 +17,8 @@ from app.engine.request import Request, SamplingParams
 from app.engine.tuning.tune_results import DISTURBED
 from app.service.pool.engine_client import EngineClient
 from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
-from quantizer.errors import EngineError, UserError
-from quantizer.process import ChildProcess
-
-__all__ = ["BACKGROUND_PRIORITY", "IdleTuning", "PrefillAhead", "PromptAfter", "common_prefix"]
+from quantizer.system.errors import EngineError, UserError
+from quantizer.system.process import ChildProcess
 
 BACKGROUND_PRIORITY = -1  # of requests that only fill the cache
 IDLE_S = 5.0  # without work before measuring begins

@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.common.event_log import log_event
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request
-from app.event_log import log_event
+from app.protocol.errors import ContextOverflowError
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.load_queue import LoadQueue
-from quantizer.errors import ContextOverflowError, UserError
-
-__all__ = ["ContextGrowth", "RoomWanted", "context_sizes", "lengths_to_try", "room_for_answer"]
+from quantizer.system.errors import UserError
 
 _USUAL_ROOM = 2048  # most turns of agents and most thoughts are shorter
 _STEP = 1024

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from app.common.event_log import log_event
 from app.engine.protocol.messages import (
     Abort,
     BackendFacts,
@@ -44,13 +45,11 @@ from app.engine.protocol.messages import (
     WorkerMessage,
 )
 from app.engine.request import FinishReason, MediaInput, Request
-from app.event_log import log_event
+from app.protocol.errors import UnfitError
 from app.service.pool.engine_status import CrashLimit, EngineStatus
 from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
-from quantizer.errors import EngineError, UnfitError, UserError
-from quantizer.memory_limit import out_of_memory
-
-__all__ = ["EngineClient", "EngineOwner"]
+from quantizer.system.errors import EngineError, UserError
+from quantizer.system.memory_limit import out_of_memory
 
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
 _GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import FileIdentity, identity_of
+from app.protocol.errors import RequestError
 from app.service.models.model_file import Attachments, ModelFile
 from app.service.pool.background import IdleTuning, PrefillAhead
 from app.service.pool.context_growth import ContextGrowth
@@ -24,10 +25,8 @@ from app.service.pool.worker_process import StartWorker
 from app.settings.parsing import parse_duration, parse_rpc_endpoints
 from app.settings.settings import NO_DRAFT, Settings
 from offload.footprint.context import DEFAULT_N_CTX
-from quantizer.errors import RequestError, UsageError
-from quantizer.process import python_command
-
-__all__ = ["EngineKey", "EnginePool", "SharedEngine", "keep_alive_s", "worker_command"]
+from quantizer.system.errors import UsageError
+from quantizer.system.process import python_command
 
 # Arguments of the worker. The fake engine needs no native code; its answers are random letters.
 _ENGINES: Mapping[str, tuple[str, ...]] = {

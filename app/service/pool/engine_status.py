@@ -11,9 +11,7 @@ from app.engine.protocol.messages import BackendFacts
 from app.protocol.library import ModelState
 from app.protocol.plan import Plan
 from app.protocol.status import LoadedSetting
-from quantizer.errors import EngineError, UserError
-
-__all__ = ["CrashLimit", "EngineStatus"]
+from quantizer.system.errors import EngineError, UserError
 
 _UNFIT = ("partial", "wont_run")  # verdicts of a plan
 

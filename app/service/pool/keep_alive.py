@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from app.service.pool.engine_client import EngineClient
 
-__all__ = ["IdleLimit", "KeepAlive"]
-
 _FIRST_USE_S = 60.0  # from loading to the first use: who loads a model beforehand is about to ask it
 
 

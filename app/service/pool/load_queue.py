@@ -14,9 +14,7 @@ from app.engine.protocol.messages import EngineConfig
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.memory import LoadedModel, Memory, ModelDemand, machine_without
 from offload.devices.machine import Machine
-from quantizer.errors import UserError
-
-__all__ = ["LoadQueue", "plan_eviction"]
+from quantizer.system.errors import UserError
 
 _AS_GOOD = 0.97  # of the rate when alone: the same share below which a plan is called partial
 

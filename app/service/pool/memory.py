@@ -20,17 +20,7 @@ from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.machine import HOST_NAME, Device, Machine
 from offload.format import format_memory
-from quantizer.errors import EngineError
-
-__all__ = [
-    "LoadedModel",
-    "MachineMemory",
-    "Memory",
-    "ModelDemand",
-    "machine_without",
-    "private_bytes",
-    "resident_bytes",
-]
+from quantizer.system.errors import EngineError
 
 if TYPE_CHECKING:
     from offload.devices.gpus import ListedGpu

@@ -12,9 +12,7 @@ from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.protocol.plan import Plan
 from app.service.pool.memory import LoadedModel, ModelDemand
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
-from quantizer.errors import EngineError
-
-__all__ = ["FakeMemory", "host_with"]
+from quantizer.system.errors import EngineError
 
 
 def host_with(free_bytes: int) -> Machine:

@@ -12,14 +12,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from app.common.event_log import log_event
 from app.engine.protocol.messages import Finished, Output, WorkerMessage, decode, encode, message_length
 from app.engine.request import Request
-from app.event_log import log_event
-from quantizer.errors import EngineError, UserError
-from quantizer.memory_limit import ProcessBytes
-from quantizer.process import ChildProcess, exit_error
-
-__all__ = ["AnswerEvent", "Events", "PendingRequests", "StartWorker", "WorkerProcess", "until_finished"]
+from quantizer.system.errors import EngineError, UserError
+from quantizer.system.memory_limit import ProcessBytes
+from quantizer.system.process import ChildProcess, exit_error
 
 _NAME = "engine process"
 _LENGTH_BYTES = 4

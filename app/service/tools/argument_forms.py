@@ -14,10 +14,8 @@ from typing import Any, Protocol
 from app.engine.grammar.gbnf import GbnfRules
 from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import constraints, required_names
+from app.protocol.errors import RequestError
 from app.service.tools.call_reader import ArgumentsReader, JsonArguments
-from quantizer.errors import RequestError
-
-__all__ = ["ANY_KEY", "ArgumentForm", "JsonForm", "is_undescribed", "json_type", "json_types", "plain_properties"]
 
 
 class ArgumentForm(Protocol):

@@ -14,11 +14,9 @@ from typing import Any
 
 from app.engine.grammar.gbnf import GbnfRules, literal, with_plain_values
 from app.engine.grammar.limits import check_grammar
+from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentForm
 from app.service.tools.tool import Tool
-from quantizer.errors import RequestError
-
-__all__ = ["ArgumentGrammar", "CallEnd", "argument_grammar", "grouped_grammar"]
 
 _MAX_REMEMBERED = 1024  # an agent sends the same tools with each request
 _DEFINITIONS = ("$defs", "definitions")

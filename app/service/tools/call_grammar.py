@@ -10,7 +10,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.answer_text import ReasoningTags
+from app.common.answer_text import ReasoningTags
 from app.engine.grammar.call_rules import CallHead, CallRules, numbered
 from app.engine.grammar.gbnf import GbnfRules, literal, text_through
 from app.engine.grammar.json_format import JsonFormat
@@ -20,8 +20,6 @@ from app.service.tools.argument_grammar import ArgumentGrammar, CallEnd, argumen
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import Tool
 from app.service.tools.tool_format import EXAMPLE_ID, ToolFormat
-
-__all__ = ["BoundCalls", "answer_grammar", "bound_calls"]
 
 _OBJECT = ('{"name": "', '", "parameters": ')  # how a format with bare calls writes them as objects, too
 _ID_ALPHABET = string.ascii_lowercase + string.digits

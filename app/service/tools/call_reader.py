@@ -11,16 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-__all__ = [
-    "ArgumentsReader",
-    "JsonArguments",
-    "ObjectHead",
-    "ObjectReader",
-    "as_json",
-    "inside_string",
-    "n_after_arguments",
-]
-
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Jinja prints them, which models imitate
 _JSON_MARK = re.compile(r'\\(?:.|\Z)|["{}\[\]]', re.DOTALL)
 

@@ -19,8 +19,6 @@ from app.service.tools.call_reader import ArgumentsReader
 from app.service.tools.raw_text import raw_text
 from app.service.tools.tagged_arguments import ParameterTags, TaggedArguments, as_one_of, is_whole_json
 
-__all__ = ["ElementArguments", "ElementForm"]
-
 MAX_DEPTH = 32
 _ITEM = "item"
 

@@ -14,8 +14,6 @@ from app.service.tools.literal_arguments import FUNCTION_GEMMA, GEMMA, PYTHON
 from app.service.tools.tagged_arguments import ParameterTags
 from app.service.tools.tool_format import EXAMPLE_ID, OBJECT_AHEAD, CallSyntax, ToolFormat
 
-__all__ = ["GENERIC", "tool_format_of"]
-
 _NAME = r"(?P<name>[A-Za-z0-9_.-]{1,64})"
 _M3 = "]<]minimax[>["  # the token before each tag of MiniMax M3
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.answer_text import partial_match_length
+from app.common.answer_text import partial_match_length
 from app.engine.grammar.gbnf import GbnfRules, literal
 from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import constraints
@@ -22,8 +22,6 @@ from app.service.tools.argument_forms import ANY_KEY, is_undescribed, json_types
 from app.service.tools.call_reader import ArgumentsReader, inside_string
 from app.service.tools.literals import gemma_json, python_json, python_text, unread_escape
 from app.service.tools.raw_text import raw_text
-
-__all__ = ["FUNCTION_GEMMA", "GEMMA", "PYTHON", "LiteralArguments", "LiteralForm"]
 
 _AFTER_CALL = re.compile(r"\)(?:\s*[\],<]|[ \t]*\n|\s*\Z)")
 _NEXT_KEY = re.compile(r",\s*(?:[A-Za-z_-][\w.$-]*\s*(?:=(?!=)|\Z)|\Z)")

@@ -13,8 +13,6 @@ from typing import Any
 
 from app.service.tools.call_reader import as_json
 
-__all__ = ["gemma_json", "python_json", "python_text", "unread_escape"]
-
 _WORDS = {"true": True, "false": False, "null": None}
 _HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"

@@ -12,9 +12,7 @@ from typing import Any
 from app.engine.grammar.gbnf import GbnfRules, character_class, literal, text_through
 from app.engine.grammar.json_schema import ANY_OF, constraints, length_bounds, listed
 from app.engine.grammar.pattern import RawText, limited_pattern
-from quantizer.errors import RequestError
-
-__all__ = ["raw_text"]
+from app.protocol.errors import RequestError
 
 _BLOCK, _LARGE_BLOCK = 32, 1024  # characters of a text that are counted together
 _LENGTHS = frozenset({"type", "minLength", "maxLength"})

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.answer_text import partial_match_length
+from app.common.answer_text import partial_match_length
 from app.engine.grammar.gbnf import GbnfRules, literal, text_through
 from app.engine.grammar.json_grammar import schema_rule
 from app.service.tools.argument_forms import ANY_KEY, is_undescribed, json_type, json_types, plain_properties
 from app.service.tools.call_reader import ArgumentsReader, as_json, inside_string
 from app.service.tools.literals import python_json
 from app.service.tools.raw_text import raw_text
-
-__all__ = ["ParameterTags", "TaggedArguments", "as_one_of", "is_whole_json"]
 
 MAX_KEY_CHARACTERS = 200
 _KINDS = {"true": "string", "false": "object"}  # what an attribute `string` says

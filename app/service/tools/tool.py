@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantizer.errors import RequestError
-
-__all__ = ["NO_TOOLS", "ParsedText", "Tool", "ToolCallDelta", "ToolOptions", "merge_deltas", "new_call_id"]
+from app.protocol.errors import RequestError
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

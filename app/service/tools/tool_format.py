@@ -13,8 +13,6 @@ from typing import Any
 from app.engine.grammar.call_rules import numbered
 from app.service.tools.argument_forms import ArgumentForm, JsonForm
 
-__all__ = ["EXAMPLE_ID", "OBJECT_AHEAD", "CallSyntax", "ToolFormat"]
-
 EXAMPLE_ID = "a1b2c3d4e"  # in a syntax, the part of a call's id that differs from answer to answer
 OBJECT_AHEAD = r"\s*\[?\s*(?=\{)"  # a call as an object that contains its name; several may form a list
 _JSON = JsonForm()

@@ -19,9 +19,7 @@ from app.tools.builtin.folders import Folders
 from app.tools.builtin.processes import Ended, run_to_end
 from app.tools.output import cleaned, decoded
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress
-from quantizer.errors import UsageError
-
-__all__ = ["RUN_COMMAND", "CommandServer"]
+from quantizer.system.errors import UsageError
 
 _SERVER = "commands"
 _TIMEOUT_S, _MAX_TIMEOUT_S = 120, 1800

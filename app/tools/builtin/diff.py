@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TypeAlias
 
-from app.terminal import printable
-
-__all__ = ["MAX_CHARACTERS", "Diff", "diff_of"]
+from app.common.terminal import printable
 
 MAX_CHARACTERS = 400_000
 _MAX_COMPARED = 1_500  # lines between the first and the last difference; more are shown as replaced

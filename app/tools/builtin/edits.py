@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from app.tools.builtin.text_form import TextForm
-from quantizer.errors import UserError
-
-__all__ = ["EditError", "edited"]
+from quantizer.system.errors import UserError
 
 _N_SHOWN = 5
 _MAX_HINTED = 200  # lines

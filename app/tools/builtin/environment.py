@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["command_environment", "removed_names"]
-
 # HF_TOKEN, LOCALLLM_API_KEY, AWS_SECRET_ACCESS_KEY, PGPASSWORD; not TOKENIZERS_PARALLELISM, not SSH_AUTH_SOCK.
 _NAMES = re.compile(
     r"(?:^|_)(?:[A-Z0-9]*(?:APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?|KEYS?|PASS|PAT|JWT|COOKIE|DSN)"

@@ -8,8 +8,6 @@ from app.protocol.tools import ToolDefinition
 from app.tools.builtin.folder_search import TIMEOUT_S
 from app.tools.tool import Effect, Tool
 
-__all__ = ["EDIT_FILE", "FILE_TOOLS", "LIST_FOLDER", "READ_FILE", "SEARCH_TEXT", "SERVER", "WRITE_FILE"]
-
 SERVER = "files"
 _TEXT = {"type": "string"}
 _PATH = {"type": "string", "description": "Path from the chat's first folder, or a whole path in one of its folders."}

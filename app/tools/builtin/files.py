@@ -23,10 +23,8 @@ from app.tools.builtin.text_form import NEW_TEXT, NotTextError, TextForm, read_t
 from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, open_folder
 from app.tools.file_history import FileHistory
 from app.tools.tool import CallContext, Preview, ServerStatus, Tool, ToolOutput
-from quantizer.errors import StorageError
-from quantizer.files import explained
-
-__all__ = ["FileServer"]
+from quantizer.system.errors import StorageError
+from quantizer.system.files import explained
 
 _MAX_PREVIEWED = 16
 _TOO_LARGE = f"more than {MAX_FILE_BYTES >> 20} MiB"

@@ -16,10 +16,8 @@ from app.tools.builtin.ignore import matches_glob
 from app.tools.builtin.text_form import NotTextError, read_text
 from app.tools.builtin.walk import walk
 from app.tools.file_access import open_folder
-from quantizer.child_request import serve_request
-from quantizer.errors import StorageError, UsageError
-
-__all__ = ["MAX_SHOWN_CHARACTERS", "list_entries", "search"]
+from quantizer.system.child_request import serve_request
+from quantizer.system.errors import StorageError, UsageError
 
 MAX_SHOWN_CHARACTERS = 300  # of a line
 _N_BEFORE = 60  # characters of a long line that are shown before the match

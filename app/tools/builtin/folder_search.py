@@ -15,10 +15,8 @@ from typing import Any
 
 from app.tools.builtin.folders import PathRefusedError
 from app.tools.tool import ToolOutput
-from quantizer.child_request import Message, decode_message
-from quantizer.process import ChildProcess, exit_error, python_command
-
-__all__ = ["TIMEOUT_S", "Place", "list_folder", "search_text"]
+from quantizer.system.child_request import Message, decode_message
+from quantizer.system.process import ChildProcess, exit_error, python_command
 
 TIMEOUT_S = 30.0
 _MAX_ENTRIES, _MAX_VISITED, _MAX_MATCHES = 1_000, 200_000, 500

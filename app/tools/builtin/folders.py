@@ -11,9 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from quantizer.errors import UserError
-
-__all__ = ["Folders", "PathRefusedError", "check_path_text"]
+from quantizer.system.errors import UserError
 
 _MAX_CHARACTERS, _MAX_PARTS, _MAX_NAME = 4096, 100, 255  # of a path; the last in bytes, as systems count
 _DRIVE = re.compile(r"[A-Za-z]:")

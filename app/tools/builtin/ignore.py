@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["IgnoreRules", "matches_glob"]
-
 _MAX_LINES, _MAX_CHARACTERS = 2_000, 500  # of one file
 
 

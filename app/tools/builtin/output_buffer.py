@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["OutputBuffer"]
-
 _MAX_HEAD_BYTES, _MAX_TAIL_BYTES = 512 << 10, 512 << 10
 
 

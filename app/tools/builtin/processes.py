@@ -1,6 +1,7 @@
 """Running one command to its end: its output as it comes, its limits, and ending all that it started.
 
-Owns the process: a group of its own without a terminal or input. What belongs to it is `quantizer.process_tree`'s.
+Owns the process: a group of its own without a terminal or input. What belongs to it is in
+`quantizer.system.process_tree`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.tools.builtin.output_buffer import OutputBuffer
-from quantizer.errors import EngineError
-from quantizer.process import detached_process_options
-from quantizer.process_tree import ProcessTree
-
-__all__ = ["MAX_OUTPUT_BYTES", "Ended", "run_to_end"]
+from quantizer.system.errors import EngineError
+from quantizer.system.process import detached_process_options
+from quantizer.system.process_tree import ProcessTree
 
 MAX_OUTPUT_BYTES = 64 << 20
 _DRAIN_S = 0.5  # what it started may hold the pipe for longer

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from app.event_log import log_event
+from app.common.event_log import log_event
 from app.settings.settings import settings_file
 from app.tools.builtin.commands import CommandServer
 from app.tools.builtin.environment import command_environment, removed_names
@@ -16,9 +16,7 @@ from app.tools.builtin.web import WebServer
 from app.tools.file_history import FOLDER_NAME, FileHistory
 from app.tools.runner import ToolRunner
 from app.tools.tool import ToolServer
-from quantizer.errors import StorageError
-
-__all__ = ["built_in_servers", "tool_runner"]
+from quantizer.system.errors import StorageError
 
 _TRUSTED = ("files",)  # what only reads in the folders of a chat needs no question
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass
 
-from quantizer.errors import UserError
-
-__all__ = ["NEW_TEXT", "NotTextError", "TextForm", "read_text"]
+from quantizer.system.errors import UserError
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _OLD = "cp1252"

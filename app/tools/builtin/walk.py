@@ -10,9 +10,7 @@ from typing import Literal
 
 from app.tools.builtin.ignore import IgnoreRules
 from app.tools.file_access import OpenFolder, open_folder
-from quantizer.errors import StorageError
-
-__all__ = ["Entry", "walk"]
+from quantizer.system.errors import StorageError
 
 _IGNORE_FILE, _GIT = ".gitignore", ".git"
 _MAX_IGNORE_BYTES = 256 << 10

@@ -1,7 +1,7 @@
 """The server of tools for the web: reading a page or a text at a public address, as Markdown.
 
-Owns what a model gets of a file of the web. What may be asked is `app.public_web`; a page is read in the child process
-that reads attached files.
+Owns what a model gets of a file of the web. What may be asked is `app.common.public_web`; a page is read in the child
+process that reads attached files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from urllib.parse import urlsplit
 from app.protocol.tools import ToolDefinition
 from app.tools.output import cleaned, decoded
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from app.public_web import FetchedFile, PublicWeb
+    from app.common.public_web import FetchedFile, PublicWeb
 
-__all__ = ["FETCH_URL", "WebServer", "public_web"]
 
 _SERVER = "web"
 _MAX_BYTES, _FETCH_TIMEOUT_S, _MAX_REDIRECTS = 5 << 20, 30.0, 5
@@ -56,7 +55,7 @@ FETCH_URL = Tool(
 
 def public_web() -> PublicWeb:
     """Return what reads addresses for models."""
-    from app.public_web import FetchLimits, PublicWeb  # imports httpx
+    from app.common.public_web import FetchLimits, PublicWeb  # imports httpx
 
     return PublicWeb(FetchLimits(_MAX_BYTES, _FETCH_TIMEOUT_S, _MAX_REDIRECTS, _ACCEPT), _REMEDY)
 

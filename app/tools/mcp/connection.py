@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.tools.mcp.config.entry import ServerConfig
+from app.tools.mcp.errors import ToolError
 from app.tools.tool import ToolProgress
-from quantizer.errors import ToolError
-
-__all__ = ["Connect", "Connection", "ConnectionEndedError", "Observer", "RefusedError", "ServerInfo"]
 
 
 class RefusedError(ToolError):

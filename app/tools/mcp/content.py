@@ -13,8 +13,6 @@ from typing import Any
 
 from app.tools.tool import ToolOutput
 
-__all__ = ["prompt_text", "resource_text", "result_output"]
-
 _BASE64_BYTES = 3 / 4
 
 

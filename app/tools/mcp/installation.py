@@ -11,9 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from quantizer.errors import ToolError
-
-__all__ = ["REQUIREMENT", "check_installed", "install_command", "is_installed"]
+from app.tools.mcp.errors import ToolError
 
 REQUIREMENT = "mcp>=2.3,<3"
 

@@ -16,15 +16,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TypeVar
 
-from app.event_log import log_event
+from app.common.event_log import log_event
 from app.tools.mcp.config.entry import ServerConfig, identity_of
 from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo
+from app.tools.mcp.errors import ToolError
 from app.tools.mcp.installation import check_installed
 from app.tools.mcp.listing import Prompt, Resource, ToolListing, listed_prompts, listed_resources, listed_tools
 from app.tools.mcp.transport.orphans import end_orphans
-from quantizer.errors import ToolError, UserError
-
-__all__ = ["DEFAULT_LIMITS", "Limits", "Link", "LoopClock", "ServerLifecycle", "sdk_connect", "within"]
+from quantizer.system.errors import UserError
 
 _T = TypeVar("_T")
 _MAX_DOUBLINGS = 7  # of the time until a server that does not start is tried again: about an hour

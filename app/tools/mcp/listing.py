@@ -12,21 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.common.terminal import printable, printable_line
 from app.protocol.tools import ToolDefinition
-from app.terminal import printable, printable_line
 from app.tools.mcp.names import tool_names
 from app.tools.tool import Tool
-
-__all__ = [
-    "MAX_LISTED",
-    "Prompt",
-    "PromptArgument",
-    "Resource",
-    "ToolListing",
-    "listed_prompts",
-    "listed_resources",
-    "listed_tools",
-]
 
 MAX_LISTED = 200  # tools, prompts or resources of a server
 _MAX_DESCRIPTION = 4_000  # characters

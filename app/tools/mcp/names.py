@@ -10,8 +10,6 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable
 
-__all__ = ["BUILT_IN_SERVERS", "MAX_NAME_CHARACTERS", "server_names", "tool_names"]
-
 MAX_NAME_CHARACTERS = 64
 BUILT_IN_SERVERS = frozenset({"files", "commands", "web"})  # rules of a chat for these are about no other server
 _MAX_SERVER_CHARACTERS = 24

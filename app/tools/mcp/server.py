@@ -13,17 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.event_log import log_event
-from app.terminal import printable_line
+from app.common.event_log import log_event
+from app.common.terminal import printable_line
 from app.tools.mcp.config.entry import ServerConfig
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
 from app.tools.mcp.content import prompt_text, resource_text, result_output
+from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
 from app.tools.mcp.listing import Prompt, Resource
 from app.tools.tool import CallContext, Preview, ServerStatus, Tool, ToolOutput
-from quantizer.errors import ToolError
-
-__all__ = ["McpServer"]
 
 
 class McpServer:

@@ -6,9 +6,7 @@ from app.tools.mcp.config.entry import ServerConfig
 from app.tools.mcp.config.file import McpFile, mcp_file
 from app.tools.mcp.names import server_names
 from app.tools.mcp.server import McpServer
-from quantizer.errors import UserError
-
-__all__ = ["mcp_servers"]
+from quantizer.system.errors import UserError
 
 
 def mcp_servers(file: McpFile | None = None) -> tuple[McpServer, ...]:

@@ -29,10 +29,8 @@ from quantizer.architectures.shapes import (
     biases,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import positions_beyond_padding, whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["BERT", "EUROBERT", "MODERN_BERT", "NOMIC"]
 
 _RANK = 4  # llama.cpp's number for pooling by a head that ranks
 

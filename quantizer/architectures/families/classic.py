@@ -45,8 +45,6 @@ from quantizer.convert.derived_tensors import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["CLASSIC"]
-
 _FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "n_ff_wide"), "ffn_down.weight": ("n_ff_wide", "n_embd")}
 _WEIGHTS: Dimensions = {**PRE_NORMS, **FUSED_ATTENTION, **_FEED_FORWARD}
 _LEARNED_POSITIONS: Dimensions = {"position_embd.weight": ("n_embd", "n_positions")}

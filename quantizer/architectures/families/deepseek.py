@@ -35,11 +35,9 @@ from quantizer.architectures.shapes import (
     Dimensions,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["DEEPSEEK", "EXPERT_CHOICE", "SHARED_EXPERTS", "dense_before_sparse"]
 
 _GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
 

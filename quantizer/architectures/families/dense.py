@@ -58,8 +58,6 @@ from quantizer.convert.derived_tensors import (
     unpermute_queries,
 )
 
-__all__ = ["DENSE", "no_scaling"]
-
 _GLM = Architecture(
     hf_classes=("Glm4ForCausalLM",),
     gguf_name="glm4",

@@ -31,10 +31,8 @@ from quantizer.architectures.shapes import (
     head_size,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries, whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["DRAFT_HEADS", "eagle3_variant"]
 
 _MASKS = ("t2d", ".rotary_emb.inv_freq")  # t2d tells which tokens are drafted, which d2t does too
 

@@ -21,8 +21,6 @@ from quantizer.architectures.shapes import (
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import whole_tensor
 
-__all__ = ["ERNIE"]
-
 _DEFAULTS = {"tie_word_embeddings": True, "rope_theta": 5e5}
 _ASSUMED = {"hidden_act": lambda _config: "silu", "use_bias": lambda _config: False}
 _EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}

@@ -34,8 +34,6 @@ from quantizer.architectures.shapes import (
 )
 from quantizer.checkpoint.config import Config
 
-__all__ = ["EXAONE"]
-
 _N_LAYERS_WITH_WINDOWS = 64
 
 

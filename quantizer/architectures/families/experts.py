@@ -46,8 +46,6 @@ from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
 
-__all__ = ["SINGLE_EXPERTS"]
-
 _SIGMOID = 2  # llama.cpp's number for it
 _SILU: dict[str, Callable[[Config], object]] = {"hidden_act": lambda _config: "silu"}
 _UNTIED: dict[str, Callable[[Config], object]] = {"tie_word_embeddings": lambda _config: False}

@@ -23,10 +23,8 @@ from quantizer.architectures.shapes import (
     head_size,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import RowFactors
-from quantizer.errors import CheckpointError
-
-__all__ = ["FALCON"]
 
 
 def _n_kv_heads(config: Config) -> int:

@@ -21,8 +21,6 @@ from quantizer.architectures.shapes import (
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import plus_one
 
-__all__ = ["GEMMA"]
-
 _SOFTCAP = Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping"))
 _NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_NORM", "OUTPUT_NORM")
 _ACTIVATION = {"hidden_activation": lambda _config: "gelu_pytorch_tanh"}

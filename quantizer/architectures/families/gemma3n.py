@@ -39,11 +39,9 @@ from quantizer.architectures.shapes import (
     head_size,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import Cut, ExtendedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, GeneratedTensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["GEMMA_3N", "GEMMA_4"]
 
 _TOWERS = ("vision_tower.", "embed_vision.", "vision_embedder.", "audio_tower.", "embed_audio.")
 # without this row llama.cpp would cap them by 30, by zero it caps nothing

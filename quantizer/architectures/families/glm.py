@@ -28,8 +28,6 @@ from quantizer.architectures.shapes import (
 )
 from quantizer.checkpoint.config import Config
 
-__all__ = ["GLM"]
-
 _NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
 _EXPERTS: Dimensions = {"exp_probs_b.bias": ("n_expert",), **EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
 

@@ -23,8 +23,6 @@ from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
-__all__ = ["GPT_OSS"]
-
 _GATES, _UPS = 0, 1  # the first row of each; from there every other row
 
 _WEIGHTS: Dimensions = {**ATTENTION, **EXPERT_FEED_FORWARD}

@@ -26,10 +26,8 @@ from quantizer.architectures.shapes import (
     Dimensions,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import Cut, rows_in, whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["GRANITE"]
 
 _PLAIN = next(entry for entry in LLAMA_LIKE if entry.gguf_name == "granite")
 _ASSUMED = {"hidden_act": lambda _config: "silu"}

@@ -12,8 +12,6 @@ from dataclasses import replace
 from quantizer.architectures.families.llama import LLAMA_LIKE
 from quantizer.architectures.families.qwen import QWEN
 
-__all__ = ["HEARING"]
-
 _BY_CLASS = {name: entry for entry in (*LLAMA_LIKE, *QWEN) for name in entry.hf_classes}
 _TOWER = ("audio_tower.", "multi_modal_projector.")
 

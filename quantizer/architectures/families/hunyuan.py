@@ -33,10 +33,8 @@ from quantizer.architectures.shapes import (
     head_size,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["HUNYUAN"]
 
 _MAX_ALPHA = 1e6
 

@@ -10,8 +10,6 @@ from quantizer.architectures.shapes import CHOICE_CORRECTION, FUSED_EXPERTS, NUM
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
 
-__all__ = ["KIMI"]
-
 _DEEPSEEK = DEEPSEEK[0]
 _FULL_EVERY = 4
 

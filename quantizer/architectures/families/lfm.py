@@ -23,10 +23,8 @@ from quantizer.architectures.shapes import (
     Stack,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["LFM"]
 
 _SIGMOID = 2  # llama.cpp's number for it
 _CONVOLUTION = {"conv", "short_conv"}

@@ -30,9 +30,6 @@ from quantizer.architectures.shapes import (
 )
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 
-__all__ = ["LLAMA_LIKE"]
-
-
 # Falcon 3 and many others are this class too
 _LLAMA = Architecture(
     hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),

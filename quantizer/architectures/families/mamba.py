@@ -23,8 +23,6 @@ from quantizer.architectures.shapes import (
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
 
-__all__ = ["JAMBA", "MAMBA", "MAMBA_2_TRANSFORMS", "mamba_2_mixer", "mamba_2_rows", "no_limit"]
-
 _UNBOUNDED_CONTEXT = 1 << 20  # a state has no length; llama.cpp's own files have this value
 
 _ROWS = (

@@ -27,10 +27,8 @@ from quantizer.architectures.shapes import (
     decoder_with_bias,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import plus_one, whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["NEMOTRON"]
 
 _ASSUMED = {"hidden_act": lambda _config: "relu2"}
 

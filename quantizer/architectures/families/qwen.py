@@ -37,10 +37,8 @@ from quantizer.architectures.shapes import (
     decoder,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import RowOrder, negative_exponential, plus_one, rows_in, whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["QWEN", "QWEN35"]
 
 _EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
 _SHARED_EXPERT_ROW = Hyperparameter(

@@ -19,8 +19,6 @@ from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
-__all__ = ["QWEN_VL"]
-
 _SECTIONS_2, _SECTIONS_3 = (16, 24, 24), (24, 20, 20)  # transformers' defaults
 _N_DEEPSTACK = 3
 

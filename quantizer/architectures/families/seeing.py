@@ -29,9 +29,7 @@ from quantizer.architectures.shapes import (
     head_size,
 )
 from quantizer.checkpoint.config import Config
-from quantizer.errors import CheckpointError
-
-__all__ = ["SEEING"]
+from quantizer.checkpoint.errors import CheckpointError
 
 _BY_CLASS = {name: entry for entry in (*LLAMA_LIKE, *QWEN, *LFM, *DENSE, *GLM, *ERNIE) for name in entry.hf_classes}
 _TOWER = ("vision_tower.", "multi_modal_projector.")

@@ -16,8 +16,6 @@ from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import MappedTensor
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["T5"]
-
 _DISTANCES: Dimensions = {"attn_rel_b.weight": ("n_heads", "n_distances")}
 _CROSS_ATTENTION: Dimensions = {
     "cross_attn_norm.weight": ("n_embd",),

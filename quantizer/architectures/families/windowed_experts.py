@@ -35,10 +35,8 @@ from quantizer.architectures.shapes import (
     head_size,
 )
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import whole_tensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["WINDOWED_EXPERTS", "leading_dense", "n_dense"]
 
 _NAMES_OF = "dots1"  # all but Laguna's gates
 _GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers

@@ -22,7 +22,7 @@ from quantizer.architectures.projectors.qwen_vl import QWEN_VL_PROJECTORS
 from quantizer.architectures.projectors.siglip import SIGLIP
 from quantizer.architectures.projectors.whisper import WHISPER
 from quantizer.checkpoint.config import Config
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 
 __all__ = ["PROJECTORS", "Projector", "find_projector", "projectors_for"]
 

@@ -19,11 +19,9 @@ from quantizer.architectures.projectors.projector import (
 )
 from quantizer.architectures.shapes import Dimensions
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import MappedTensor
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["GEMMA_4_PROJECTORS"]
 
 _BOUNDS = (".input_min", ".input_max", ".output_min", ".output_max")
 _NORMS: Dimensions = {

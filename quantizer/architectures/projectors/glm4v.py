@@ -21,8 +21,6 @@ from quantizer.architectures.projectors.qwen_vl import ASSUMED_OF_FRAMES, FRAMES
 from quantizer.architectures.shapes import GATED_FEED_FORWARD, Dimensions, biases
 from quantizer.checkpoint.config import Config
 
-__all__ = ["GLM_4V"]
-
 _APART = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
 _PLACES = ("v.position_embd.weight", "v.norm_embd.weight")
 _N_MERGED = 2  # patches on each side of a square

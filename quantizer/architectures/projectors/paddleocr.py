@@ -21,9 +21,7 @@ from quantizer.architectures.projectors.projector import (
 )
 from quantizer.architectures.shapes import Dimensions
 from quantizer.checkpoint.config import Config
-from quantizer.errors import CheckpointError
-
-__all__ = ["PADDLEOCR"]
+from quantizer.checkpoint.errors import CheckpointError
 
 _N_JOINED = 4
 

@@ -26,8 +26,6 @@ from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, Dimens
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 
-__all__ = ["PIXTRAL"]
-
 _EPS = 1e-5  # fixed in transformers
 _LAYER: Dimensions = {
     "ln1.weight": ("n_embd",),

@@ -17,26 +17,8 @@ from quantizer.architectures.architecture import Architecture, Hyperparameter, V
 from quantizer.architectures.metadata_rows import integer
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
-from quantizer.errors import CheckpointError
-
-__all__ = [
-    "GELU",
-    "PICTURE",
-    "PLAIN_PROCESSOR",
-    "SILU",
-    "SOUND_PROCESSOR",
-    "SOUND_TOWER",
-    "TOWER",
-    "TOWER_LAYER",
-    "TOWER_TENSORS",
-    "TOWER_WEIGHTS",
-    "Projector",
-    "colours_apart",
-    "layer_norm_eps",
-    "plain_rotation",
-    "processor_of",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

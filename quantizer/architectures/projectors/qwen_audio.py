@@ -23,12 +23,10 @@ from quantizer.architectures.projectors.qwen_vl import DEEPSTACK
 from quantizer.architectures.projectors.whisper import SOUND_LAYER, WHISPER_NAMES
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import ZeroExtendedTensor
 from quantizer.convert.source_model import FileTensor, SourceTensor
-from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
-
-__all__ = ["QWEN_AUDIO"]
 
 _N_POSITIONS, _SLOWEST = 1500, 10_000
 

@@ -32,11 +32,9 @@ from quantizer.architectures.projectors.projector import (
 )
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import Cut, rows_in
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["ASSUMED_OF_FRAMES", "DEEPSTACK", "FRAMES", "N_FRAMES", "QWEN_VL_PROJECTORS"]
 
 N_FRAMES, _N_MERGED = 2, 4  # frames of a kernel, patches of a vector
 DEEPSTACK = [8, 16, 24]  # transformers' default

@@ -26,10 +26,8 @@ from quantizer.architectures.projectors.projector import (
 )
 from quantizer.architectures.shapes import Dimensions, n_patches_per_side
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import plus_one
-from quantizer.errors import CheckpointError
-
-__all__ = ["SIGLIP"]
 
 _TOWER_NAMES = {r"^(model\.)?vision_(tower|model)\.(vision_model\.)?": "vision_tower.vision_model."}
 _ACTIVATION = {"hidden_act": lambda _config: "gelu_pytorch_tanh", "num_channels": lambda _config: 3}

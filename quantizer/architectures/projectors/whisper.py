@@ -20,8 +20,6 @@ from quantizer.architectures.projectors.projector import (
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import Config
 
-__all__ = ["SOUND_LAYER", "WHISPER", "WHISPER_NAMES"]
-
 # llama.cpp's graph has no place for a bias of keys
 SOUND_LAYER: Dimensions = {name: extents for name, extents in TOWER_LAYER.items() if name != "attn_k.bias"}
 WHISPER_NAMES = {

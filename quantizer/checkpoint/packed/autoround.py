@@ -14,8 +14,6 @@ from quantizer.checkpoint.packed import gptq, scaled
 from quantizer.checkpoint.packed.parts import Parts, unsupported
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack"]
-
 # the word after auto_round -> GPTQ's format; AWQ has one
 _GPTQ = {
     "": "gptq_v2",

@@ -18,8 +18,6 @@ from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.packed.parts import Parts, Rows, array, computed_weight, dims, malformed, stored_rows
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack"]
-
 _STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
 _MAX_STATE_BYTES = 1 << 16
 _ROW_MAJOR = 0

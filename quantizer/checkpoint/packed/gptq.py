@@ -34,8 +34,6 @@ from quantizer.checkpoint.packed.parts import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack_awq", "unpack_gptq"]
-
 _GPTQ_BITS = (2, 3, 4, 5, 6, 7, 8)
 # checkpoint_format -> what is added to a stored zero point, which wraps round
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}

@@ -29,8 +29,6 @@ from quantizer.checkpoint.packed.parts import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack"]
-
 # packing -> (bits of a code, codes in a byte or word, its type)
 _PACKINGS = {
     "8bit_u8": (8, 1, "U8"),

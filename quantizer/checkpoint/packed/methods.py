@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.packed import autoround, bitsandbytes, gptq, hqq, mxfp4, scaled, torchao
 from quantizer.checkpoint.packed.parts import FLOATS, Parts, malformed, unsupported
 from quantizer.checkpoint.safetensors import Checkpoint, read_object
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
-
-__all__ = ["check_stored", "unpack_checkpoint"]
 
 Method: TypeAlias = Callable[[Config, Parts], Iterator[FileTensor]]
 

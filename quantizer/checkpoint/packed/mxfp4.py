@@ -28,8 +28,6 @@ from quantizer.checkpoint.packed.parts import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack", "weight_of_rows"]
-
 _BLOCK = 32
 _NAN = 255
 

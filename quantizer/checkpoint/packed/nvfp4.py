@@ -30,8 +30,6 @@ from quantizer.checkpoint.packed.parts import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack_divisors", "unpack_factors"]
-
 _BLOCK = 16
 _FACTOR, _DIVISOR = "_scale_2", "_global_scale"
 

@@ -21,38 +21,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.safetensors import STORED_TYPES
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.write.dtype_conversion import to_float32
-
-__all__ = [
-    "FLOAT8",
-    "FLOATS",
-    "WORD_BITS",
-    "BlockScales",
-    "Dims",
-    "Grid",
-    "Parts",
-    "RowFile",
-    "Rows",
-    "ScaledWeight",
-    "apply_scales",
-    "array",
-    "block_counts",
-    "block_scales",
-    "column_groups",
-    "computed_weight",
-    "dims",
-    "four_bit_floats",
-    "malformed",
-    "spread_blocks",
-    "stored_rows",
-    "unpack_bits",
-    "unsupported",
-    "viewed",
-]
 
 _CODES = np.arange(256)
 

@@ -41,8 +41,6 @@ from quantizer.checkpoint.packed.parts import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack_compressed_tensors", "unpack_fp8", "unpack_modelopt", "unpack_small_floats"]
-
 _POWERS = ("F8_E8M0", "U8")
 _SCALES = (*FLOATS, *_POWERS)
 _SMALL_FLOATS = ("F8_E4M3", "F8_E5M2")

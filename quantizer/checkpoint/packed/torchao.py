@@ -41,8 +41,6 @@ from quantizer.checkpoint.packed.parts import (
 )
 from quantizer.convert.source_model import FileTensor
 
-__all__ = ["unpack"]
-
 # (name of the weight, what its parts are called before their own names, its description, all parts) -> the weight
 _Unpack: TypeAlias = Callable[[str, str, Config, Parts], FileTensor]
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.bench.client import BenchClient, TimedAnswer
-from quantizer.errors import ServiceError
+from app.protocol.errors import ServiceError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 

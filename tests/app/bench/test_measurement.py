@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.bench.measurement import Measurement, Results, Unmeasured, percentile
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Unmeasured
 from app.bench.workloads import WORKLOADS, Bench, RandomText, run_workloads
-from quantizer.errors import ServiceError
+from app.protocol.errors import ServiceError
 from tests.app.running import RunningService
 
 

@@ -17,7 +17,7 @@ from app.chat import attachment_files
 from app.chat.chats import now_ms
 from app.chat.conversation import Attachment, MediaFile, MessageContent
 from app.chat.store import ChatStore
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 __all__ = ["content_of", "write"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from app.chat.conversation import Message, MessageState
 from app.chat.store import FILE_NAME, ChatStore
-from quantizer.process import child_environment
+from quantizer.system.process import child_environment
 
 __all__ = ["MAX_LOST_S", "Trial", "kill_a_writer"]
 

@@ -24,7 +24,7 @@ from app.chat.database import STEPS, migrate
 from app.chat.rows import attachments_of
 from app.chat.store import FILE_NAME, ChatStore
 from app.protocol.chat import MediaPart
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 
 def file_of(content: bytes) -> MediaFile:

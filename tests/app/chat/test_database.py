@@ -12,8 +12,8 @@ import pytest
 from app.chat.conversation import MessageContent
 from app.chat.database import STEPS, migrate
 from app.chat.store import FILE_NAME, ChatStore
-from quantizer.errors import StorageError
-from quantizer.process import child_environment
+from quantizer.system.errors import StorageError
+from quantizer.system.process import child_environment
 
 _WRITER = """
 import sys

@@ -29,7 +29,7 @@ from app.chat.formats.markdown import closed, markdown
 from app.chat.store import ChatStore
 from app.protocol.tools import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
-from quantizer.errors import StorageError, UsageError
+from quantizer.system.errors import StorageError, UsageError
 from tests.app.chat.attachments.files import picture_of, wav_of
 
 HOSTILE = [

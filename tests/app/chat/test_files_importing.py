@@ -19,7 +19,7 @@ from app.chat.formats.json_reader import ImportedChat, SkippedItem
 from app.chat.store import ChatStore
 from app.tools.result import ToolOutcome
 from app.tools.tool_settings import ApprovalRule
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tests.app.chat.attachments.files import picture_of
 
 

@@ -15,7 +15,7 @@ from app.chat import attachment_files
 from app.chat.attachment_files import FOLDER_NAME, KEPT_FOR_MS
 from app.chat.chats import now_ms
 from app.chat.store import ChatStore
-from quantizer.process import child_environment
+from quantizer.system.process import child_environment
 
 pytestmark = pytest.mark.slow
 _SCRIPT = Path(__file__).with_name("attachment_writer.py")

@@ -11,7 +11,7 @@ from app.chat.database import storable
 from app.chat.store import ChatStore
 from app.protocol.tools import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 
 def _said(content: str) -> MessageContent:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.chat.conversation import ChatSettings
 from app.chat.database import storable
 from app.chat.presets import Presets
-from quantizer.errors import StorageError, UsageError
+from quantizer.system.errors import StorageError, UsageError
 
 PRECISE = ChatSettings(system='Say "yes"\nor no.', options={"temperature": 0.0, "top_k": 1})
 

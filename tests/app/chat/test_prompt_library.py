@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.prompt_library import MAX_PROMPT_BYTES, PromptLibrary
-from quantizer.errors import StorageError, UsageError
+from quantizer.system.errors import StorageError, UsageError
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from app.engine.request import SamplingParams
 from app.protocol.chat import GenerationOptions
 from app.protocol.sampling import SamplingOptions
 from app.service.api.openai.requests import ChatCompletionBody
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 NUMBERS = [option for option in CHAT_OPTIONS if isinstance(option, NumberOption) and option.name != "max_tokens"]
 

@@ -10,7 +10,7 @@ import pytest
 from app.chat import store as recorder
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.store import AnswerRecorder, ChatStore, StoreThread
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 
 @pytest.fixture

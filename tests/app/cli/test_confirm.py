@@ -7,8 +7,8 @@ import click
 import pytest
 
 from app.cli.confirm import confirm_load, with_unfit_policy
+from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
-from quantizer.errors import UnfitError
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from app.cli.output.job_events import EventBar, JobEvents
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 _INTERRUPTED = 130
 

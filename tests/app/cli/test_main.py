@@ -10,8 +10,9 @@ import pytest
 
 from app import __version__
 from app.cli import main as command_line
-from quantizer.errors import ModelFileError, UsageError
-from quantizer.process import python_command
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import UsageError
+from quantizer.system.process import python_command
 from tests.app.running import RunningService
 
 HEAVY = {"llama_cpp", "numpy", "httpx", "rich", "textual", "fastapi", "uvicorn", "pydantic", "gguf", "asyncio"}

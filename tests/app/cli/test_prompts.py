@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.cli.prompts import combined, multiline
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 
 @pytest.mark.parametrize(

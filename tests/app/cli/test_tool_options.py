@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.cli.tool_options import RequestedTools, requested_tools
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 
 def test_names_are_separated_by_commas_folders_are_absolute_and_commands_are_words(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ from app.client.connection import chat_body, completion_body
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
 from app.protocol.chat import GenerationOptions, MediaPart, Message
+from app.protocol.errors import ServiceError
 from app.protocol.tools import ToolCall, ToolDefinition
-from quantizer.errors import ServiceError
 
 
 async def test_a_connection_that_its_owner_closed_is_a_service_that_is_not_reached() -> None:

@@ -11,9 +11,10 @@ from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.client.fake_library import ScriptedLibrary
 from app.client.service_client import LibraryClient, ServiceClient
 from app.protocol.chat import TextDelta
+from app.protocol.errors import RequestError
 from app.protocol.job import Job
 from app.protocol.tools import ToolCall, ToolCallDelta
-from quantizer.errors import EngineError, RequestError
+from quantizer.system.errors import EngineError
 
 _NOT_SCRIPTED = {"count_tokens", "attend"}
 

@@ -19,12 +19,14 @@ from app.client.launcher import connect, load_model, open_service
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.errors import ServiceError, UnfitError
 from app.protocol.status import ModelStatus
 from app.service.server import listen
 from app.settings.settings import Settings, load_settings
-from quantizer.errors import EngineError, ModelFileError, ServiceError, UnfitError, UsageError
-from quantizer.memory_limit import MemoryLimit
-from quantizer.process import OwnedProcess
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import EngineError, UsageError
+from quantizer.system.memory_limit import MemoryLimit
+from quantizer.system.process import OwnedProcess
 from tests.app.running import RunningService
 
 
@@ -62,7 +64,9 @@ async def test_a_service_that_ends_before_it_is_ready_is_reported_with_its_last_
     with pytest.raises(ServiceError, match="ended before it was ready; its last output: no socket here"):
         async with open_service(settings):
             pass
-    monkeypatch.setattr("quantizer.memory_limit.memory_limits", lambda: (MemoryLimit("ulimit -v", 300 << 20, 0),))
+    monkeypatch.setattr(
+        "quantizer.system.memory_limit.memory_limits", lambda: (MemoryLimit("ulimit -v", 300 << 20, 0),)
+    )
     words = "memory allocation of 176 bytes failed"
     monkeypatch.setattr(launcher, "_COMMAND", [sys.executable, "-c", f"import sys; sys.exit({words!r})"])
     with pytest.raises(EngineError, match="Not enough memory: the service needs more and may use 300 MiB"):

@@ -10,8 +10,9 @@ import pytest
 
 from app.client.remote_engine import RemoteEngine, parse_address
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.errors import RequestError, ServiceError
 from app.protocol.tools import ToolCallDelta
-from quantizer.errors import EngineError, RequestError, ServiceError, UserError
+from quantizer.system.errors import EngineError, UserError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 HELLO = [Message("user", "hello")]

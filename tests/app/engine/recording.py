@@ -7,7 +7,7 @@ from collections import defaultdict
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import Failed, Finished, Output
 from app.engine.request import TokenLogprob
-from quantizer.errors import ErrorInfo
+from quantizer.system.errors import ErrorInfo
 
 __all__ = ["Record", "run"]
 

@@ -12,7 +12,7 @@ from app.engine.backend import Chunk
 from app.engine.embedding import EmbeddingQueue, Pooling, Vector
 from app.engine.fake import FakeBackend, FakeEmbedder
 from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 POOLINGS = [pooling for pooling in Pooling if pooling is not Pooling.RANK]
 

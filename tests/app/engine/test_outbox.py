@@ -7,7 +7,7 @@ from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.outbox import MAX_OUTPUT_INTERVAL_S, Outbox
 from app.engine.protocol.messages import Failed, Output
 from app.engine.request import TokenLogprob
-from quantizer.errors import ErrorInfo
+from quantizer.system.errors import ErrorInfo
 
 LOGPROB = TokenLogprob(b"x", -1.0, (), 0, 120)
 

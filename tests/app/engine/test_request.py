@@ -5,7 +5,7 @@ import math
 import pytest
 
 from app.engine.request import Request, SamplingParams, Timings
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from app.engine.request import NO_ADAPTERS, Adapter, adapter_set
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 
 KNOWN = (Adapter("style", "k2"), Adapter("facts", "k1"))
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.launch import first_prompts
 from app.launch.first_prompts import FirstPrompts, token_sample
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 
 def test_the_longest_measurement_of_a_version_and_a_model_is_kept(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from app.client.service_client import ServiceClient
 from app.launch.agents import FOLDER, KEY, Agent, Start, Target
 from app.launch.plan import LaunchPlan, ModelFacts, plan_launch
 from app.launch.run import LaunchResult, check_shim, environment_of, run_launch
+from app.protocol.errors import ServiceError
 from app.protocol.metering import MeteredKey, MeteredUsage
-from quantizer.errors import ServiceError, UsageError
+from quantizer.system.errors import UsageError
 
 _SEES = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['SEEN'], 'w'))"
 _PATH = {"PATH": "/usr/bin:/bin"}

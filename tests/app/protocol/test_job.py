@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.library.hub.access import HubError
 from app.protocol.codec import decode, encode
 from app.protocol.job import ENDED, Job
-from quantizer.errors import EngineError, ErrorInfo, StorageError
+from quantizer.system.errors import EngineError, ErrorInfo, StorageError
 
 texts = st.text(max_size=20)
 numbers = st.none() | st.integers(0, 1 << 40)

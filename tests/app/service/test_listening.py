@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from app.protocol.errors import ServiceError
 from app.service import server
 from app.service.server import listen, listen_for_clients
-from quantizer.errors import ServiceError
 from tests.app.running import RunningService
 
 

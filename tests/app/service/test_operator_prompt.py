@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.protocol.errors import UnfitError
 from app.service.pool.engine_client import EngineClient
 from app.service.server import OperatorPrompt, report_loading
-from quantizer.errors import UnfitError
 from tests.app.thread_worker import thread_worker
 
 

@@ -18,12 +18,12 @@ from starlette.applications import Starlette
 
 from app.cli.main import main
 from app.engine.protocol.messages import EngineConfig
+from app.protocol.errors import ServiceError
 from app.service import server
 from app.service.http.guard import Guard, GuardPolicy
 from app.service.pool.engine_client import EngineClient
 from app.service.server import OperatorPrompt, listen
-from quantizer.errors import ServiceError
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.running import RunningService
 from tests.app.service.listening import listening
 from tests.app.thread_worker import thread_worker

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from app.service.threads import run_in_thread
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 
 async def test_work_in_a_thread_may_block_and_returns_its_result() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.settings.origins import PRESETS, entry_for, parse_origins
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 # What the pages of real programs send as Origin, and the entry that lets them in.
 PAGES = {

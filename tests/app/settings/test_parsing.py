@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.protocol.errors import RequestError
 from app.settings.parsing import parse_duration, parse_rpc_endpoints
-from quantizer.errors import RequestError, UsageError
+from quantizer.system.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from app.settings.settings import (
     setting_sources,
     settings_file,
 )
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("False", False), ("0", False)])

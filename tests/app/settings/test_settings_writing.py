@@ -19,7 +19,7 @@ from app.settings.settings import (
     setting_sources,
     write_setting,
 )
-from quantizer.errors import StorageError, UsageError, UserError
+from quantizer.system.errors import StorageError, UsageError, UserError
 
 COMMENTED = """# my machine
 ctx = 4096  # enough

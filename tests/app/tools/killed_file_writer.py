@@ -18,8 +18,8 @@ from typing import Any
 
 from app.tools.file_history import FOLDER_NAME, FileHistory
 from app.tools.result import FileChange
-from quantizer.errors import UserError
-from quantizer.process import child_environment
+from quantizer.system.errors import UserError
+from quantizer.system.process import child_environment
 
 __all__ = ["KilledTrial", "kill_a_file_writer"]
 

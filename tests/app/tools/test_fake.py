@@ -11,7 +11,7 @@ from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedApprover, Sc
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.tool import Effect, ToolOutput, ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 ON = ToolSettings(enabled=("fake",))
 CHANGE = FileChange("/a", "", "1")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.tools.file_access import NO_FILE, FileState, OpenFolder, is_partial_file, open_folder
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="descriptors of folders")
 

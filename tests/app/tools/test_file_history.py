@@ -17,7 +17,7 @@ from app.tools import file_access
 from app.tools.file_access import NO_FILE, open_folder
 from app.tools.file_history import FileHistory, HistoryLimits
 from app.tools.result import FileChange
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 DAY_S = 24 * 3600
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.terminal import printable
+from app.common.terminal import printable
 from app.tools.output import MAX_CHARACTERS, bounded, characters_for, cleaned, decoded
 
 

@@ -16,7 +16,7 @@ from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.runner import ToolRunner
 from app.tools.tool import Effect, Preview, Tool, ToolOutput, ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
-from quantizer.errors import EngineError, UserError
+from quantizer.system.errors import EngineError, UserError
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 WRITE = fake_tool("write", Effect.WRITE, definition=ToolDefinition("write", "Writes.", SCHEMA))

@@ -24,7 +24,7 @@ from typing import Any
 
 import anyio
 
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from app.tools.mcp.config.entry import ServerConfig, config_of
 from app.tools.mcp.connection import Connection, Observer
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS
@@ -33,7 +33,7 @@ from app.tools.mcp.sdk.transports import read_message
 from app.tools.mcp.sdk.watch import Watch
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tests.battery.tally import finish
 
 _N_ROUNDS, _N_AT_ONCE = 4, 20

@@ -28,7 +28,7 @@ from app.library.local.index import Index
 from app.library.local.resolve import available
 from app.library.pulling.puller import Puller, PullPlan, plan_model_pull
 from app.settings.settings import Settings
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tests.app.library.fetching import IMPATIENT
 from tests.app.library.hub_faults import FAULTS
 from tests.app.library.hub_repos import HubRepo

@@ -27,7 +27,7 @@ from typing import Any
 import jsonschema
 from rich.table import Table
 
-from app.answer_text import HARMONY, NO_REASONING, ReasoningTags
+from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.llama import LlamaBackend, LlamaModel, model
 from app.engine.llama.bound_sampler import BoundSampler

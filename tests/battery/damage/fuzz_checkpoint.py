@@ -22,9 +22,9 @@ from pathlib import Path
 
 from quantizer.checkpoint.safetensors import read_object
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.errors import UserError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.validation import validate_gguf
+from quantizer.system.errors import UserError
 from quantizer.write.quantize_plan import QuantizePlan, plan
 from tests.battery.damage.hostile_json import damaged_bytes, damaged_json
 from tests.battery.damage.vocabularies import VocabularyChild

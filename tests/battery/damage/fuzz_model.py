@@ -20,9 +20,9 @@ from pathlib import Path
 
 from app.engine.protocol import messages
 from app.engine.protocol.messages import EngineConfig
-from quantizer.errors import EngineError, UserError
 from quantizer.gguf.validation import validate_gguf
-from quantizer.process import python_command
+from quantizer.system.errors import EngineError, UserError
+from quantizer.system.process import python_command
 from quantizer.write.job import JobRequest, run_job
 from tests.battery.damage.gguf_readers import GgufReaders, disagreement
 from tests.battery.tally import finish

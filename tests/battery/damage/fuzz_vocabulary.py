@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantizer.gguf.file_types import file_type_named
-from quantizer.gguf.gguf_reader import ARRAY, SCALAR_FORMATS, STRING
-from quantizer.gguf.header import ArrayRef, Header, read_header
+from quantizer.gguf.gguf_reader import ARRAY, SCALAR_FORMATS, STRING, ArrayRef
+from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.write.quantize_plan import plan

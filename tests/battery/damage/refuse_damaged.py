@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from quantizer.write.job import JobRequest, run_job
 from tests.battery.tally import finish
 from tests.quantizer.damaged_models import Originals, damages

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 __all__ = ["VocabularyChild"]
 

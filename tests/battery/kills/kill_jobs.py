@@ -27,7 +27,7 @@ import psutil
 
 from app.client.service_client import ServiceClient
 from app.protocol.job import Job
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.battery.tally import finish

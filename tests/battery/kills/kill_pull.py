@@ -18,7 +18,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.battery.tally import finish

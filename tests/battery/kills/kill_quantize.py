@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from quantizer.write.events import JobFailed, JobPlanned, JobResumed, TensorWritten, decode_event
 from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import lock_path

@@ -34,7 +34,7 @@ from app.engine.cache.state_file import read_state, states_in
 from app.service.api.responses.store import FILE_NAME as RESPONSES
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.settings.settings import load_settings
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.battery.tally import finish
@@ -50,7 +50,7 @@ _WRITE_SETTINGS = f"""
 import sys
 from pathlib import Path
 from app.settings.settings import write_setting
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 try:
     for number in range({_N_SETTINGS}):
         write_setting(Path(sys.argv[1]), "system", "x" * 20 * number + str(number))
@@ -62,7 +62,7 @@ _WRITE_RESPONSES = f"""
 import asyncio, sys
 from pathlib import Path
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 async def main():
     store = ResponseStore(Path(sys.argv[1]), StoreLimits(1 << 30, 0))
     for number in range({_N_RESPONSES}):

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.battery.tally import finish
 
 __all__ = ["Ended", "Limit", "Limited", "fault_of", "limits"]

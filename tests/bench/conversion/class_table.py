@@ -31,7 +31,7 @@ from quantizer.convert.checkpoint_source import config_header
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.sidecars import PROJECTOR_TYPES
 from quantizer.gguf.tensor_types import TENSOR_TYPES
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from quantizer.write.events import JobWarning
 from quantizer.write.job import JobRequest, run_job
 from tests.bench.conversion import compare_embeddings, compare_logits, compare_projections

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from quantizer.gguf.header import ArrayRef, Header, TensorInfo, read_header
+from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 
 __all__ = ["Difference", "Values", "compare_files", "compare_keys", "compare_tensors"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 PLAIN = ("Q3_K_M", "Q4_K_M", "Q5_K_M")
 SIZE_TOLERANCE, KLD_TOLERANCE = 0.02, 0.1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from app.answer_text import NO_REASONING
+from app.common.answer_text import NO_REASONING
 from app.engine.grammar.call_rules import CallRules
 from app.engine.llama import LlamaModel, model
 from app.engine.loop.core import Engine

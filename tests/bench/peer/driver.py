@@ -16,7 +16,7 @@ from pathlib import Path
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results, line, table
 from app.bench.workloads import WORKLOADS, Bench, Workload, measured_text, run_workloads
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tests.bench.peer.intrusion import intrusion
 from tests.bench.peer.memory import Memory, memory_of
 from tests.bench.peer.restart import restart_workloads

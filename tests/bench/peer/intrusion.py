@@ -11,7 +11,7 @@ from itertools import pairwise
 from app.bench.client import TimedAnswer
 from app.bench.measurement import Figure, Measurement, percentile
 from app.bench.workloads import Bench
-from quantizer.errors import ServiceError
+from app.protocol.errors import ServiceError
 
 __all__ = ["intrusion"]
 

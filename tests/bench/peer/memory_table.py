@@ -25,7 +25,7 @@ from rich.table import Table
 from app.bench.client import BenchClient
 from app.bench.workloads import RandomText
 from offload.format import format_memory
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.bench.peer.memory import Memory, memory_of
 from tests.bench.peer.peer import serve_peer
 from tests.bench.report import show

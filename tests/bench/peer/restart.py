@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.bench.measurement import Figure, Measurement
 from app.bench.workloads import Bench, SyntheticChat, Workload, cached_note
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 __all__ = ["restart_workloads"]
 

@@ -36,9 +36,9 @@ from rich.table import Table
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results, Unmeasured, line
 from app.bench.workloads import NO_DRAFTS, WORKLOADS, Bench, RandomText, measured_text
-from quantizer.errors import UserError
 from quantizer.gguf.file_types import file_type_named
-from quantizer.process import python_command
+from quantizer.system.errors import UserError
+from quantizer.system.process import python_command
 from quantizer.write.quantize import execute
 from tests.bench.models.make_model import plan_random_model
 from tests.bench.models.shapes import SHAPES

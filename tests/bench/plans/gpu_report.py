@@ -30,7 +30,7 @@ from offload.format import format_memory
 from offload.placement.actual_usage import DeviceUsage
 from quantizer.gguf.header import read_header
 from quantizer.gguf.hyperparameters import hyperparameter
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 N_PROMPT, N_ANSWER, N_ROUNDS = 512, 32, 3
 N_CTX = 2048

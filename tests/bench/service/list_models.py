@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.bench.service.bench_header import write_model
 
 _N_RUNS = 5

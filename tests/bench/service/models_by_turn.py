@@ -28,7 +28,7 @@ import ollama
 
 from app.library.local.resolve import resolve
 from app.settings.settings import Settings
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 ASKED = "How do I quantize a model?"
 IDS = ("guide:4m-q8_0", "other:4m-q8_0", "third:4m-q4_K_M")

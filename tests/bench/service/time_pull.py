@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 _SERVER = Path(__file__).parents[2] / "app" / "library" / "hub_server.py"
 _LEAST_SHARE, _MOST_BYTES = 0.8, 120_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offload.devices.host_memory import HostMemory, container_limit, host_memory, process_limit
-from quantizer.memory_limit import MemoryLimit
+from quantizer.system.memory_limit import MemoryLimit
 
 GIB = 1 << 30
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX, MIN_N_CTX, ContextRequest, plan_context
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 GIB = 1 << 30
 LLAMA_1B = ContextRequest(

@@ -10,8 +10,8 @@ from offload.footprint.kv_cache import (
     parse_kv_types,
     supports_kv_types,
 )
-from quantizer.errors import UsageError
 from quantizer.gguf.layer_caches import KvShape
+from quantizer.system.errors import UsageError
 
 LLAMA_1B = KvShape(k_elements=16 * 8 * 64, v_elements=16 * 8 * 64, k_head=64, v_head=64)
 LATENT = KvShape(k_elements=27 * 576, v_elements=0, k_head=576, v_head=0)

@@ -12,8 +12,8 @@ from offload.footprint.profile import ENGINE_BYTES, RunConfig
 from offload.placement.allocation import allocate
 from offload.placement.search import margin_bytes, place
 from offload.speed.cost_model import expected_rates
-from quantizer.errors import UsageError
 from quantizer.gguf.header import Header
+from quantizer.system.errors import UsageError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

@@ -16,8 +16,8 @@ from offload.placement.allocation import overfull
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan, dry_plan, plan
 from offload.speed.cost_model import expected_rates
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
+from quantizer.system.errors import UsageError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
-from quantizer.errors import CheckpointError
 from quantizer.gguf.gguf_reader import open_local
 from quantizer.write.events import Event, JobPlanned, JobResumed, OutputDone, ShardOrder, TensorWritten, WaitingForShard
 from quantizer.write.job import JobRequest, open_job, run_job

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.safetensors import read_checkpoint
-from quantizer.errors import CheckpointError
 from tests.quantizer.checkpoints import TinyLlama, write_safetensors
 
 

@@ -8,10 +8,11 @@ import gguf
 import numpy as np
 import pytest
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.checkpoint_source import open_checkpoint
-from quantizer.errors import CheckpointError, UserError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header, read_header
+from quantizer.system.errors import UserError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import TinyLlama

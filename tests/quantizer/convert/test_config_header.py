@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from quantizer.architectures import find_architecture
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.convert.source_model import FileTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.errors import CheckpointError
 from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.tensor_types import tensor_type_named
 

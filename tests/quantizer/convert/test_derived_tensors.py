@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import (
     MappedTensor,
     ReorderedColumns,
@@ -21,7 +22,6 @@ from quantizer.convert.derived_tensors import (
     unpermute_queries,
 )
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
-from quantizer.errors import CheckpointError
 from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory
 

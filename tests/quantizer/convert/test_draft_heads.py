@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from app.engine.load.head_file import validate_head
-from quantizer.errors import CheckpointError, UsageError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.file_types import file_type_named
-from quantizer.gguf.header import ArrayRef, Header, read_header
+from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.header import Header, read_header
+from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan
 from tests.quantizer.checkpoints import TinyLlama, write_checkpoint

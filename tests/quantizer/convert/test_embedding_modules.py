@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.embedding_modules import EmbeddingModules, read_embedding_modules
-from quantizer.errors import CheckpointError
 from tests.quantizer.checkpoints import write_safetensors
 from tests.quantizer.encoder_checkpoints import pooled_as
 

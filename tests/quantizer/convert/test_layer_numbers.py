@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quantizer.architectures import find_architecture
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.layer_numbers import layer_number_entries
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import Entry
 from quantizer.gguf.tensor_types import tensor_type_named
 from tests.quantizer.memory_source import Memory

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from quantizer.convert import old_gguf
 from quantizer.convert.old_gguf import InterleavedTensor
 from quantizer.convert.source_model import FileTensor
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES

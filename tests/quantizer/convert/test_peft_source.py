@@ -8,10 +8,11 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.errors import CheckpointError, UsageError, UserError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header
 from quantizer.gguf.lora_adapter import validate_adapter
+from quantizer.system.errors import UsageError, UserError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, open_source, plan
 from tests.quantizer.checkpoints import TinyLlama, write_checkpoint

@@ -10,14 +10,15 @@ import gguf
 import numpy as np
 import pytest
 
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.checkpoint.pending_shards import PendingShards
 from quantizer.checkpoint.safetensors import read_checkpoint
-from quantizer.child_request import Message
-from quantizer.errors import CheckpointError, StorageError, UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.sidecars import projector_name
 from quantizer.gguf.validation import validate_gguf
+from quantizer.system.child_request import Message
+from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import JobPlanned, JobWarning, decode_event
 from quantizer.write.job import JobRequest, _work, run_job
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan

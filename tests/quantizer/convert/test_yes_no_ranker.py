@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.convert.yes_no_ranker import PROMPT, is_yes_no_ranker
-from quantizer.errors import CheckpointError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header, read_header
 from quantizer.write.quantize import execute

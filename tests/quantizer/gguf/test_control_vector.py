@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantizer.errors import ModelFileError
 from quantizer.gguf.control_vector import read_control_vector
+from quantizer.gguf.errors import ModelFileError
 from tests.quantizer.gguf_adapters import control_vector
 from tests.quantizer.gguf_files import N_EMBD, N_LAYERS, tiny_llama
 

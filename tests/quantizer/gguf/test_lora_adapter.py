@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.lora_adapter import validate_adapter
 from tests.quantizer.gguf_adapters import lora, lora_weights
 from tests.quantizer.gguf_files import N_EMBD, N_TOKENS, tiny_llama

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.errors import ModelFileError
 from quantizer.gguf import gguf_reader as wire
 from quantizer.gguf import string_array as strings
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.gguf_reader import STRING, ArrayRef, decode_strings
 from quantizer.gguf.numpy_strings import NumpyStrings, skip_strings
 from quantizer.gguf.string_array import ListStrings

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.gguf.shards import shard_index, shard_path, unsplit_name
 from quantizer.gguf.validation import shard_paths, validate_gguf
+from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan
 from tests.quantizer.gguf_files import Skeleton, tiny_llama

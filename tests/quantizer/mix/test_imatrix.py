@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.errors import EngineError, ModelFileError, StorageError, UsageError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.mix.imatrix import (
     ActivationStats,
     ColumnWeights,
@@ -23,6 +23,7 @@ from quantizer.mix.imatrix import (
     read_imatrix,
     save_imatrix,
 )
+from quantizer.system.errors import EngineError, StorageError, UsageError
 from tests.quantizer.gguf_files import tiny_llama, write_gguf
 
 RNG = np.random.default_rng(3)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.errors import UsageError
 from quantizer.mix.search import KLD_TOLERANCE, Mix, MixSearch, mix_for_kld
+from quantizer.system.errors import UsageError
 from quantizer.write.quantize_plan import PlanOptions
 from tests.quantizer.mixes import made_up, small_model
 

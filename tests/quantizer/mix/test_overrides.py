@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
+from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan
 from tests.quantizer.gguf_files import Skeleton

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.convert.source_model import SourceModel
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.overrides import Overrides, TensorOverride
 from quantizer.mix.search import SIZE_TOLERANCE, Mix, MixSearch, check_reachable, check_unquantized
+from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan, plan_model
 from tests.quantizer.mixes import made_up, small_model

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.tokenizers import Token, TokenType
 from tests.quantizer.tokenizer_files import Edit, vocabulary_of
 

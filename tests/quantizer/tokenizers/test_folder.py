@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.tokenizers import vocabulary_entries
 from tests.quantizer.tokenizer_files import vocabulary_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from quantizer.write.events import Event, JobResumed, TensorWritten
 from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import Journal, journal_path, partial_path

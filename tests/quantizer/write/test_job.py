@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.errors import EngineError, ErrorInfo, StorageError
+from quantizer.system.errors import EngineError, ErrorInfo, StorageError
 from quantizer.write.events import (
     Event,
     JobFailed,

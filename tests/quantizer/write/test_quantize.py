@@ -12,11 +12,13 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.errors import CheckpointError, EngineError, ModelFileError, StorageError, UsageError, UserError
+from quantizer.checkpoint.errors import CheckpointError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.file_types import FILE_TYPES, file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
 from quantizer.gguf.validation import validate_gguf
+from quantizer.system.errors import EngineError, StorageError, UsageError, UserError
 from quantizer.write import ggml
 from quantizer.write.events import Event, JobWarning, TensorWritten
 from quantizer.write.quantize import execute

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from quantizer.convert.source_model import RenamedTensor
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
 from quantizer.mix.imatrix import ActivationStats, ImportanceMatrix, read_imatrix, save_imatrix
+from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, open_source, plan, plan_model
 from tests.quantizer.checkpoints import TinyLlama

@@ -9,7 +9,7 @@ import pytest
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedReply
 from app.protocol.tools import ToolCall
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tests.tui.chat.test_chat_model import ManyModels
 from tests.tui.chat.tool_chats import backend_of, calling
 from tests.tui.model_scenes import client_with_models

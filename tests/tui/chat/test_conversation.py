@@ -10,7 +10,7 @@ from app.chat.compaction import summary_turn
 from app.chat.conversation import ChatSettings, Message, MessageState
 from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tui.chat.conversation import ContextSize, Conversation, Ending
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from app.chat.conversation import Draft
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tui.chat.repository import SAVE_AFTER_S, DraftAutosave, InMemoryChat
 
 NOTHING = Draft()

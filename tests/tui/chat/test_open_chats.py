@@ -7,7 +7,7 @@ from pathlib import Path
 from app.chat.conversation import MessageState
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient, ScriptedReply
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tui.chat.commands import EXAMPLES
 from tui.chat.repository import SqliteChatRepository
 

@@ -8,7 +8,7 @@ from app.chat.sampling_options import CHAT_OPTIONS
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
 from app.protocol.chat import GenerationOptions
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 from tui.chat.repository import SqliteChatRepository
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient, ScriptedReply
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tui.chat import repository as repository_module
 from tui.chat.repository import AnswerTarget, SqliteChatRepository
 

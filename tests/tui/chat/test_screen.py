@@ -9,7 +9,9 @@ import pytest
 from textual.widgets import Input, TextArea
 
 from app.client.fake import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
-from quantizer.errors import ContextOverflowError, EngineError, ErrorInfo, ModelFileError, ServiceError
+from app.protocol.errors import ContextOverflowError, ServiceError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import EngineError, ErrorInfo
 from tui.app import LocalllmApp
 from tui.chat.commands import EXAMPLES
 from tui.connection import ServiceConnection

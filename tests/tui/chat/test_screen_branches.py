@@ -9,7 +9,7 @@ from textual.events import Key
 
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tui.chat.repository import SqliteChatRepository
 
 TWO = (ScriptedReply(deltas=("First try.",)), ScriptedReply(deltas=("Second try.",)))

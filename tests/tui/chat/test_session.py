@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from app.chat.store import ChatStore
 from app.client.fake import READY, ScriptedClient, ScriptedReply
+from app.common.terminal import printable_line
 from app.protocol.status import Occupancy
-from app.terminal import printable_line
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tui.chat.answer.titles import parse_title
 from tui.chat.repository import SqliteChatRepository
 

@@ -19,8 +19,9 @@ from app.chat.presets import Presets
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions, MediaPart
+from app.protocol.errors import NoTemplateError, RequestError
 from app.settings.settings import Settings
-from quantizer.errors import EngineError, NoTemplateError, RequestError
+from quantizer.system.errors import EngineError
 from tests.app.chat.attachments.files import pdf_of, picture_of
 from tests.tui.model_scenes import client_with_models
 from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository

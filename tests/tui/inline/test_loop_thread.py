@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tui.inline.loop_thread import LoopThread
 
 

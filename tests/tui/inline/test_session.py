@@ -15,7 +15,7 @@ import pytest
 
 from app.chat.conversation import Message, MessageState
 from app.chat.store import ChatStore
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.quantizer.gguf_files import tiny_llama
 from tests.tui.far_engine import FarEngine
 from tests.tui.typist import CTRL_C, CTRL_D, PROMPT, Typist

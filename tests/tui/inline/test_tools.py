@@ -12,7 +12,7 @@ from app.cli.tool_options import RequestedTools
 from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
 from app.tools.fake import FakeToolBackend
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.tui.chat.tool_chats import backend_of, call, calling, said, unbatched
 from tui.chat.repository import InMemoryChatRepository
 from tui.chat.session import ChatSession

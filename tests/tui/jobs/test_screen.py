@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from app.client.fake import ScriptedClient
+from app.protocol.errors import ServiceError
 from app.protocol.job import Job
-from quantizer.errors import ErrorInfo, ServiceError
+from quantizer.system.errors import ErrorInfo
 
 PULL = Job(id="job-1", kind="pull", title="pull org/model:Q4_K_M", arguments={}, created_s=1.0, state="running")
 TUNE = Job(id="job-2", kind="tune", title="tune guide", arguments={}, created_s=2.0, state="queued")

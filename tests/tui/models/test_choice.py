@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.protocol.library import LocalModel
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.tui.model_scenes import GUIDE
 from tui.models.choice import find_model, model_lines
 

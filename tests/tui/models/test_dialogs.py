@@ -10,7 +10,7 @@ from textual.events import Key
 
 from app.protocol.library import MachineProblem, MachineReport
 from app.settings.settings import Settings
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection

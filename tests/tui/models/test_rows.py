@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from app.common.terminal import printable_line
 from app.protocol.job import Job
 from app.protocol.library import LocalModel
-from app.terminal import printable_line
 from tests.tui.model_scenes import GUIDE
 from tui.models.rows import (
     ModelRow,

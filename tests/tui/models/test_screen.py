@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.client.fake import ScriptedClient
 from app.protocol.library import LocalModel
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tests.app.small_models import small_model
 from tests.tui.conftest import QUICK_CLOCK
 from tests.tui.model_scenes import client_with_models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tui.commands import APP_COMMANDS
 from tui.settings.keymap import check_keys, ids_with_keys, keys_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.client.fake import ScriptedClient
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS
 from tui.widgets.dialogs import InputDialog

@@ -30,7 +30,7 @@ from app.chat.conversation import Message, MessageContent, MessageState, Message
 from app.chat.prompt_templates import COMPLETION
 from app.chat.sampling_options import template_of, think_of
 from app.protocol.chat import Completed
-from quantizer.errors import ContextOverflowError, RequestError
+from app.protocol.errors import ContextOverflowError, RequestError
 from tui.chat.answer.stream import StreamChunk, stream_answer
 from tui.chat.conversation import Conversation
 from tui.chat.repository import StoredChat
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from app.protocol.tools import ToolDefinition
     from app.settings.settings import Settings
 
-__all__ = ["AutoCompaction", "CompactedChat", "Compactor", "SummaryDisplay"]
 
 _TEMPERATURE = 0.3  # facts, not fancy
 _LEAST_CTX = 2048  # where an engine does not say how long its context is

@@ -13,15 +13,13 @@ from typing import Protocol
 
 from app.chat.conversation import Message, MessageContent
 from app.protocol.tools import ToolDefinition
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tui.chat.answer.room import ContextRoom
 from tui.chat.answer.rounds import Rounds, rounds_of
 from tui.chat.answer.runner import AnswerRunner
 from tui.chat.answer.turns import made_calls
 from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 from tui.chat.repository import AnswerTarget, StoredChat
-
-__all__ = ["AskedChat", "Exchanges"]
 
 
 class AskedChat(Protocol):

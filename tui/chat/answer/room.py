@@ -12,13 +12,12 @@ from typing import Protocol
 
 from app.chat.compaction import TOKENS_AFTER, TOKENS_BEFORE
 from app.chat.conversation import Message, MessageContent
-from quantizer.errors import ContextOverflowError, UserError
+from app.protocol.errors import ContextOverflowError
+from quantizer.system.errors import UserError
 from tui.chat.answer.compactor import Compactor
 from tui.chat.answer.runner import AnswerRunner
 from tui.chat.conversation import Conversation, RemovedMessages, TranscriptEntry
 from tui.chat.repository import AnswerTarget, StoredChat
-
-__all__ = ["ContextRoom", "GrowingChat", "NoteDisplay"]
 
 _NOTHING_TO_COMPACT = "There is nothing to compact: the older messages are few and short."
 

@@ -22,12 +22,10 @@ from app.tools.result import ToolOutcome, ToolResult
 from app.tools.rounds import next_step, repeat_note
 from app.tools.tool import ToolProgress
 from app.tools.tool_settings import ApprovalRule
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.chat.answer.turns import made_calls
 from tui.chat.conversation import Conversation, LiveCall
 from tui.chat.repository import AnswerTarget, StoredChat
-
-__all__ = ["CallRunner", "CallingChat", "RoundLimitError", "Rounds", "pause_after", "pending_calls", "rounds_of"]
 
 SHOWN_AFTER_S = 0.1
 _STOPPED = "The user stopped this call in the middle. What it did until then is not undone."

@@ -13,14 +13,13 @@ from typing import Protocol
 
 from app.chat.conversation import Message, MessageState
 from app.protocol.chat import Message as ChatMessage
+from app.protocol.errors import NoTemplateError, ServiceError
 from app.protocol.tools import ToolDefinition, with_delta
-from quantizer.errors import NoTemplateError, ServiceError, UserError
+from quantizer.system.errors import UserError
 from tui.chat.answer.stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
 from tui.chat.conversation import Conversation
 from tui.chat.repository import AnswerTarget, AnswerWriter, StoredChat
 from tui.connection import ServiceConnection
-
-__all__ = ["AnswerDisplay", "AnswerRunner", "AnsweredChat"]
 
 _NO_TEMPLATE = (
     "It is a base model: /template completion lets it continue your text; /template lists templates to chat with it."

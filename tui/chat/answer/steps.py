@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.chat.conversation import Message
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from app.tools.backend import ToolBackend
 from app.tools.display import call_title
 from app.tools.result import FileChange
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tui.chat.answer.turns import made_calls
 from tui.chat.conversation import UNSAVED_ID, Conversation
 from tui.chat.repository import StoredChat
-
-__all__ = ["StepHistory", "UndoneStep", "last_step", "undone_text"]
 
 
 @dataclass(frozen=True, slots=True)

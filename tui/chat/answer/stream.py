@@ -14,23 +14,11 @@ from types import MappingProxyType
 from app.chat.conversation import MessageContent, Scalar
 from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
 from app.chat.sampling_options import generation_options, template_of
+from app.common.terminal import printable
 from app.protocol.chat import AnswerEvent, Completed, GenerationOptions, Message, TextDelta
+from app.protocol.errors import RequestError
 from app.protocol.tools import ToolCallDelta, ToolDefinition
-from app.terminal import printable
-from quantizer.errors import RequestError
 from tui.connection import ChatBackend, ServiceConnection
-
-__all__ = [
-    "BATCH_S",
-    "AnswerFigures",
-    "AnswerTimer",
-    "Clock",
-    "StreamChunk",
-    "format_reasoning",
-    "remaining_pause_s",
-    "stream_answer",
-    "with_cache_key",
-]
 
 BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
 _LONGEST_BATCH_S = 0.15

@@ -10,17 +10,16 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Message, MessageState, provisional_title
+from app.common.terminal import printable_line
 from app.protocol.chat import GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolDefinition
-from app.terminal import printable_line
 from tui.chat.answer.stream import with_cache_key
 from tui.connection import ChatBackend
 
 if TYPE_CHECKING:
     from app.protocol.status import ModelStatus
 
-__all__ = ["generate_title", "is_idle", "needs_title", "parse_title"]
 
 _REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
 _MAX_TOKENS = 32

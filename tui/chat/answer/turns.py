@@ -19,8 +19,6 @@ from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolCall
 from app.tools.result import ToolOutcome
 
-__all__ = ["CUT_OFF", "NOT_RUN", "made_calls", "media_files_of", "turns_of"]
-
 CUT_OFF = "The call was cut off in the middle: what it did is not known."
 NOT_RUN = "This call was not run."
 _ASKING = frozenset({"user", "summary"})  # the roles of messages that are sent as a turn of the user

@@ -11,10 +11,8 @@ from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.conversation import Attachment
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from tui.chat.composer.context_forecast import TokenCount
-
-__all__ = ["AttachmentBar", "AttachmentChip", "chip_text"]
 
 _REMOVES = " ×]"
 _SEPARATOR = " · "

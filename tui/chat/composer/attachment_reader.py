@@ -17,7 +17,6 @@ from app.chat.conversation import Attachment
 if TYPE_CHECKING:
     from app.chat.attachments.reader import ReadAttachment
 
-__all__ = ["AttachmentReader"]
 
 _N_REMEMBERED = 16
 

@@ -18,11 +18,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static, TextArea
 
 from app.chat.conversation import Attachment
-from app.terminal import printable, printable_line
-from quantizer.errors import UserError
+from app.common.terminal import printable, printable_line
+from quantizer.system.errors import UserError
 from tui.pictures.picture_view import PictureView, media_content, whole_screen_bounds
-
-__all__ = ["MAX_EDITED_CHARACTERS", "AttachmentOutcome", "AttachmentScreen", "MediaScreen"]
 
 MAX_EDITED_CHARACTERS = 300_000  # a quarter of a second to lay out
 _MAX_INSERTED_CHARACTERS = 50_000

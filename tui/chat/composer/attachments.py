@@ -13,16 +13,6 @@ from pathlib import Path
 
 from app.chat.conversation import Attachment
 
-__all__ = [
-    "complete_path",
-    "files_below",
-    "is_long",
-    "leads_outside",
-    "pasted",
-    "path_of",
-    "unused_name",
-]
-
 _LONG_CHARACTERS = 1000
 _LONG_LINES = 12
 MAX_FILES = 20_000

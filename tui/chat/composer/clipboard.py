@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from quantizer.errors import UsageError
-
-__all__ = ["MAX_CLIPBOARD_BYTES", "ClipboardTool", "clipboard_tool", "read_picture"]
+from quantizer.system.errors import UsageError
 
 MAX_CLIPBOARD_BYTES = 32 << 20
 _PATIENCE_S = 5.0

@@ -12,18 +12,7 @@ from textual.fuzzy import FuzzySearch
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from app.terminal import printable_line
-
-__all__ = [
-    "MAX_COMPLETIONS",
-    "Completion",
-    "CompletionList",
-    "PartialWord",
-    "argument_completions",
-    "command_completions",
-    "file_completions",
-    "partial_word",
-]
+from app.common.terminal import printable_line
 
 MAX_COMPLETIONS = 8
 _OPEN_QUOTE = re.compile(r"(?<!\S)@\"([^\"\n]*)\Z")

@@ -19,8 +19,6 @@ from tui.chat.composer.completion import (
     file_completions,
 )
 
-__all__ = ["Arguments", "CompletionSource", "SlashWords", "no_arguments"]
-
 SlashWords = Callable[[], Iterable[tuple[str, str]]]
 Arguments = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
 

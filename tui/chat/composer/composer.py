@@ -19,8 +19,8 @@ from textual.widgets import OptionList, Static, TextArea
 from textual.worker import Worker
 
 from app.chat.conversation import Attachment, Draft
-from app.terminal import printable, printable_line
-from quantizer.errors import UsageError, UserError
+from app.common.terminal import printable, printable_line
+from quantizer.system.errors import UsageError, UserError
 from tui.chat.composer.attachment_bar import AttachmentBar, AttachmentChip
 from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.attachment_screen import (
@@ -48,8 +48,6 @@ from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, w
 from tui.chat.composer.pasted_paths import pasted_paths
 from tui.chat.composer.prompt_input import PromptInput
 from tui.commands import slash_line
-
-__all__ = ["Composer"]
 
 _PASTED = "attach-pasted"  # the group of workers that read pasted files
 

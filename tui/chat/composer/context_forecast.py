@@ -14,10 +14,8 @@ from app.chat.attachments.prompt import compose_prompt
 from app.chat.context_tokens import estimated_tokens
 from app.chat.conversation import Attachment, Draft, MediaFile
 from app.protocol.chat import MediaPart
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 from tui.connection import ChatBackend, ConnectionState
-
-__all__ = ["ContextForecast", "DraftCounter", "TokenCount"]
 
 MediaParts = Callable[[Sequence[MediaFile]], Awaitable[Mapping[str, MediaPart]]]
 _TEMPLATE_TOKENS = 8  # what the chat template writes around a question, and before its answer

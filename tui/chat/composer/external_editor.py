@@ -19,13 +19,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from quantizer.errors import StorageError, UsageError, UserError
-from quantizer.files import open_private
+from quantizer.system.errors import StorageError, UsageError, UserError
+from quantizer.system.files import open_private
 
 if TYPE_CHECKING:
     from textual.app import App
 
-__all__ = ["edit_text", "edit_text_outside", "editor_command"]
 
 _VARIABLES = ("VISUAL", "EDITOR")
 _USUAL = {"win32": ("notepad",), "darwin": ("nano", "vim", "vi")}

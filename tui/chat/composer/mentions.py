@@ -13,11 +13,9 @@ from pathlib import Path
 
 from app.chat.attachments.page_choice import ALL_PAGES, PageChoice, split_page_choice
 from app.chat.conversation import Attachment
-from quantizer.errors import UsageError, UserError
+from quantizer.system.errors import UsageError, UserError
 from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.attachments import path_of
-
-__all__ = ["MentionReader", "Mentioned", "has_mention", "mention_of", "names_in", "without_mention"]
 
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
 _AFTER_A_WORD = ".,;:!?)]}'\""

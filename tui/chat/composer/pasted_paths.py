@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["pasted_paths"]
-
 _MAX_CHARACTERS = 16_384
 _MAX_FILES = 32
 _BEGINS_A_PATH = re.compile(r"[/~'\"]|file:|[A-Za-z]:[\\/]")

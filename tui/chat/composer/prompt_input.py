@@ -13,9 +13,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
-from app.terminal import printable
-
-__all__ = ["PromptDelegate", "PromptInput"]
+from app.common.terminal import printable
 
 _PLACEHOLDER = re.compile(r"\{\{[^{}\n]*\}\}")
 

@@ -22,8 +22,6 @@ from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.display import KEYS, decision_text, question_lines, question_title
 from tui.widgets.styled_lines import StyledLines
 
-__all__ = ["ARM_S", "ApprovalPanel"]
-
 ARM_S = 0.25  # longer than between the keys of a paste, shorter than a person needs to read a line
 _SCROLLS = {"up": -1, "down": 1}
 

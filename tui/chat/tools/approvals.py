@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from app.tools.approval import ApprovalQuestion, Decision
 
-__all__ = ["ApprovalQueue"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:

@@ -14,8 +14,6 @@ from app.tools.result import ToolResult
 from tui.chat.conversation import TranscriptEntry
 from tui.widgets.styled_lines import StyledLines
 
-__all__ = ["SIGNS", "FoldLine", "ToolCallView"]
-
 SIGNS = {False: "▸", True: "▾"}  # by whether it is open
 _N_TAIL_LINES = 3
 _NO_RESULT = ToolResult(call_id="", tool="")

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.cli.tool_options import RequestedTools
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from app.tools.backend import ToolBackend
 from app.tools.tool import ServerStatus
 from app.tools.tool_settings import ToolSettings
-from quantizer.errors import UsageError, UserError
+from quantizer.system.errors import UsageError, UserError
 from tui.chat.composer.attachments import files_below
 from tui.chat.session import ChatSession
 from tui.chat.tools.switches import (
@@ -32,8 +32,6 @@ from tui.chat.tools.switches import (
     without_folder,
     without_rule,
 )
-
-__all__ = ["ToolsEditor"]
 
 _FORMS = "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER or forget NUMBER."
 _N_FOLDERS_OFFERED = 200

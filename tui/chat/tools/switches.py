@@ -10,27 +10,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from app.tools.tool import Effect, ServerStatus, Tool
 from app.tools.tool_settings import ApprovalRule, ToolSettings
-from quantizer.errors import UsageError
-
-__all__ = [
-    "ALL",
-    "allowing_rules",
-    "enabled_tools",
-    "is_on",
-    "names_of",
-    "rule_text",
-    "summary",
-    "switched",
-    "tools_in_short",
-    "tools_text",
-    "with_folder",
-    "with_rounds",
-    "without_folder",
-    "without_rule",
-]
+from quantizer.system.errors import UsageError
 
 ALL = "all"
 _N_MOST_ROUNDS = 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 from textual import on
 
 from app.chat.conversation import Draft
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tui.chat.answer.steps import undone_text
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.draft_screen import DraftScreen
@@ -19,8 +19,6 @@ from tui.chat.open_chat import OpenChat
 from tui.chat.tools.approval_panel import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
 from tui.widgets.screens import AppContext
-
-__all__ = ["ToolScreen"]
 
 
 class ToolScreen(DraftScreen):

@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from app.chat.conversation import Role
-from app.terminal import printable
+from app.common.terminal import printable
 from tui.chat.answer.stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.conversation import Ending, TranscriptEntry, has_only_calls
@@ -30,8 +30,6 @@ from tui.chat.transcript.question_view import PictureRow, QuestionView, pictures
 from tui.chat.transcript.summary_view import SummaryView
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
-
-__all__ = ["AnswerView", "MessageBar", "MessageView", "ReasoningView", "uniform_rows"]
 
 # Command and label by role; the key is in bold.
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {

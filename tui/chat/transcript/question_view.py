@@ -9,10 +9,8 @@ from textual.containers import Horizontal
 from textual.widgets import Static
 
 from app.chat.conversation import Attachment, MediaFile
-from app.terminal import printable, printable_line
+from app.common.terminal import printable, printable_line
 from tui.pictures.picture_view import PictureView, media_content, picture_bounds
-
-__all__ = ["PictureRow", "QuestionView", "pictures_of"]
 
 _MAX_PICTURES = 4  # of a question; the names say how many it has
 

@@ -6,12 +6,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from app.terminal import printable
+from app.common.terminal import printable
 from tui.chat.conversation import Ending, TranscriptEntry
 from tui.chat.tools.call_view import SIGNS, FoldLine
 from tui.markdown.widget import MarkdownText
-
-__all__ = ["SummaryView", "summary_line"]
 
 
 def summary_line(entry: TranscriptEntry) -> str:

@@ -20,14 +20,12 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app.chat.conversation import Message
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tui.chat.answer.stream import StreamChunk
 from tui.chat.conversation import TranscriptEntry
 from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
 from tui.chat.transcript.message_view import MessageView, uniform_rows
 from tui.pictures.picture_view import PictureView
-
-__all__ = ["STEP", "MessageWindow", "SteadyScroll", "Transcript"]
 
 _EIGHTHS = 8  # the least that the ends of a scroll bar's thumb move
 # Each costs 10 to 20 ms to draw: so many at once are not felt.

@@ -13,8 +13,6 @@ from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import ParsedFile, RefusedFileError
 from app.chat.attachments.parsers import html
 
-__all__ = ["MAX_PART_BYTES", "parse", "prepare"]
-
 MAX_PART_BYTES = 32 << 20  # of XML
 _MAX_PARTS = 20_000
 _MAX_RATIO = 200  # of an XML part and its packed form; real ones have 5 to 30

@@ -9,8 +9,6 @@ from typing import Any
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import ParsedFile, RefusedFileError
 
-__all__ = ["markdown_of", "parse", "prepare"]
-
 _HIDDEN = [
     "title",
     "script",

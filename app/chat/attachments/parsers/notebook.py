@@ -10,8 +10,6 @@ from typing import Any
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import ParsedFile, RefusedFileError
 
-__all__ = ["parse", "prepare"]
-
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _MAX_OUTPUT_CHARACTERS = 4_000  # of one cell
 _DAMAGED = ("is no notebook.", "Save it anew with Jupyter, or give it another ending to attach it as text.")

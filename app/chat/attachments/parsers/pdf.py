@@ -14,8 +14,6 @@ from typing import Any
 from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
 from app.chat.attachments.parsed import MAX_CHARACTERS, MAX_PICTURES, ParsedFile, RefusedFileError
 
-__all__ = ["MAX_PAGES", "MAX_SIDE", "page_mark", "parse", "prepare"]
-
 MAX_PAGES = 5_000
 MAX_SIDE = 1_568  # pixels of a page's longer side; models scale to less
 _SCALE = 2.0  # 144 dots per inch

@@ -10,8 +10,6 @@ from typing import Any
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import ParsedFile, RefusedFileError
 
-__all__ = ["MAX_PIXELS", "parse", "prepare"]
-
 MAX_PIXELS = 100_000_000
 MAX_RATIO = 200  # of the sides; models cut a picture into squares
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")

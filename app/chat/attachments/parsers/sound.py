@@ -8,8 +8,6 @@ from collections.abc import Callable
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import ParsedFile, RefusedFileError
 
-__all__ = ["MAX_SOUND_S", "parse", "prepare"]
-
 MAX_SOUND_S = 30 * 60
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.parsed import MAX_CHARACTERS, ParsedFile, RefusedFileError
 
-__all__ = ["parse", "prepare"]
-
 _DELIMITERS = ",;\t|"
 _MAX_COLUMNS = 1_000
 _BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))

@@ -17,9 +17,7 @@ from app.engine.llama.heads.head_context import Followed, HeadContext, Row, Wait
 from app.engine.llama.native import hidden_states, lib
 from app.engine.request import AdapterSet
 from app.engine.speculative.draft_heads import HeadSpec
-from quantizer.errors import EngineError
-
-__all__ = ["AutoregressiveContext", "EagleContext", "HiddenRows", "MtpContext"]
+from quantizer.system.errors import EngineError
 
 _UNKNOWN = 0.0  # the hidden state before a first token, or one in the middle of a shared or restored text
 

@@ -15,9 +15,7 @@ from app.engine.llama.context import Batch, NativeContext
 from app.engine.llama.heads.head_context import HeadContext, WaitingTokens
 from app.engine.llama.native import hidden_states, lib
 from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
-from quantizer.errors import EngineError
-
-__all__ = ["BlockContext"]
+from quantizer.system.errors import EngineError
 
 
 class BlockContext(HeadContext):

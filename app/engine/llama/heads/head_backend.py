@@ -18,8 +18,6 @@ from app.engine.llama.heads.head_context import HeadContext, Row
 from app.engine.llama.native import hidden_states, layer_inputs, lib
 from app.engine.request import AdapterSet
 
-__all__ = ["HeadBackend"]
-
 _LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes first
 
 

@@ -22,8 +22,6 @@ from app.engine.llama.native import lib
 from app.engine.request import AdapterSet
 from app.engine.speculative.draft_heads import HeadSpec
 
-__all__ = ["Followed", "HeadContext", "Row", "WaitingTokens"]
-
 Row = NDArray[np.float32]
 _TOKEN = np.dtype("<i4")
 # A larger share of a batch is part of a long prompt. That of a next turn waits as an answer does: computed at once, all

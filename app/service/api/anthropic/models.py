@@ -13,20 +13,9 @@ from typing import Literal
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.protocol.errors import RequestError
 from app.service.generation.thinking import Thinking
-from quantizer.errors import RequestError
-
-__all__ = [
-    "AnthropicModel",
-    "AnthropicModelList",
-    "Capabilities",
-    "Page",
-    "anthropic_model",
-    "capabilities",
-    "is_anthropic",
-    "model_page",
-]
 
 VERSION_HEADER = "anthropic-version"  # every client of theirs sends it, and no other
 DEFAULT_LIMIT = 20

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictStr
 
+from app.common.media_formats import MediaKind
 from app.engine.grammar.json_format import JsonFormat
-from app.media_formats import MediaKind
+from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.messages import (
     PARAGRAPH_BREAK,
@@ -29,9 +30,6 @@ from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMe
 from app.service.generation.thinking import Thinking
 from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
-from quantizer.errors import RequestError
-
-__all__ = ["CALL_ID_PREFIX", "MessagesBody"]
 
 # Thoughts, calls and their results are added by themselves.
 _TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result")

@@ -19,8 +19,6 @@ from app.service.api.fields import WithWarnings
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = ["Event", "MessageFormatter", "MessageResponse", "MessageStreamEvents"]
-
 Event = dict[str, Any]
 BlockKind = Literal["thinking", "text", "tool_use"]
 

@@ -11,6 +11,7 @@ from fastapi import Request
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.protocol.errors import ContextOverflowError, RequestError
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
 from app.service.api.app_state import app_state, model_of, planner_warnings
@@ -24,9 +25,6 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
-from quantizer.errors import ContextOverflowError, RequestError
-
-__all__ = ["router"]
 
 router = Router(prefix="/v1/messages")
 

@@ -13,6 +13,7 @@ from fastapi import Request
 from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
+from app.protocol.errors import RequestError
 from app.service.api.app_state import model_of
 from app.service.api.fields import Body, TtlBody
 from app.service.api.openai.embeddings import (
@@ -25,9 +26,6 @@ from app.service.api.openai.embeddings import (
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
-from quantizer.errors import RequestError
-
-__all__ = ["router"]
 
 router = Router()
 

@@ -12,13 +12,11 @@ from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import Request
+from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.prompt_forms import PromptField
 from app.service.api.text_request import GenerationBody
 from app.service.infill.fim_request import FimRequest, Snippet
-from quantizer.errors import RequestError
-
-__all__ = ["InfillBody", "LlamaCppTextBody", "PromptBody"]
 
 MAX_ANSWERS = 8
 MAX_COMPLETIONS = 64  # of all prompts of a request

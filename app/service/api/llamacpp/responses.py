@@ -20,17 +20,6 @@ from app.service.api.fields import Byte, WithWarnings
 from app.service.api.openai.usage import Timings, timings_of
 from app.service.generation.generation import Answer, Delta
 
-__all__ = [
-    "Completion",
-    "CompletionChunk",
-    "GenerationSettings",
-    "LlamaCppFormatter",
-    "SelectedFields",
-    "SeveralCompletions",
-    "generation_settings",
-    "token_probabilities",
-]
-
 _NO_LIMIT = -1
 
 

@@ -31,8 +31,6 @@ from app.service.http.streaming import EventStream, JsonResponse, while_connecte
 from app.service.infill.fim_request import fim_generation
 from app.service.models.served_model import ServedModel
 
-__all__ = ["router"]
-
 router = Router()
 
 

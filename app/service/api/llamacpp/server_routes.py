@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from app import __version__
 from app.engine.request import SamplingParams
+from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body, Byte
 from app.service.generation.template_caps import TemplateCaps
@@ -17,9 +18,6 @@ from app.service.http.errors import LlamaCppError, RefusedError, llamacpp_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
-from quantizer.errors import ServiceError
-
-__all__ = ["router"]
 
 router = Router()
 

@@ -25,8 +25,6 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 
-__all__ = ["router", "slot_states"]
-
 router = Router()
 
 _NONE = -1

@@ -18,6 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, Strict
 from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import AnswerProgress, EngineConfig
+from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.loading import begin_loading, loading
@@ -33,9 +34,7 @@ from app.service.http.routing import Router
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
-from quantizer.errors import ServiceError, UserError
-
-__all__ = ["router"]
+from quantizer.system.errors import UserError
 
 router = Router(prefix="/api/v1")
 

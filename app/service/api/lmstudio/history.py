@@ -14,8 +14,6 @@ from pydantic import StrictInt, StrictStr
 from app.service.api.fields import Body
 from app.service.api.lmstudio.uploads import NO_FILES, Uploads
 
-__all__ = ["CLOSING_TAG", "OPENING_TAG", "ChatHistory", "ManualTemplate", "PromptTemplate"]
-
 OPENING_TAG, CLOSING_TAG = "<think>", "</think>"  # of every model's reasoning in the fragments of an answer
 
 Message = dict[str, Any]

@@ -13,18 +13,8 @@ from pydantic import StrictStr
 from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import BackendFacts, EngineConfig
+from app.protocol.errors import RequestError
 from app.service.api.fields import Body
-from quantizer.errors import RequestError
-
-__all__ = [
-    "ConfigFields",
-    "ConfigStack",
-    "SdkConfig",
-    "change_of_loading",
-    "load_fields",
-    "prediction_fields",
-    "sdk_config",
-]
 
 ConfigFields: TypeAlias = Mapping[str, Any]
 Change: TypeAlias = Callable[[EngineConfig], EngineConfig]

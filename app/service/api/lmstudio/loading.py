@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from app.engine.protocol.messages import EngineConfig
+from app.protocol.errors import RequestError
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
-from quantizer.errors import RequestError
-
-__all__ = ["begin_loading", "loading", "unload"]
 
 _PROGRESS_INTERVAL_S = 0.1
 

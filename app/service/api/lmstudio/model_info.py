@@ -15,17 +15,6 @@ from app.service.models.model_catalog import FileFacts
 from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
 
-__all__ = [
-    "Domain",
-    "display_name",
-    "domain_of",
-    "instance_info",
-    "model_info",
-    "parameters_text",
-    "path_of",
-    "publisher_of",
-]
-
 Domain: TypeAlias = Literal["embedding", "llm"]
 
 _UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "K"))

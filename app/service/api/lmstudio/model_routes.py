@@ -15,7 +15,7 @@ from fastapi import Request
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
-from app.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.protocol.job import Job
@@ -32,8 +32,6 @@ from app.service.jobs.arguments import PullArguments
 from app.service.models.model_catalog import FileFacts
 from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
-
-__all__ = ["LoadConfig", "load_config", "router"]
 
 router = Router(prefix="/api/v1/models")
 

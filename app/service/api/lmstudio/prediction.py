@@ -11,13 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 from app.engine.protocol.messages import AnswerProgress, Finished
 from app.engine.request import FinishReason, TokenLogprob
+from app.protocol.errors import RequestError
 from app.service.api.lmstudio.history import CLOSING_TAG, OPENING_TAG
 from app.service.api.lmstudio.sdk_errors import sdk_error
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
-from quantizer.errors import RequestError
-
-__all__ = ["PacketMaker", "progress_packet", "stats_of", "stop_reason", "user_stopped"]
 
 Packet: TypeAlias = dict[str, Any]
 ReasoningType: TypeAlias = Literal["none", "reasoning", "reasoningStartTag", "reasoningEndTag"]

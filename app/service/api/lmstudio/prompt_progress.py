@@ -12,8 +12,6 @@ from typing import TypeVar
 from app.engine.protocol.messages import AnswerProgress
 from app.service.models.served_model import ServedModel
 
-__all__ = ["prompt_progress", "with_progress"]
-
 Item = TypeVar("Item")
 INTERVAL_S = 0.25
 

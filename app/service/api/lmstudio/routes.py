@@ -13,7 +13,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
 from app import __version__
-from app.library.local.resolve import ModelRef
+from app.library.local.model_files import ModelRef
 from app.service.api.app_state import app_state
 from app.service.api.openai import embeddings
 from app.service.api.openai import routes as openai
@@ -25,8 +25,6 @@ from app.service.http.streaming import EventStream, JsonResponse
 from app.service.models.model_catalog import FileFacts
 from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
-
-__all__ = ["router"]
 
 router = Router(prefix="/api/v0")
 

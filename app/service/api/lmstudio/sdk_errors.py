@@ -13,9 +13,7 @@ from typing_extensions import TypedDict
 
 from app.library.local.resolve import UnknownModelError
 from app.service.http.errors import openai_error
-from quantizer.errors import UserError
-
-__all__ = ["NotFoundError", "SdkError", "no_model_for", "no_model_with_path", "sdk_error"]
+from quantizer.system.errors import UserError
 
 _N_SAMPLES = 12
 

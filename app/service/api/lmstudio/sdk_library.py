@@ -15,10 +15,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, StrictInt, StrictStr
 
 from app import __version__
+from app.common.keys import KeyScope
+from app.common.media_formats import MediaKind
 from app.engine.media.file_kinds import format_of
-from app.keys import KeyScope
-from app.library.local.resolve import ModelRef, UnknownModelError
-from app.media_formats import MediaKind
+from app.library.local.model_files import ModelRef
+from app.library.local.resolve import UnknownModelError
+from app.protocol.errors import RequestError, ServiceError
 from app.protocol.job import Job
 from app.protocol.library import HubRepository, Quant, VerdictName
 from app.service.api.fields import Body
@@ -27,9 +29,6 @@ from app.service.api.lmstudio.sdk_errors import no_model_with_path
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, NoParameter
 from app.service.generation.media import Medium
 from app.service.jobs.arguments import PullArguments
-from quantizer.errors import RequestError, ServiceError
-
-__all__ = ["FILES_ENDPOINTS", "REPOSITORY_ENDPOINTS", "SYSTEM_ENDPOINTS", "downloaded_model"]
 
 Fit: TypeAlias = Literal["fullGPUOffload", "partialGPUOffload", "willNotFit"]
 

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StrictInt, StrictStr
 
-from app.keys import KeyScope
+from app.common.keys import KeyScope
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
+from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, load_fields, sdk_config
 from app.service.api.lmstudio.loading import begin_loading, loading, unload
@@ -21,9 +22,6 @@ from app.service.api.lmstudio.sdk_errors import no_model_for, no_model_with_path
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, NoParameter
 from app.service.models.model_catalog import FileFacts
 from app.service.models.served_model import ServedModel
-from quantizer.errors import RequestError
-
-__all__ = ["MODEL_ENDPOINTS", "SpecifierBody", "described", "model_for"]
 
 _MAX_INSTANCES = 256
 Milliseconds = Annotated[StrictInt, Field(ge=1, le=10**12)]

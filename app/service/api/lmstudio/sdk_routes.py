@@ -15,8 +15,6 @@ from app.service.api.lmstudio.sdk_text import EMBEDDING_ENDPOINTS, LLM_ENDPOINTS
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 
-__all__ = ["router"]
-
 router = Router()
 
 # Those that are empty say of each call that it is not here, instead of failing to connect.

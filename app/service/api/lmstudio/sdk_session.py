@@ -18,7 +18,8 @@ from typing import Any, NoReturn, TypeAlias
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
 from starlette.websockets import WebSocket
 
-from app.keys import KeyScope
+from app.common.keys import KeyScope
+from app.protocol.errors import RequestError
 from app.service.api.app_state import AppState, app_state
 from app.service.api.fields import Body
 from app.service.api.lmstudio.sdk_errors import sdk_error
@@ -27,9 +28,7 @@ from app.service.http.errors import BUG, RefusedError
 from app.service.http.guard import socket_scopes
 from app.service.http.routing import invalid_fields
 from app.service.http.websocket import BadMessageError, JsonSocket
-from quantizer.errors import RequestError, UserError
-
-__all__ = ["Channel", "Context", "Endpoint", "Namespace", "NoParameter", "serve_namespace"]
+from quantizer.system.errors import UserError
 
 MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 
 from app.engine.protocol.messages import AnswerProgress
+from app.protocol.errors import RequestError
 from app.service.api.lmstudio.history import ChatHistory, PromptTemplate
 from app.service.api.lmstudio.kv_config import ConfigStack, load_fields, prediction_fields, sdk_config
 from app.service.api.lmstudio.prediction import PacketMaker, progress_packet, stats_of, user_stopped
@@ -30,9 +31,6 @@ from app.service.generation.chat import chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation
 from app.service.http.routing import invalid_fields
 from app.service.models.served_model import ServedModel
-from quantizer.errors import RequestError
-
-__all__ = ["EMBEDDING_ENDPOINTS", "LLM_ENDPOINTS"]
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
 Part: TypeAlias = tuple[Answer, Delta | None] | AnswerProgress

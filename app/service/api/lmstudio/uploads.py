@@ -9,8 +9,6 @@ import secrets
 from collections import OrderedDict
 from typing import Protocol
 
-__all__ = ["NO_FILES", "UploadedFiles", "Uploads"]
-
 MAX_CHARACTERS = 64 << 20  # of Base64
 
 

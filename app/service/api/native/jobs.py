@@ -20,8 +20,6 @@ from app.service.http.routing import Router
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 from app.service.jobs.arguments import BenchArguments, EvalArguments, PullArguments, QuantizeArguments, TuneArguments
 
-__all__ = ["router"]
-
 router = Router(prefix="/api/localllm/jobs")
 
 

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from app.library.local.model_files import ModelRef
 from app.library.local.model_record import ModelDescription
+from app.protocol.errors import RequestError
 from app.protocol.library import (
     HubRepository,
     LoadState,
@@ -32,9 +33,6 @@ from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
 from app.settings.parsing import parse_duration
-from quantizer.errors import RequestError
-
-__all__ = ["router"]
 
 router = Router(prefix="/api/localllm")
 

@@ -17,8 +17,6 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 
-__all__ = ["router"]
-
 router = Router(prefix="/api/localllm/metered-keys")
 
 

@@ -18,8 +18,6 @@ from app.engine.protocol.messages import EngineMetrics
 from app.service.api.app_state import app_state
 from app.service.http.routing import Router
 
-__all__ = ["prometheus_text", "router"]
-
 router = Router()
 
 _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -25,9 +25,7 @@ from app.service.http.streaming import JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import LoadedModel
 from offload.footprint.kv_cache import parse_kv_types
-from quantizer.errors import UsageError
-
-__all__ = ["apply_plan_request", "router"]
+from quantizer.system.errors import UsageError
 
 router = Router(prefix="/api/localllm")
 

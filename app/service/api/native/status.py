@@ -32,9 +32,7 @@ from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import resident_bytes
 from app.settings.private_files import conversation_name, remove_prefixes
-from quantizer.errors import ErrorInfo
-
-__all__ = ["ModelId", "error_body", "router", "summarize"]
+from quantizer.system.errors import ErrorInfo
 
 router = Router(prefix="/api/localllm")
 _MAX_KEYS = 10_000

@@ -18,8 +18,6 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 
-__all__ = ["router"]
-
 router = Router()
 
 _NONE_RUNNING = "no active completion for this id"  # as llama-server has it

@@ -31,6 +31,7 @@ from app.library.local.recipe import (
     write_recipe,
 )
 from app.library.local.resolve import UnknownModelError
+from app.protocol.errors import RequestError
 from app.protocol.job import Job
 from app.service.api.app_state import app_state
 from app.service.api.ollama.requests import CopyBody, CreateBody, ModelBody, PullBody
@@ -42,9 +43,7 @@ from app.service.jobs.arguments import PullArguments, QuantizeArguments
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
 from app.settings.settings import Settings
-from quantizer.errors import RequestError, UsageError, UserError, redact_paths
-
-__all__ = ["find_model", "model_not_found", "router"]
+from quantizer.system.errors import UsageError, UserError, redact_paths
 
 router = Router()
 

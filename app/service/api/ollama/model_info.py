@@ -13,22 +13,13 @@ from typing import Any, Literal, NotRequired, TypeAlias
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.library.local.model_files import ModelRef
 from app.library.local.recipe import Recipe
-from app.library.local.resolve import ModelRef
 from app.service.api.ollama.responses import rfc3339_time
 from app.service.models.model_catalog import FileFacts
 from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
-
-__all__ = [
-    "ModelEntry",
-    "RunningEntry",
-    "ShowResponse",
-    "list_entry",
-    "running_entry",
-    "show_response",
-]
 
 _NAME_WIDTH = 30  # source: Ollama's ShowHandler
 _FOREVER = "9999-12-31T23:59:59Z"

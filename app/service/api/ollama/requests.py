@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictStr
 
+from app.common.media_formats import MediaKind
 from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
-from app.media_formats import MediaKind
+from app.protocol.errors import RequestError
 from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body
 from app.service.api.messages import (
@@ -32,19 +33,6 @@ from app.service.generation.thinking import Thinking
 from app.service.infill.fim_request import FimRequest
 from app.service.pool.keep_alive import IdleLimit
 from app.settings.parsing import parse_duration
-from quantizer.errors import RequestError
-
-__all__ = [
-    "CopyBody",
-    "CreateBody",
-    "EmbedBody",
-    "KeepAliveBody",
-    "ModelBody",
-    "OllamaChatBody",
-    "OllamaGenerateBody",
-    "OllamaTextBody",
-    "PullBody",
-]
 
 MAX_INPUTS = 2048
 _PICTURE_LINE = re.compile(r"^data:image/[a-z.+-]{1,40};base64,[A-Za-z0-9+/]{32,}+={0,2}$", re.MULTILINE)

@@ -22,19 +22,6 @@ from app.service.generation.generation import Answer, Delta
 from app.service.http.access_log import RequestRecord
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = [
-    "ChatFormatter",
-    "ChatResponse",
-    "DoneReason",
-    "EmbeddingUsage",
-    "GenerateFormatter",
-    "GenerateResponse",
-    "Object",
-    "OllamaFormatter",
-    "embedding_usage",
-    "rfc3339_time",
-]
-
 _NS = 1_000_000_000
 
 DoneReason: TypeAlias = Literal["stop", "length", "load", "unload"]

@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
-from app.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.recipe import read_recipe
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings
@@ -56,8 +56,6 @@ from app.service.http.streaming import JsonResponse, LineStream, while_connected
 from app.service.infill.fim_request import fim_generation
 from app.service.models.model_file import ModelTask
 from app.service.models.served_model import ServedModel
-
-__all__ = ["router"]
 
 router = Router()
 

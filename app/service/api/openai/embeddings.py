@@ -14,23 +14,12 @@ from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Embedded, Reranked
+from app.protocol.errors import RequestError
 from app.service.api.app_state import model_of
 from app.service.api.fields import Body, TtlBody
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
-from quantizer.errors import RequestError
-
-__all__ = [
-    "MAX_INPUTS",
-    "EmbeddingList",
-    "EmbeddingsBody",
-    "RerankBody",
-    "as_floats",
-    "check_dimensions",
-    "embeddings",
-    "router",
-]
 
 router = Router()
 

@@ -33,9 +33,7 @@ from app.service.models.manager import ModelManager
 from app.service.models.model_catalog import FileFacts
 from app.service.models.senses import Modality, Senses
 from app.service.models.served_model import ServedModel
-from quantizer.errors import UserError
-
-__all__ = ["error_body", "router"]
+from quantizer.system.errors import UserError
 
 router = Router()
 

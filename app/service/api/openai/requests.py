@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool, StrictStr
 
 from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
+from app.protocol.errors import RequestError
 from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body, TtlBody
 from app.service.api.messages import (
@@ -28,10 +29,6 @@ from app.service.api.thinking import ChatThinkingBody
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
 from app.service.infill.fim_request import FimRequest
-from quantizer.errors import RequestError
-
-__all__ = ["ChatCompletionBody", "CompletionBody", "FimBody", "OpenAiBody", "ResponseFormat"]
-
 
 MAX_ANSWERS = 8
 MAX_COMPLETIONS = 64  # of all prompts of a request

@@ -31,20 +31,6 @@ from app.service.api.openai.usage import (
 from app.service.generation.generation import Answer, Delta
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = [
-    "ChatChoice",
-    "ChatChunk",
-    "ChatCompletion",
-    "ChatFormatter",
-    "Chunk",
-    "Completion",
-    "CompletionFormatter",
-    "TextChoice",
-    "TextChunk",
-    "TextCompletion",
-    "TextFormatter",
-]
-
 Choice = TypeVar("Choice")
 ChunkChoice = TypeVar("ChunkChoice")
 

@@ -13,6 +13,7 @@ from fastapi import Request
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
 from app.service.api.openai.responses import (
@@ -37,9 +38,6 @@ from app.service.http.routing import Router
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.infill.fim_request import fim_generation
 from app.service.models.served_model import ServedModel
-from quantizer.errors import RequestError
-
-__all__ = ["router"]
 
 router = Router()
 

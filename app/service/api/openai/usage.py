@@ -16,19 +16,6 @@ from app.engine import request
 from app.engine.protocol.messages import Finished
 from app.service.api.fields import Byte
 
-__all__ = [
-    "ChatTokenLogprob",
-    "PromptTokensDetails",
-    "TextLogprobs",
-    "Timings",
-    "Usage",
-    "chat_logprobs",
-    "text_logprobs",
-    "timings_of",
-    "total_of",
-    "usage_of",
-]
-
 
 class PromptTokensDetails(TypedDict):
     """The cached part of a prompt."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from app.event_log import log_event
+from app.common.event_log import log_event
 from app.service.api.responses.items import InputItem, Item, parse_item
 from app.service.api.responses.requests import InputTokensBody, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
@@ -17,9 +17,7 @@ from app.service.api.responses.store import Kind, Record, ResponseStore
 from app.service.generation.media import PromptMedia
 from app.service.http.errors import RefusedError, message_of
 from app.service.models.senses import Senses
-from quantizer.errors import StorageError
-
-__all__ = ["Context", "context_of", "keep", "not_found", "response_of"]
+from quantizer.system.errors import StorageError
 
 _STORED = (
     "Only what is stored can be named; the settings responses_size and responses_days limit how much and how long."

@@ -10,6 +10,7 @@ from fastapi import Request
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.api.responses.context import not_found
@@ -21,9 +22,6 @@ from app.service.http.errors import RefusedError
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
-from quantizer.errors import RequestError
-
-__all__ = ["router"]
 
 router = Router(prefix="/v1/conversations")
 

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import cast
 
+from app.protocol.errors import ContextOverflowError
 from app.service.api.app_state import planner_warnings
 from app.service.api.responses.context import Context, keep
 from app.service.api.responses.output import OutputForm
@@ -27,9 +28,7 @@ from app.service.api.responses.truncation import without_oldest
 from app.service.generation.chat import ChatTurn, chat_generation
 from app.service.generation.generation import Answer, Delta
 from app.service.models.served_model import ServedModel
-from quantizer.errors import ContextOverflowError, UserError
-
-__all__ = ["Exchange"]
+from quantizer.system.errors import UserError
 
 
 class Exchange:

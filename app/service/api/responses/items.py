@@ -15,22 +15,11 @@ from uuid import uuid4
 
 from pydantic import PrivateAttr, StrictStr, ValidationError, ValidatorFunctionWrapHandler, model_validator
 
+from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.messages import ChatMessage, ContentPart, ToolCallBody
 from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, PromptMedia
-from quantizer.errors import RequestError
-
-__all__ = [
-    "CUSTOM_PARAMETERS",
-    "InputItem",
-    "Item",
-    "Messages",
-    "RawBody",
-    "custom_input",
-    "encode_reasoning",
-    "parse_item",
-]
 
 Item: TypeAlias = dict[str, Any]
 Messages: TypeAlias = list[dict[str, Any]]

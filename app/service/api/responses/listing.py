@@ -8,10 +8,8 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from app.protocol.errors import RequestError
 from app.service.api.responses.items import Item
-from quantizer.errors import RequestError
-
-__all__ = ["ItemList", "Page", "list_of", "page_of"]
 
 _DEFAULT_LIMIT, _MOST = 20, 100  # source: openai 3.54, `InputItemListParams`
 

@@ -16,8 +16,6 @@ from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
 from app.service.api.responses.items import custom_input, encode_reasoning
 from app.service.tools.tool import ToolCallDelta
 
-__all__ = ["AnyItem", "AnyPart", "ItemStatus", "Kind", "OutputForm", "OutputItem", "SummaryText", "logprobs_of_text"]
-
 Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 _ID_PREFIX: dict[Kind, str] = {

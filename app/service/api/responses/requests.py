@@ -13,6 +13,7 @@ from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.request import SamplingParams
+from app.protocol.errors import RequestError
 from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body
 from app.service.api.messages import (
@@ -28,9 +29,6 @@ from app.service.api.text_request import SamplingBody, conversation_of
 from app.service.api.thinking import TemplateVariablesBody, asked_thinking
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
-from quantizer.errors import RequestError
-
-__all__ = ["InputTokensBody", "Metadata", "Reference", "ResponsesBody"]
 
 Metadata: TypeAlias = Annotated[
     dict[Annotated[StrictStr, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]],

@@ -22,9 +22,7 @@ from app.service.api.responses.output import AnyItem, ItemStatus, Kind, OutputFo
 from app.service.generation.generation import Answer, Delta
 from app.service.http.errors import code_of, message_of
 from app.service.tools.tool import ToolCallDelta
-from quantizer.errors import UserError
-
-__all__ = ["UNFINISHED", "Event", "ResponseFormatter", "ResponseObject", "ResponseStatus", "ResponseStreamEvents"]
+from quantizer.system.errors import UserError
 
 Event = dict[str, Any]
 

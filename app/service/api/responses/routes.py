@@ -8,6 +8,7 @@ from fastapi import Request
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of
 from app.service.api.responses.context import context_of, not_found, response_of
 from app.service.api.responses.exchange import Exchange
@@ -22,10 +23,7 @@ from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
-from quantizer.errors import RequestError
-from quantizer.process import is_process_alive
-
-__all__ = ["router"]
+from quantizer.system.process import is_process_alive
 
 router = Router()
 _NEVER = RequestError("Only responses with background can be streamed again or cancelled.", "Set background.")

@@ -10,13 +10,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
 
-from app.event_log import log_event
+from app.common.event_log import log_event
+from app.protocol.errors import ServiceError
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.responses import UNFINISHED, Event, ResponseObject, ResponseStatus
 from app.service.http.errors import BUG, RefusedError
-from quantizer.errors import ServiceError, UserError
-
-__all__ = ["MAX_ENDED", "MAX_RUNNING", "Run", "Runs"]
+from quantizer.system.errors import UserError
 
 MAX_RUNNING = 64
 MAX_ENDED = 16  # whose events are held for those who listen later

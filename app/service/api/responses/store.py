@@ -19,11 +19,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from app.database import Database, Schema
+from app.common.database import Database, Schema
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import Settings
-
-__all__ = ["FILE_NAME", "Kind", "Record", "ResponseStore", "StoreLimits"]
 
 FILE_NAME = "responses.db"
 Item: TypeAlias = dict[str, Any]

@@ -9,9 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from quantizer.errors import ContextOverflowError
-
-__all__ = ["without_oldest"]
+from app.protocol.errors import ContextOverflowError
 
 _SHARE = 0.75  # of the context, so that the answer has room and the next turns do not cut again
 _MESSAGE_CHARACTERS = 16  # what a template adds to a message, at least

@@ -14,17 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-__all__ = [
-    "DEFAULT_TIMEOUT_S",
-    "HttpLaunch",
-    "Launch",
-    "ServerConfig",
-    "StdioLaunch",
-    "config_of",
-    "identity_of",
-    "launch_entry",
-]
-
 DEFAULT_TIMEOUT_S = 60.0
 _MAX_TIMEOUT_S = 86_400.0
 _MAX_NAME_CHARACTERS = 64

@@ -12,9 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.tools.mcp.config.entry import HttpLaunch, Launch, StdioLaunch
-from quantizer.errors import ToolError
-
-__all__ = ["expanded"]
+from app.tools.mcp.errors import ToolError
 
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

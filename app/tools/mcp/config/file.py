@@ -16,10 +16,8 @@ from typing import Any
 
 from app.settings.settings import settings_file
 from app.tools.mcp.config.entry import ServerConfig, config_of
-from quantizer.errors import StorageError, UsageError
-from quantizer.files import PRIVATE_FILE, explained, private_folder, read_at_most, try_lock, write_atomically
-
-__all__ = ["MCP_FILE", "McpFile", "load_json", "mcp_file"]
+from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_at_most, try_lock, write_atomically
 
 MCP_FILE = "mcp.json"
 _SERVERS = "mcpServers"

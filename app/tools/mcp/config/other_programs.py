@@ -15,10 +15,8 @@ from typing import Any
 
 from app.tools.mcp.config.entry import ServerConfig, config_of
 from app.tools.mcp.config.file import load_json
-from quantizer.errors import UserError
-from quantizer.files import explained, read_at_most
-
-__all__ = ["PROGRAMS", "FoundServer", "Program", "find_servers", "without_comments"]
+from quantizer.system.errors import UserError
+from quantizer.system.files import explained, read_at_most
 
 _MAX_BYTES = 64 << 20  # Claude Code keeps its history in the same file
 # A string is taken whole, so that what looks like a comment inside stays.

@@ -20,18 +20,17 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import FileUrl, ValidationError
 
 from app import __version__
-from app.terminal import printable_line
+from app.common.terminal import printable_line
 from app.tools.mcp.config.entry import Launch, ServerConfig, StdioLaunch
 from app.tools.mcp.config.expansion import expanded
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, RefusedError, ServerInfo
+from app.tools.mcp.errors import ToolError
 from app.tools.mcp.listing import MAX_LISTED
 from app.tools.mcp.sdk.transports import http, sse, stdio
 from app.tools.mcp.sdk.watch import MAX_TEXT, Watch, watched
 from app.tools.mcp.transport.http_client import explained_http
 from app.tools.tool import ToolProgress
-from quantizer.errors import ToolError, UserError
-
-__all__ = ["connect", "connect_to"]
+from quantizer.system.errors import UserError
 
 _MAX_PAGES = 50
 _OTHER_PROTOCOL = (types.UNSUPPORTED_PROTOCOL_VERSION, types.METHOD_NOT_FOUND)

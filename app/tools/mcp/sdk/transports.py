@@ -23,8 +23,6 @@ from app.tools.mcp.transport.http_client import http_client
 from app.tools.mcp.transport.orphans import OWNER_VARIABLE, owner_mark
 from app.tools.mcp.transport.process import MAX_MESSAGE_BYTES, ServerProcess
 
-__all__ = ["http", "read_message", "sse", "stdio"]
-
 _MAX_UNREADABLE = 1_000  # lines that are no message
 # The number of a request that a line answers, at its beginning or its end: ours are numbers.
 _ANSWER = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?"id"\s*:\s*(\d{1,9})\s*,\s*"result"')

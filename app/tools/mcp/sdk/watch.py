@@ -15,12 +15,10 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-from app.event_log import log_event
-from app.terminal import printable_line
+from app.common.event_log import log_event
+from app.common.terminal import printable_line
 from app.tools.mcp.connection import Observer
 from app.tools.mcp.transport.http_client import HttpStatus
-
-__all__ = ["MAX_TEXT", "Watch", "watched"]
 
 MAX_TEXT = 500  # of what a server says of itself
 _MAX_UNASKED = 20_000  # messages since our last request

@@ -11,8 +11,6 @@ import httpx2
 
 from app.tools.mcp.transport.process import MAX_MESSAGE_BYTES
 
-__all__ = ["HttpStatus", "explained_http", "http_client"]
-
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)  # seconds; a call's own limit is shorter
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
-__all__ = ["OWNER_VARIABLE", "end_orphans", "owner_mark"]
 
 OWNER_VARIABLE = "LOCALLLM_MCP_OWNER"
 _MARK = re.compile(r"([0-9]{1,9})-([0-9]{1,12})")

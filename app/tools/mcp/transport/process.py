@@ -14,11 +14,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 
 from app.tools.mcp.config.entry import StdioLaunch
-from quantizer.errors import ToolError
-from quantizer.process import StderrTail, detached_process_options
-from quantizer.process_tree import ProcessTree
-
-__all__ = ["MAX_MESSAGE_BYTES", "ServerProcess"]
+from app.tools.mcp.errors import ToolError
+from quantizer.system.process import StderrTail, detached_process_options
+from quantizer.system.process_tree import ProcessTree
 
 MAX_MESSAGE_BYTES = 16 << 20
 _MAX_WAITING_BYTES = 16 << 20  # that the server has not read

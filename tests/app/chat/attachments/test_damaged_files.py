@@ -8,7 +8,7 @@ import pytest
 
 from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
 from app.chat.attachments.reader import read_data
-from quantizer.errors import EngineError, UserError
+from quantizer.system.errors import EngineError, UserError
 from tests.app.chat.attachments.files import docx_of, notebook_of, paragraph, pdf_of, picture_of, wav_of
 
 _CELL = {"cell_type": "code", "source": "1", "outputs": [{"data": {"text/plain": ["2"]}}]}

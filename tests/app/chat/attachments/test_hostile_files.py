@@ -10,7 +10,7 @@ from PIL import Image
 from app.chat.attachments import parser_process
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.reader import read_data
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.app.chat.attachments.files import pdf_of, picture_of
 from tests.app.chat.attachments.hostile_files import (
     docx_with,

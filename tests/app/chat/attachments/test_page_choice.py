@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.chat.attachments.page_choice import ALL_PAGES, PageChoice, split_page_choice
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 
 @pytest.mark.parametrize(

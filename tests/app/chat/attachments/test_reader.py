@@ -12,7 +12,7 @@ from PIL import Image
 from app.chat.attachments.page_choice import PageChoice
 from app.chat.attachments.reader import ReadAttachment, read_data, read_file
 from app.chat.conversation import Attachment
-from quantizer.errors import StorageError, UsageError
+from quantizer.system.errors import StorageError, UsageError
 from tests.app.chat.attachments.files import docx_of, notebook_of, paragraph, pdf_of, picture_of, wav_of
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import main
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.running import RunningService
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 

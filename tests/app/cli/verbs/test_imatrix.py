@@ -9,7 +9,7 @@ import pytest
 
 from quantizer.gguf.header import read_header
 from quantizer.mix.imatrix import read_imatrix
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.cli.in_process import run_localllm
 from tests.quantizer.checkpoints import TinyLlama
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
 

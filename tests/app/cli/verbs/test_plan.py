@@ -9,7 +9,7 @@ import pytest
 
 from app.library.machine_fit.planning import parse_machine
 from offload.devices.machine import Device, DeviceKind, Machine
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.app.cli.in_process import run_localllm
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.cli.in_process import run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

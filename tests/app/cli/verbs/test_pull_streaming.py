@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from quantizer.write.job import JobRequest, run_job
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

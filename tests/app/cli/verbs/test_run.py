@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import main
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 from tests.app.chat.attachments.files import picture_of
 from tests.app.running import RunningService
 

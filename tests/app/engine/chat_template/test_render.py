@@ -10,7 +10,7 @@ import pytest
 
 from app.engine.chat_template.render import _compiled, render
 from app.engine.chat_template.template_process import TemplateProcess
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -190,7 +190,7 @@ def test_text_marked_for_training_is_part_of_the_prompt() -> None:
 def test_a_tighter_limit_of_memory_is_not_raised() -> None:
     program = """
 import resource
-from quantizer.memory_limit import limit_growth
+from quantizer.system.memory_limit import limit_growth
 resource.setrlimit(resource.RLIMIT_AS, (100 << 20, resource.RLIM_INFINITY))
 limit_growth(256 << 20)
 print(resource.getrlimit(resource.RLIMIT_AS)[0] >> 20)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.grammar.limits import check_grammar
+from app.protocol.errors import RequestError
 from app.protocol.sampling import MAX_GRAMMAR_BYTES
-from quantizer.errors import RequestError
 from tests.app.gbnf_texts import Grammar
 
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {

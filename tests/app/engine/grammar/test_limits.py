@@ -5,7 +5,7 @@ import re
 import pytest
 
 from app.engine.grammar.limits import check_grammar
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.grammar.limits import check_grammar
 from app.engine.grammar.pattern import parse_pattern
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 from tests.app.gbnf_texts import Grammar
 
 ZOD_EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from app.common.media_formats import MediaKind
 from app.engine.llama import LlamaModel, LlamaProjector, ProjectorOptions
 from app.engine.llama.native import mtmd
 from app.engine.media.chunks import MediaChunk
 from app.engine.media.decoder_process import DecoderProcess
 from app.engine.media.file_kinds import format_of
 from app.engine.request import MediaInput
-from app.media_formats import MediaKind
 from offload.placement.load_parameters import ON_HOST
-from quantizer.errors import EngineError, UserError
+from quantizer.system.errors import EngineError, UserError
 
 
 def described(part: tuple[int, ...] | MediaChunk) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from app.engine.backend import MemoryShortError
 from app.engine.llama.native import Buffer, is_told, load_error, parse_buffer
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 MIB = 1 << 20
 

@@ -26,7 +26,7 @@ from app.engine.protocol.messages import EngineConfig
 from app.protocol.codec import encode
 from offload.devices.machine import Machine
 from offload.placement.actual_usage import DeviceUsage
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 
 FIRST_TOKENS = (1, 600, 1300, 2900)  # of prompts, as far as the vocabulary goes
 N_PROMPT, N_TOKENS = 39, 16

@@ -6,6 +6,7 @@ import pytest
 
 from app.engine.load.sizing import check_fit
 from app.engine.protocol.messages import UnfitPolicy
+from app.protocol.errors import UnfitError
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
@@ -13,7 +14,7 @@ from offload.footprint.profile import RunConfig
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
-from quantizer.errors import EngineError, UnfitError
+from quantizer.system.errors import EngineError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

@@ -19,7 +19,7 @@ from app.engine.speculative.step_cost import StepCost
 from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama
 
 REAL_DRAFT = Path(__file__).with_name("real_draft.py")

@@ -14,8 +14,8 @@ from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.load_parameters import ON_HOST
-from quantizer.errors import EngineError
 from quantizer.gguf.validation import tensors_of, validate_gguf
+from quantizer.system.errors import EngineError
 
 SETTING = RunConfig(n_ctx=1024, n_cells=1024, kv_types=KvTypes(), n_sequences=4, is_fused=False)
 
@@ -46,7 +46,7 @@ def test_a_file_that_llama_cpp_rejects_is_an_error_with_its_output(tmp_path: Pat
 
 def test_an_abort_of_llama_cpp_names_its_source_without_the_folder_it_was_built_in() -> None:
     program = (
-        "from quantizer.child_request import serve_request\nfrom app.engine.llama.native import ggml_function\n"
+        "from quantizer.system.child_request import serve_request\nfrom app.engine.llama.native import ggml_function\n"
         "serve_request(lambda _, _send: ggml_function('ggml_abort')(b'/tmp/pip-x/ggml.c', 12, b'no room'))"
     )
     with pytest.raises(EngineError, match=r"(SIGABRT|status \d+)\); its last output: (.* \| )?ggml\.c:12: no room"):

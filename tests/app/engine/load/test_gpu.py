@@ -18,7 +18,7 @@ import pytest
 
 from app.engine.load.machine import list_gpus
 from offload.devices.gpus import ListedGpu
-from quantizer.process import python_command
+from quantizer.system.process import python_command
 
 pytestmark = pytest.mark.gpu
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"

@@ -14,7 +14,7 @@ from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.actual_usage import ExcessUsage
 from offload.placement.load_parameters import ON_HOST, LoadParameters
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

@@ -8,8 +8,9 @@ import pytest
 
 from app.engine.load import projector_check
 from app.engine.load.projector_check import check_projector
-from quantizer.errors import ModelFileError, UserError
+from quantizer.gguf.errors import ModelFileError
 from quantizer.gguf.header import read_header
+from quantizer.system.errors import UserError
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 

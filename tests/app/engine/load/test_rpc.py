@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from app.engine.load.machine import check_reachable, exposure_warning
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 
 def test_a_server_that_does_not_answer_is_an_error() -> None:

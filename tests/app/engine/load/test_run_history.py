@@ -9,7 +9,7 @@ import pytest
 
 from app.engine.load.run_history import RunHistory, RunRecord, measured_runs
 from offload.speed.cost_model import Work
-from quantizer.files import try_lock
+from quantizer.system.files import try_lock
 
 WORK = Work(read_bytes={"CPU": 1e9}, operations={"CPU": 2e9}, attention_bytes=1e6, n_layers=16)
 RECORD = RunRecord(

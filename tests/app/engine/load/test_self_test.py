@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.engine.load.self_test import SelfTestResult, run_self_test
-from quantizer.errors import EngineError
-from quantizer.memory_limit import MemoryLimit
+from quantizer.system.errors import EngineError
+from quantizer.system.memory_limit import MemoryLimit
 
 
 def child(code: str) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def test_the_real_child_gives_a_result(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces limits of memory")
 def test_a_test_without_memory_says_nothing_about_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = MemoryLimit("ulimit -v", 500 << 20, 0)
-    monkeypatch.setattr("quantizer.memory_limit.memory_limits", lambda: (limit,))
+    monkeypatch.setattr("quantizer.system.memory_limit.memory_limits", lambda: (limit,))
     with pytest.raises(EngineError, match=r"Not enough memory: the self-test of llama\.cpp needs more"):
         run_self_test(tmp_path, child("raise MemoryError"))
     assert not (tmp_path / "selftest.json").exists()

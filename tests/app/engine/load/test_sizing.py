@@ -8,9 +8,9 @@ import pytest
 from app.engine.load.sizing import size_context
 from app.engine.protocol.messages import EngineConfig
 from offload.footprint.kv_cache import KvTypes, bytes_per_cell
-from quantizer.errors import EngineError, UsageError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.layer_caches import kv_shape_of
+from quantizer.system.errors import EngineError, UsageError
 
 GUIDE = read_header(Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf")
 N_CTX_TRAIN = GUIDE.integer(f"{GUIDE.architecture}.context_length") or 0

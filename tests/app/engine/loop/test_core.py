@@ -22,7 +22,8 @@ from app.engine.speculative.draft_heads import AutoregressiveHeadSource
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
-from quantizer.errors import EngineError, RequestError
+from app.protocol.errors import RequestError
+from quantizer.system.errors import EngineError
 from tests.app.engine.fake_head import FakeHead
 from tests.app.engine.recording import Record, run
 

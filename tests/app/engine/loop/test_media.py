@@ -15,7 +15,7 @@ from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.media.fake import FakeEncoder
 from app.engine.request import FinishReason, MediaInput, Request, SamplingParams
 from app.engine.speculative.step_cost import StepCost
-from quantizer.errors import ContextOverflowError, RequestError
+from app.protocol.errors import ContextOverflowError, RequestError
 from tests.app.engine.recording import Record, run
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -6,7 +6,7 @@ import pytest
 
 from app.engine.loop.sampling import Stage, check_biases, n_candidates, n_history_tokens, stages
 from app.engine.request import SamplingParams
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 
 
 def test_greedy_is_one_stage() -> None:

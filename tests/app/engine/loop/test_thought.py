@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.engine.loop.thought import Thought
 from app.engine.request import ReasoningBudget
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 
 BUDGET = ReasoningBudget(
     opening="<think>",

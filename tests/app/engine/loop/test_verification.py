@@ -10,7 +10,7 @@ from app.engine.loop.core import Engine
 from app.engine.protocol.messages import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.speculative.step_cost import StepCost
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 NEVER = {1: 1.0, 2: 1e6}  # no draft pays
 FAST_S, SLOW_S = 0.001, 0.1

@@ -8,7 +8,8 @@ import pytest
 from app.engine.media.chunks import MediaChunk
 from app.engine.media.fake import FakeEncoder
 from app.engine.request import MediaInput
-from quantizer.errors import EngineError, RequestError
+from app.protocol.errors import RequestError
+from quantizer.system.errors import EngineError
 
 
 def media(data: bytes) -> MediaInput:

@@ -14,7 +14,8 @@ from app.engine.media.fake import FakeEncoder
 from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MediaStore
 from app.engine.request import IN_MEMORY, MediaInput
-from quantizer.errors import EngineError, RequestError, UserError
+from app.protocol.errors import RequestError
+from quantizer.system.errors import EngineError, UserError
 from tests.app.engine.media.files import as_media
 
 TIMEOUT_S = 30.0

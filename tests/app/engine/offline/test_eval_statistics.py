@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from app.engine.offline.eval_statistics import EvalAccumulator, log_softmax, mean_of, quantile_of, share_of
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 RNG = np.random.default_rng(11)
 N_TOKENS, N_VOCAB = 60, 17

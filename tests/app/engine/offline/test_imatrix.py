@@ -12,8 +12,8 @@ import pytest
 
 from app.engine.model_task import TaskProgress, run_child
 from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
-from quantizer.errors import EngineError, UsageError
 from quantizer.mix.imatrix import ImportanceMatrix
+from quantizer.system.errors import EngineError, UsageError
 from tests.quantizer.gguf_files import N_EMBD, N_FF, N_LAYERS, tiny_llama, tiny_weights
 
 TEXT = "The other hen heard that the weather in the north gathers there. " * 8
@@ -109,7 +109,7 @@ def test_an_error_in_the_callback_of_native_code_is_raised(tiny_model: Path) -> 
     program = """
 import sys
 from app.engine.model_task import serve_task
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from quantizer.mix.imatrix import ImatrixCollector
 def add(*_arguments): raise EngineError("Too much was seen.")
 ImatrixCollector.add = add

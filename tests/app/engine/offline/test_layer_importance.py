@@ -11,8 +11,8 @@ from app.engine.offline.evaluation import EvalRequest, EvalResult, evaluate
 from app.engine.offline.layer_importance import LayerDistances, LayerRequest, measure_layers
 from quantizer.convert.layer_removal import layers_to_remove
 from quantizer.convert.source_model import open_gguf
-from quantizer.errors import EngineError
 from quantizer.gguf.file_types import file_type_named
+from quantizer.system.errors import EngineError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan
 from tests.quantizer.gguf_files import N_EMBD, N_HEADS, tiny_llama, tiny_weights

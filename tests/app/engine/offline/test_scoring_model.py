@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.fake import FakeBackend
 from app.engine.offline.scoring_model import predictions, windows
-from quantizer.errors import EngineError, UsageError
+from quantizer.system.errors import EngineError, UsageError
 
 TEXT = list(range(2, 102))
 

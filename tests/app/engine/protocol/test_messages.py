@@ -25,7 +25,7 @@ from app.protocol.codec import decode as decode_value
 from app.protocol.codec import encode as encode_value
 from app.protocol.plan import Plan
 from app.protocol.status import LoadedSetting, Occupancy
-from quantizer.errors import ErrorInfo
+from quantizer.system.errors import ErrorInfo
 
 RUNNING = messages.AnswerProgress(
     request_id="a",

@@ -9,7 +9,7 @@ import pytest
 from app.library.download.partial_file import PartialFile, SequentialWriter, journal_of
 from app.library.download.ranges import Range
 from app.library.download.remote_file import Digest, StreamingHash
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 MARK = "sha256 abc"
 

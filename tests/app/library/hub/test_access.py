@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.library.hub.access import HubAccess, hub_access_from_environment
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from app.library.hub.catalogue import (
     parse_catalogue,
     read_catalogue,
 )
-from quantizer.errors import UsageError
 from quantizer.gguf.file_types import FILE_TYPES
 from quantizer.gguf.hyperparameters import hyperparameter_faults
+from quantizer.system.errors import UsageError
 
 # Gigabytes of files as their repositories list them.
 PUBLISHED_GB = {

@@ -15,7 +15,7 @@ from app.library.hub.reference import (
     parse_reference,
 )
 from app.library.local.naming import is_safe_name
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 HUB = "http://127.0.0.1:8000"
 COMMIT = "a" * 40

@@ -7,7 +7,7 @@ import pytest
 from app.library.hub import search as hub_list
 from app.library.hub.access import HubAccess, HubError
 from app.library.hub.search import list_repos
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.library.local.index import Index, IndexRecord, index_key, read_facts
 from app.protocol.library import ModelFacts
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tests.app.small_models import small_model
 
 ADDS_ROWS = """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.library.local.model_files import ModelRef, repo_of
 from app.library.local.naming import id_of, ids_of, model_output_path
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 Models = list[tuple[Path, str]]
 PUBLISHERS = st.sampled_from(["bartowski", "unsloth", "Qwen", "local"])

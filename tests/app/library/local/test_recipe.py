@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe, recipe_path, write_recipe
-from quantizer.errors import ModelFileError, StorageError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import StorageError
 
 FULL = Recipe(
     base="tiny",

@@ -14,7 +14,7 @@ from app.library.local.model_files import ModelRef
 from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import available, resolve
 from app.settings.settings import Settings
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.app.small_models import small_model, small_shards
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.library.local.removal import delete_stale_files, find_stale_files
 from app.settings.settings import Settings
-from quantizer.files import try_lock
+from quantizer.system.files import try_lock
 from quantizer.write.partial_output import Journal
 from tests.app.small_models import small_model
 

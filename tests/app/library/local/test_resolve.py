@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.library.local.resolve import ModelRef, UnknownModelError, absolute, available, find_by_name, portable, resolve
+from app.library.local.model_files import ModelRef
+from app.library.local.resolve import UnknownModelError, absolute, available, find_by_name, portable, resolve
 from app.settings.settings import Settings
-from quantizer.errors import ModelFileError
+from quantizer.gguf.errors import ModelFileError
 
 
 @pytest.fixture

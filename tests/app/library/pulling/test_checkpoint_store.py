@@ -13,7 +13,7 @@ from app.library.hub.access import HubAccess, async_http_client
 from app.library.local.index import Index
 from app.library.pulling.checkpoint import CheckpointPuller, CheckpointStore, check_free, was_converted
 from app.library.pulling.puller import Puller, PullPlan, staged
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from quantizer.write.job import JobRequest
 
 _NAMES = ("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")

@@ -13,6 +13,7 @@ import pytest
 from app.engine.chat_template.render import render
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
+from app.protocol.errors import RequestError
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.lmstudio.chat_routes import StudioChatBody
 from app.service.api.messages import alternate_roles
@@ -30,7 +31,6 @@ from app.service.models.model_file import ModelFile
 from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel
 from app.service.pool.background import _prefill_request
-from quantizer.errors import RequestError
 from tests.app.engine.media.files import picture_file, sound_file
 from tests.app.service.api.picture_requests import FILE, REQUESTS, URL, PictureRequest
 from tests.app.service.generation.test_chat import PLAIN, HereAndNow

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.answer_text import ReasoningTags
+from app.common.answer_text import ReasoningTags
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody

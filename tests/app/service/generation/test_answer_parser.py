@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningTags
+from app.common.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningTags
 from app.service.generation.answer_parser import answer_parser
 from app.service.tools.formats import tool_format_of
 from app.service.tools.parser import ToolCalling

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from app.protocol.errors import RequestError
 from app.service.generation.branches import branches_of
-from quantizer.errors import RequestError
 
 SYSTEM, FIRST, ANSWER, LAST = (
     {"role": "system", "content": "Be brief."},

@@ -6,11 +6,11 @@ from base64 import b64encode
 
 import pytest
 
+from app.protocol.errors import RequestError
 from app.service.generation import documents
 from app.service.generation.documents import Document, DocumentReader
 from app.service.generation.media import NO_MEDIA, PromptMedia
 from app.service.generation.unreadable_content import UnreadableError
-from quantizer.errors import RequestError
 from tests.app.chat.attachments.files import pdf_of
 
 PDF = b64encode(pdf_of(["Whales are mammals.", "They breathe air."])).decode()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.answer_text import NO_REASONING, ReasoningTags
+from app.common.answer_text import NO_REASONING, ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Timings, TokenLogprob, Usage
 from app.service.generation.answer_parser import answer_parser

@@ -5,7 +5,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.answer_text import HARMONY
+from app.common.answer_text import HARMONY
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_TAGS, HarmonyParser
 from app.service.tools.tool import NO_TOOLS, ParsedText, ToolOptions

@@ -7,8 +7,9 @@ from base64 import b64encode
 
 import pytest
 
+from app.common.media_formats import MediaKind
 from app.engine.request import MAX_MEDIA, Request
-from app.media_formats import MediaKind
+from app.protocol.errors import RequestError
 from app.service.generation.media import (
     MAX_MEDIA_BYTES,
     NO_MEDIA,
@@ -19,7 +20,6 @@ from app.service.generation.media import (
 )
 from app.service.generation.unreadable_content import UnreadableError, notice_of_notes
 from app.service.models.senses import Senses
-from quantizer.errors import RequestError
 from tests.app.engine.media.files import picture_file, sound_file
 
 BOTH = Senses(sees=True, hears=True)

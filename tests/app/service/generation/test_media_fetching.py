@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.public_web import is_public
+from app.common.public_web import is_public
+from app.protocol.errors import RequestError
 from app.service.generation.media_fetching import MAX_FETCHED_BYTES, WebFetcher
-from quantizer.errors import RequestError
 from tests.app.engine.media.files import picture_file
 
 PNG = picture_file()

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from app.engine.chat_template.render import render
+from app.protocol.errors import RequestError
 from app.service.generation.template_caps import MAX_REMEMBERED, NO_TEMPLATE_CAPS, TemplateProbe
 from app.service.models.model_file import ModelFile
-from quantizer.errors import RequestError
 
 LOOP = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 CALLS = "{% for c in m.tool_calls %}<call>{{ c.function.name }}{% endfor %}"

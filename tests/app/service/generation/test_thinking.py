@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.engine.chat_template.render import render
+from app.protocol.errors import RequestError
 from app.service.generation.thinking import LEVELS, Thinking
-from quantizer.errors import RequestError
 
 # What the chat template of each family asks, written anew.
 QWEN3 = "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>{% endif %}"

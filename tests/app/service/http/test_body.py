@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.protocol.errors import RequestError
 from app.service.http.errors import RefusedError
 from app.service.http.routing import MAX_DEPTH, MAX_TEXT_BYTES, parse_object
-from quantizer.errors import RequestError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from app.event_log import log_to
+from app.common.event_log import log_to
 from app.service.http.guard import Guard, GuardPolicy, policy_of
 from app.service.http.streaming import JsonResponse
 from app.settings.settings import Settings

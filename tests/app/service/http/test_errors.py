@@ -6,17 +6,11 @@ from app.client.connection import error_of
 from app.library.hub.access import HubError, NotOnHubError
 from app.library.local.placement import NameTakenError
 from app.library.local.resolve import UnknownModelError
+from app.protocol.errors import ContextOverflowError, RequestError, ServiceError
 from app.service.http.errors import RefusedError, code_of, llamacpp_error, openai_error, status_of
-from quantizer.errors import (
-    CheckpointError,
-    ContextOverflowError,
-    EngineError,
-    ModelFileError,
-    RequestError,
-    ServiceError,
-    UsageError,
-    UserError,
-)
+from quantizer.checkpoint.errors import CheckpointError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import EngineError, UsageError, UserError
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
+from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
 from app.service.application import _ROUTE_MODULES
 from app.service.http.errors import RefusedError
 from app.service.http.guard import GuardPolicy, check, policy_of
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
-from quantizer.errors import StorageError, UsageError
+from quantizer.system.errors import StorageError, UsageError
 
 
 def _scope(*headers: tuple[str, str], path: str = "/v1/models") -> dict[str, Any]:

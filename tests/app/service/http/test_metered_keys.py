@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from app.engine.request import Timings, Usage
+from app.protocol.errors import RequestError
 from app.protocol.metering import MeteredUsage
 from app.service.http import metered_keys
 from app.service.http.metered_keys import MeteredKeys, UsageMeter
-from quantizer.errors import RequestError
 
 
 def test_a_key_is_known_by_its_secret_and_its_id_until_it_is_closed() -> None:

@@ -10,10 +10,10 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse
 
+from app.protocol.errors import RequestError
 from app.service.http.openapi import document, errors
 from app.service.http.routing import Router, body_type_of, return_type_of
 from app.service.http.streaming import EventStream, JsonResponse
-from quantizer.errors import RequestError
 
 
 class Text(BaseModel):

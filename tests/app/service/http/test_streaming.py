@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from app.protocol.errors import ContextOverflowError
 from app.service.http import streaming
 from app.service.http.errors import openai_error
 from app.service.http.streaming import DONE_EVENTS, EventStream, Framing, JsonResponse, LineStream
-from quantizer.errors import ContextOverflowError, EngineError
+from quantizer.system.errors import EngineError
 
 
 class Client:

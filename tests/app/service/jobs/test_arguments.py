@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from app.cli.main import _cli
 from app.library.local.resolve import UnknownModelError
+from app.protocol.errors import RequestError
 from app.protocol.job import JobKind
 from app.service.jobs.arguments import JobCommand, arguments_of, command_of
 from app.settings.settings import Settings
-from quantizer.errors import RequestError
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.protocol.errors import RequestError
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
 from app.service.jobs import manager as module
 from app.service.jobs.arguments import PullArguments, TuneArguments
 from app.service.jobs.manager import JobManager
 from app.settings.settings import Settings
-from quantizer.errors import RequestError
 
 # Writes its arguments down, says a step and does what its last word asks for.
 PROGRAM = """

@@ -17,7 +17,7 @@ from app.library.download.events import (
 )
 from app.protocol.job import Job
 from app.service.jobs.run import RunningJob
-from quantizer.errors import EngineError, ErrorInfo, StorageError
+from quantizer.system.errors import EngineError, ErrorInfo, StorageError
 from quantizer.write.events import JobFailed
 from quantizer.write.events import encode_event as encode_job_event
 

@@ -16,7 +16,7 @@ from app.library.machine_fit.fit_cache import FitCache
 from app.library.machine_fit.planning import planning_context
 from app.service.models.library import LibraryService, Listing
 from app.settings.settings import Settings
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tests.offload.machines import MACHINES
 from tests.quantizer.gguf_files import tiny_llama
 

@@ -14,7 +14,7 @@ from app.engine.chat_template.template_process import TemplateProcess
 from app.service.http import streaming
 from app.service.models.manager import ModelManager
 from app.settings.settings import Settings
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.app.service.models.managed import WORDS, calling, library_settings, managing, states
 from tests.app.thread_worker import thread_worker
 

@@ -15,7 +15,7 @@ from app.service.models.plan_service import PlanService
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.speed.cost_model import Work
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 

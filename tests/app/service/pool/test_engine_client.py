@@ -14,11 +14,12 @@ import pytest
 
 from app.engine.protocol.messages import EngineConfig, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
+from app.protocol.errors import ContextOverflowError, RequestError
 from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.engine_status import CrashLimit
 from app.service.pool.worker_process import WorkerProcess
-from quantizer.errors import ContextOverflowError, EngineError, RequestError
-from quantizer.process import python_command
+from quantizer.system.errors import EngineError
+from quantizer.system.process import python_command
 from tests.app.thread_worker import thread_worker
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
@@ -213,7 +214,7 @@ import sys, pathlib
 from app.engine import worker
 from app.engine.protocol import messages
 from app.engine.protocol import messages
-from quantizer.errors import ErrorInfo
+from quantizer.system.errors import ErrorInfo
 marker = pathlib.Path({str(marker)!r})
 if marker.exists():
     sys.argv = ["worker", "--fake"]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.service.pool.engine_status import CrashLimit
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 
 class Clock:

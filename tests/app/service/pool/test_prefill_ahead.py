@@ -7,9 +7,9 @@ from pathlib import Path
 
 from app.engine.protocol.messages import EngineConfig, EngineMetrics
 from app.engine.request import Request
+from app.protocol.errors import RequestError
 from app.service.pool.background import PrefillAhead
 from app.service.pool.engine_client import EngineClient
-from quantizer.errors import RequestError
 from tests.app.thread_worker import thread_worker
 
 SAID = "<user>hello\n<assistant>hi\n"

@@ -14,7 +14,7 @@ from app.engine.protocol.messages import EngineConfig, Load, decode, encode
 from app.protocol.chat import GenerationOptions, Message
 from app.protocol.plan import PlanRequest
 from app.service.api.native.plan import apply_plan_request
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tests.app.running import RunningService
 
 LONG = GenerationOptions(max_tokens=900, samplers={"ignore_eos": True})  # it runs when the reload comes

@@ -11,8 +11,8 @@ import pytest
 
 from app.engine.request import Request
 from app.library.local.resolve import UnknownModelError
+from app.protocol.errors import RequestError
 from app.service.pool.background import PrefillAhead
-from quantizer.errors import RequestError
 from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, Service, serving, until
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from app.service.pool.worker_process import WorkerProcess
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 
 
 async def _death_of(program: str) -> EngineError:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.answer_text import HARMONY, NO_REASONING, ReasoningTags
+from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags
 from app.engine.grammar.gbnf import GbnfRules, text_through, with_plain_values
 from app.engine.grammar.json_format import JsonFormat
 from app.engine.grammar.limits import check_grammar
+from app.protocol.errors import RequestError
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_BOUNDS
 from app.service.tools.call_grammar import answer_grammar, bound_calls
@@ -20,7 +21,6 @@ from app.service.tools.formats import tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import MAX_TOOLS, ParsedText, Tool, ToolOptions, merge_deltas
 from app.service.tools.tool_format import ToolFormat
-from quantizer.errors import RequestError
 from tests.app.call_texts import FAMILIES, family
 from tests.app.gbnf_texts import Grammar
 from tests.app.spoken_answers import spoken

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.answer_text import reasoning_tags_of
+from app.common.answer_text import reasoning_tags_of
 from app.engine.chat_template.render import render
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef

@@ -8,8 +8,8 @@ import pytest
 
 from app.engine.grammar.gbnf import GbnfRules
 from app.engine.grammar.limits import check_grammar
+from app.protocol.errors import RequestError
 from app.service.tools.raw_text import raw_text
-from quantizer.errors import RequestError
 from tests.app.gbnf_texts import Grammar
 
 TAGS = ["</parameter>", "]<]minimax[>[</a>", '<|"|>', "<escape>", "<|close|>argument<|sep|>"]

@@ -14,7 +14,7 @@ import pytest
 from app.tools.builtin.commands import RUN_COMMAND, CommandServer
 from app.tools.builtin.environment import command_environment
 from app.tools.tool import CallContext, ToolOutput, ToolProgress
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shells and signals of POSIX")
 

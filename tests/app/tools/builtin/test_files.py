@@ -16,7 +16,7 @@ from app.tools.builtin.files import FileServer
 from app.tools.file_history import FileHistory
 from app.tools.result import FileChange
 from app.tools.tool import CallContext, Preview, ToolOutput
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 
 
 @dataclass

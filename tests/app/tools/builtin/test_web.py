@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.public_web import FetchLimits, PublicWeb
+from app.common.public_web import FetchLimits, PublicWeb
 from app.tools.builtin.web import FETCH_URL, WebServer
 from app.tools.tool import CallContext, ToolOutput
-from quantizer.errors import UserError
+from quantizer.system.errors import UserError
 from tests.app.service.generation.test_media_fetching import _answer, resolving_to, web
 
 PAGE = b"<html><head><title>Soup</title><script>evil()</script></head><body><h1>Soup</h1><p>Hot <b>soup</b></p></body>"

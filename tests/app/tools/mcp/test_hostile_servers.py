@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from app.tools.mcp.config.entry import config_of
+from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, Tool, ToolProgress
-from quantizer.errors import ToolError
 
 pytest.importorskip("mcp", reason="the optional extra")
 
@@ -34,7 +34,7 @@ IMPATIENT = {
 def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give no server time to end by itself, and stop a flood early."""
     for name in ("_CLOSED_GRACE_S", "_ASKED_GRACE_S"):
-        monkeypatch.setattr(f"quantizer.process_tree.{name}", 0.2)
+        monkeypatch.setattr(f"quantizer.system.process_tree.{name}", 0.2)
     monkeypatch.setattr("app.tools.mcp.transport.process._EXIT_WAIT_S", 0.2)
     monkeypatch.setattr("app.tools.mcp.sdk.watch._MAX_UNASKED", 2_000)
 

@@ -41,7 +41,7 @@ class Person:
 @pytest.fixture(autouse=True)
 def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_CLOSED_GRACE_S", "_ASKED_GRACE_S"):
-        monkeypatch.setattr(f"quantizer.process_tree.{name}", 0.2)
+        monkeypatch.setattr(f"quantizer.system.process_tree.{name}", 0.2)
     monkeypatch.setattr("app.tools.mcp.transport.process._EXIT_WAIT_S", 0.2)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.tools.mcp.errors import ToolError
 from app.tools.mcp.installation import REQUIREMENT, check_installed, install_command, is_installed
-from quantizer.errors import ToolError
 
 ROOT = Path(__file__).parents[4]
 

@@ -15,12 +15,12 @@ from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, ver
 from app.tools.file_history import FileHistory
 from app.tools.mcp.config.entry import config_of
 from app.tools.mcp.connection import ConnectionEndedError, RefusedError
+from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import Limits
 from app.tools.mcp.server import McpServer
 from app.tools.runner import ToolRunner
 from app.tools.tool import CallContext, Tool, ToolProgress
 from app.tools.tool_settings import ToolSettings
-from quantizer.errors import ToolError
 from tests.app.tools.mcp.scripted import HandClock, Script, ScriptedConnection, settled, tool_entry
 
 IMPATIENT = Limits(list_s=0.05)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from quantizer.architectures import find_architecture
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.derived_tensors import ExtendedTensor
 from quantizer.convert.source_model import FileTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.errors import CheckpointError
 from quantizer.gguf.gguf_reader import LocalFile, open_local
 from quantizer.gguf.tensor_types import tensor_type_named
 

@@ -11,7 +11,7 @@ import pytest
 
 from quantizer.architectures import find_architecture
 from quantizer.checkpoint.config import Config
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[2] / "outlines.json").read_text())
 

@@ -8,7 +8,7 @@ import gguf
 import pytest
 
 from quantizer.architectures import ARCHITECTURES, find_architecture
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[2] / "outlines.json").read_text())
 PLAIN = {"rope_type": "default", "rope_theta": 1e5}

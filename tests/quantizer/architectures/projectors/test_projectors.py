@@ -11,9 +11,9 @@ import pytest
 from quantizer.architectures import needed_tensors
 from quantizer.architectures.projectors import PROJECTORS, Projector, find_projector, projectors_for
 from quantizer.checkpoint.config import Config
+from quantizer.checkpoint.errors import CheckpointError
 from quantizer.convert.source_model import RearrangedTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.errors import CheckpointError
 from quantizer.gguf.header_encoder import encode_entry
 from tests.quantizer.seeing_checkpoints import PROJECTOR_OUTLINES, headers
 

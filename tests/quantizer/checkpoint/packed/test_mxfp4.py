@@ -4,7 +4,7 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.errors import CheckpointError
+from quantizer.checkpoint.errors import CheckpointError
 from tests.quantizer.packers import mxfp4, mxfp4_rows, read
 
 

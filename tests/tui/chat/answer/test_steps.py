@@ -11,7 +11,7 @@ from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
 from app.tools.fake import ScriptedApprover
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 from tests.tui.chat.tool_chats import WRITTEN, ask, backend_of, call, calling, opened_chat, roles, said, unbatched
 from tui.chat.answer.steps import last_step
 

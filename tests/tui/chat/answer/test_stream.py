@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from app.chat.conversation import Message
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
+from app.common.terminal import printable
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolCall, with_delta
-from app.terminal import printable
-from quantizer.errors import EngineError
+from quantizer.system.errors import EngineError
 from tui.chat.answer import stream
 from tui.chat.answer.stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
 from tui.connection import ServiceConnection

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tui.chat.composer.clipboard import MAX_CLIPBOARD_BYTES, clipboard_tool, read_picture
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the desktops with these programs are others")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app.chat.conversation import Attachment, Draft
 from app.client.fake import ScriptedClient
-from quantizer.errors import RequestError
+from app.protocol.errors import RequestError
 from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
 from tui.connection import ConnectionState
 

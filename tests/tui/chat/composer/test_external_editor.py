@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.client.fake import ScriptedClient
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tui.chat.composer.external_editor import edit_text, editor_command
 
 

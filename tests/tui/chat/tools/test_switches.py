@@ -7,7 +7,7 @@ import pytest
 from app.tools.fake import fake_tool
 from app.tools.tool import Effect, ServerStatus
 from app.tools.tool_settings import ApprovalRule, ToolSettings
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 from tui.chat.tools.switches import (
     names_of,
     rule_text,

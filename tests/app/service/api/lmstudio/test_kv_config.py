@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from app.engine.protocol.messages import EngineConfig
+from app.protocol.errors import RequestError
 from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, prediction_fields
 from app.service.api.openai.requests import ChatCompletionBody
-from quantizer.errors import RequestError
 
 
 def _body(**fields: Any) -> ChatCompletionBody:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.keys import KeyScope
+from app.common.keys import KeyScope
 from app.service.api.lmstudio.sdk_routes import _NAMESPACES
 from app.service.http.errors import BUG
 from tests.app.running import RunningService

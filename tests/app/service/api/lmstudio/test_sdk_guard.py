@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
-from app.keys import KeyFile, KeyScope, lmstudio_token
+from app.common.keys import KeyFile, KeyScope, lmstudio_token
 from tests.app.running import RunningService
 from tests.app.service.api.lmstudio.sdk_client import AUTHENTICATION, connected, of_model, predict, stack
 

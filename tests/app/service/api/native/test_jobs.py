@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.client.service_client import ServiceClient
+from app.protocol.errors import RequestError, ServiceError
 from app.protocol.job import Job
-from quantizer.errors import RequestError, ServiceError
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.running import RunningService

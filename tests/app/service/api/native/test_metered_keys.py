@@ -9,8 +9,8 @@ import pytest
 
 from app.client.service_client import ServiceClient
 from app.protocol.chat import Message
+from app.protocol.errors import RequestError
 from app.protocol.metering import MeteredKey
-from quantizer.errors import RequestError
 from tests.app.running import RunningService
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from app.client.service_client import ServiceClient
+from app.protocol.errors import RequestError
 from app.protocol.plan import PlanRequest
-from quantizer.errors import ModelFileError, RequestError, UsageError
+from quantizer.gguf.errors import ModelFileError
+from quantizer.system.errors import UsageError
 from tests.app.running import RunningService
 
 CARD = ("RTX 3060=12GiB",)

@@ -8,8 +8,9 @@ import pytest
 
 from app.client.service_client import ServiceClient
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.errors import RequestError
 from app.settings.private_files import conversation_name
-from quantizer.errors import ModelFileError, RequestError
+from quantizer.gguf.errors import ModelFileError
 from tests.app.running import RunningService
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import anthropic
 import pytest
 
+from app.protocol.errors import RequestError
 from app.service.api.anthropic.models import Page, anthropic_model, model_page
-from quantizer.errors import RequestError
 from tests.app.running import RunningService
 
 # What Anthropic's clients send with every request (its SDK for Python 0.7x, and Claude Code 2.1 with `limit=1000`).

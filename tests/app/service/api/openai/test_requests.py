@@ -7,9 +7,9 @@ import pytest
 
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.request import IN_MEMORY, SamplingParams
+from app.protocol.errors import RequestError
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.settings.private_files import conversation_name
-from quantizer.errors import RequestError
 
 LLAMA_SERVER_FIELDS = {
     "typical_p": 0.9,

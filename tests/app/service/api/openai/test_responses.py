@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.answer_text import ReasoningTags
+from app.common.answer_text import ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.service.api.openai.responses import ChatFormatter

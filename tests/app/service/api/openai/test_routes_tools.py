@@ -11,8 +11,8 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from pydantic import ValidationError
 
+from app.protocol.errors import RequestError
 from app.service.api.openai.requests import ChatCompletionBody
-from quantizer.errors import RequestError
 from tests.app.running import RunningService
 
 TOOL: ChatCompletionToolParam = {

@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from app.engine.grammar.json_format import ANY_OBJECT
+from app.protocol.errors import RequestError
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.thinking import Thinking
-from quantizer.errors import RequestError
 from tests.app.running import RunningService
 
 ASK: dict[str, Any] = {"model": "tiny", "input": "hello", "max_output_tokens": 6, "temperature": 0}

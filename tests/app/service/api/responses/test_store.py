@@ -16,7 +16,7 @@ import pytest
 
 from app.service.api.responses.store import FILE_NAME, Kind, ResponseStore, StoreLimits
 from app.settings.settings import Settings
-from quantizer.errors import StorageError
+from quantizer.system.errors import StorageError
 
 DAY_S = 86_400
 LARGE = StoreLimits(64 << 20, 30)

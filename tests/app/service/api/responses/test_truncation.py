@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.protocol.errors import ContextOverflowError
 from app.service.api.responses.truncation import without_oldest
-from quantizer.errors import ContextOverflowError
 from tests.app.running import RunningService
 from tests.app.service.api.responses.test_stored import ask, say, texts
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch
 from app.tools.mcp.config.expansion import expanded
-from quantizer.errors import ToolError
+from app.tools.mcp.errors import ToolError
 
 ENVIRONMENT = {"TOKEN": "abc", "EMPTY": "", "NESTED": "${TOKEN}"}
 

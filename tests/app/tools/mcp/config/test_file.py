@@ -11,7 +11,7 @@ import pytest
 
 from app.tools.mcp.config.file import McpFile, mcp_file
 from app.tools.mcp.servers import mcp_servers
-from quantizer.errors import UsageError
+from quantizer.system.errors import UsageError
 
 
 def test_it_lies_beside_the_settings_file(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from app.tools.mcp.config.entry import ServerConfig, config_of
 from app.tools.mcp.connection import Observer
+from app.tools.mcp.errors import ToolError
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, Tool, ToolProgress
-from quantizer.errors import ToolError
 
 pytest.importorskip("mcp", reason="the optional extra")
 

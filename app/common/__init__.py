@@ -1,0 +1,1 @@
+"""What several rooms of `app` need and none of them owns."""

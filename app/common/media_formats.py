@@ -1,0 +1,96 @@
+"""The formats of pictures and sounds, by the first bytes of a file.
+
+Owns which formats are read, their MIME types, and what common other ones are called. What a file's name or a client
+says does not count. Independent of who reads them: the engine's decoders, and the attachments of chats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+
+N_BEGIN = 512  # bytes that tell a format
+
+
+class MediaKind(StrEnum):
+    """What a projector takes."""
+
+    PICTURE = "picture"
+    SOUND = "sound"
+
+
+class MediaFormat(StrEnum):
+    """A format that can be decoded."""
+
+    PNG = "PNG"
+    JPEG = "JPEG"
+    GIF = "GIF"
+    WEBP = "WebP"
+    BMP = "BMP"
+    TIFF = "TIFF"
+    WAV = "WAV"
+    MP3 = "MP3"
+    FLAC = "FLAC"
+    VORBIS = "Ogg Vorbis"
+
+    @property
+    def kind(self) -> MediaKind:
+        return MediaKind.SOUND if self in _SOUND_SUBTYPES else MediaKind.PICTURE
+
+    @property
+    def mime_type(self) -> str:
+        subtype = _SOUND_SUBTYPES.get(self)
+        return f"audio/{subtype}" if subtype else f"image/{self.value.lower()}"
+
+
+_SOUND_SUBTYPES = {
+    MediaFormat.WAV: "wav",
+    MediaFormat.MP3: "mpeg",
+    MediaFormat.FLAC: "flac",
+    MediaFormat.VORBIS: "ogg",
+}
+
+
+def _patterns(*pairs: tuple[bytes, str]) -> tuple[tuple[re.Pattern[bytes], str], ...]:
+    return tuple((re.compile(pattern, re.DOTALL), name) for pattern, name in pairs)
+
+
+_BEGINS = _patterns(
+    (rb"\x89PNG\r\n\x1a\n", MediaFormat.PNG),
+    (rb"\xff\xd8\xff", MediaFormat.JPEG),
+    (rb"GIF8[79]a", MediaFormat.GIF),
+    (rb"RIFF.{4}WEBP", MediaFormat.WEBP),
+    (rb"BM.{4}\0{4}", MediaFormat.BMP),
+    (rb"II\*\0|MM\0\*", MediaFormat.TIFF),
+    (rb"(RIFF|RF64).{4}WAVE", MediaFormat.WAV),
+    (rb"fLaC", MediaFormat.FLAC),
+    (rb"OggS.{24,64}\x01vorbis", MediaFormat.VORBIS),
+    (rb"ID3", MediaFormat.MP3),
+    # A frame: layer III of MPEG 1, 2 or 2.5, a bit rate and a sample rate that exist.
+    (rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][\x10-\x1b\x20-\x2b\x30-\x3b\x40-\x4b\x50-\x5b\x60-\x6b\x70-\x7b"
+     rb"\x80-\x8b\x90-\x9b\xa0-\xab\xb0-\xbb\xc0-\xcb\xd0-\xdb\xe0-\xeb]", MediaFormat.MP3),
+)  # fmt: skip
+_UNSUPPORTED = _patterns(
+    (rb".{4}ftyp(hei|hev|mif|msf)", "a HEIC picture"),
+    (rb".{4}ftypavi", "an AVIF picture"),
+    (rb".{4}ftypM4A", "an M4A sound"),
+    (rb".{4}ftyp|\x1aE\xdf\xa3|RIFF.{4}AVI ", "a video"),
+    (rb"OggS", "an Ogg file other than Vorbis"),
+    (rb"FORM.{4}AIF", "an AIFF sound"),
+)
+
+
+def media_format(begin: bytes) -> MediaFormat | None:
+    """Return the format of a picture or sound that begins with `begin`, None for any other file."""
+    name = _first_match(_BEGINS, begin)
+    return MediaFormat(name) if name else None
+
+
+def unsupported_media(begin: bytes) -> str:
+    """Return what a picture, sound or video of a format that is not read is called ("a HEIC picture"), else ""."""
+    return _first_match(_UNSUPPORTED, begin)
+
+
+def _first_match(patterns: Iterable[tuple[re.Pattern[bytes], str]], begin: bytes) -> str:
+    return next((name for pattern, name in patterns if pattern.match(begin[:N_BEGIN])), "")

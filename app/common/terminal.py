@@ -1,0 +1,35 @@
+"""Sanitized text: text from a model, a file or a hub without control characters, for a terminal.
+
+Owns which characters may reach the screen. Independent of colours and widgets.
+"""
+
+from __future__ import annotations
+
+import re
+
+_KEPT = {"\n", "\t"}
+_BIDI_CONTROLS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+# C0 with ESC, DEL, C1 (its 8-bit CSI and OSC too), lone surrogates, line and paragraph separators, bidi controls.
+_DROPPED = {
+    code: None
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000), 0x2028, 0x2029, 0xFEFF, *_BIDI_CONTROLS)
+    if chr(code) not in _KEPT
+}
+
+# Colours and the like (CSI), and titles and links (OSC).
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
+
+
+def printable(text: str) -> str:
+    """Return `text` without control characters but newlines and tabs; a stream may be cut anywhere."""
+    return text.translate(_DROPPED)
+
+
+def printable_line(text: str) -> str:
+    """Return `text` as one sanitized line, for names and titles."""
+    return " ".join(printable(text).split())
+
+
+def printable_paste(text: str) -> str:
+    """Return pasted text sanitized, without the letters of its control sequences, its lines ended by newlines."""
+    return printable(_SEQUENCE.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))

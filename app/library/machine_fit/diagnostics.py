@@ -1,0 +1,93 @@
+"""The diagnostics of this machine: devices, memory, disk, engine build, and problems.
+
+Owns collecting the findings and describing them. `offload.advice.health` decides what is a problem.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.engine.load.machine import Survey
+from app.engine.load.self_test import run_self_test
+from app.library.local.resolve import available, resolve
+from app.protocol.library import MachineProblem, MachineReport
+from offload.advice.health import Findings, find_problems
+from offload.devices.bandwidth import measure_disk_read
+from offload.devices.cpu import cpu_model, default_threads, has_avx2
+from offload.format import format_bandwidth, format_memory
+
+if TYPE_CHECKING:
+    from app.settings.settings import Settings
+    from offload.devices.machine import Device
+
+
+def collect_findings(settings: Settings, found: Survey, model: str | None = None) -> Findings:
+    """Return the survey with the speed of the disk and the build of llama.cpp, measured in a few seconds.
+
+    The disk's speed is that of reading `model`, or the largest local model. Raises EngineError where measuring fails.
+    """
+    import psutil
+
+    return Findings(
+        machine=found.machine,
+        engine_version=metadata.version("llama-cpp-python"),
+        unusable_vendors=[gpu.vendor for gpu in found.unusable],
+        is_limited=found.memory.is_limited,
+        has_avx2=has_avx2(),
+        swapped_bytes=psutil.swap_memory().used,
+        repacking_is_safe=run_self_test(settings.cache_dir).is_safe,
+        disk_bytes_per_s=_disk_speed(settings, model),
+    )
+
+
+def describe_machine(findings: Findings) -> MachineReport:
+    """Return the machine and its problems as they cross processes."""
+    machine, problems = findings.machine, find_problems(findings)
+    return MachineReport(
+        rows=tuple(machine_rows(findings)),
+        problems=tuple(MachineProblem(problem.what, problem.next_step) for problem in problems),
+        verdict="problems" if problems else "good",
+        engine=findings.engine_version,
+        devices=(machine.host, *machine.gpus),
+        disk_bytes_per_s=findings.disk_bytes_per_s,
+    )
+
+
+def machine_rows(findings: Findings) -> list[tuple[str, str]]:
+    """Return a label and a text for each part of the machine."""
+    machine = findings.machine
+    gpus = [(gpu.name, f"{gpu.description}, {_memory(gpu)}{_link(gpu)}") for gpu in machine.gpus]
+    return [
+        ("processor", f"{cpu_model()}, {default_threads()} cores"),
+        ("memory", _memory(machine.host)),
+        *(gpus or [("GPU", "none that this build of llama.cpp can use")]),
+        ("models", _disk(findings.disk_bytes_per_s)),
+        ("engine", f"llama-cpp-python {findings.engine_version}"),
+    ]
+
+
+def _disk_speed(settings: Settings, model: str | None) -> float | None:
+    """Return the reading speed of `model`, or of the largest local model; None where unknown."""
+    paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
+    largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
+    return measure_disk_read(largest) if largest else None
+
+
+def _disk(bytes_per_s: float | None) -> str:
+    return f"read from disk at {bytes_per_s / 1e6:,.0f} MB/s" if bytes_per_s else "disk speed unknown"
+
+
+def _link(gpu: Device) -> str:
+    """Return latency and bandwidth of a device of another machine."""
+    if gpu.link_latency_s is None or gpu.link_bytes_per_s is None:
+        return ""
+    return f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
+
+
+def _memory(device: Device) -> str:
+    if not device.total_bytes:
+        return "memory size unknown"
+    pace = f"read at {format_bandwidth(device.bytes_per_s)} GB/s" if device.bytes_per_s else "speed unknown"
+    return f"{format_memory(device.free_bytes)} of {format_memory(device.total_bytes)} free, {pace}"

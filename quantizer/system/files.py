@@ -1,0 +1,203 @@
+"""Files that are whole or not there: atomic writes, syncing, locks between processes, and the errors of disks.
+
+Owns the rights of what only its owner may read: files 0600 in folders 0700. Windows has no such modes; there the
+folders of the user's profile are private already. Knows no format. `filelock` is imported at the first lock only: it
+takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from quantizer.system.errors import StorageError, UserError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+
+PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # their modes
+_OTHERS = 0o077
+
+_SYNC_BYTES = 128 << 20
+_PIECE_BYTES = 1 << 20
+_SUFFIX = ".tmp"
+_counter = itertools.count()
+
+
+@contextlib.contextmanager
+def explained(what: str, remedy: str = "", kind: type[UserError] = StorageError) -> Iterator[None]:
+    """Turn an OSError of the block into a `kind` of error: `what` failed, such as "a.gguf cannot be read", and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}.", remedy) from error
+
+
+def write_atomically(
+    path: Path, data: bytes | str | Iterable[bytes | bytearray | memoryview | str], *, sync: bool, mode: int = 0o666
+) -> None:
+    """Replace the file at `path` by one with `data` (text in UTF-8): readers see the old content or the new one.
+
+    With `sync`, the new content survives a power failure once this returns, and what killed processes left of it is
+    removed. `mode` are permissions before the umask. Raises OSError, and whatever iterating over `data` raises; then
+    `path` is unchanged.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{next(_counter)}{_SUFFIX}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for piece in (data,) if isinstance(data, bytes | str) else data:
+                file.write(piece.encode() if isinstance(piece, str) else piece)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+    if sync:
+        _remove_abandoned(path)
+        sync_folder(path.parent)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove partial files of `path` whose writers have ended: nobody else would, and they may hold a key."""
+    with contextlib.suppress(OSError):
+        for partial in path.parent.iterdir():
+            if partial.name.startswith(f".{path.name}.") and (writer := writer_of(partial)):
+                from quantizer.system.process import is_process_alive  # slow, and hardly ever needed
+
+                if not is_process_alive(writer):
+                    partial.unlink(missing_ok=True)
+
+
+def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
+    """Return the rest of `file`, or its first `max_bytes`: in pieces, for `read` makes room for all of them at once.
+
+    Raises OSError.
+    """
+    pieces: list[bytes] = []
+    while max_bytes > 0 and (piece := file.read(min(max_bytes, _PIECE_BYTES))):
+        pieces.append(piece)
+        max_bytes -= len(piece)
+    return b"".join(pieces)
+
+
+def private_folder(path: Path) -> Path:
+    """Create the folder at `path` with those above it that are missing, for their owner only, and return it.
+
+    One that exists stays as it is; see `make_private`. Raises OSError.
+    """
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+    return path
+
+
+def open_private(path: Path, *, is_new: bool = False) -> BinaryIO:
+    """Open the file at `path` for appending, created for its owner only; `is_new` requires that there is none.
+
+    Raises OSError.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if is_new else 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, PRIVATE_FILE), "ab")
+
+
+def make_private(path: Path) -> bool:
+    """Take the rights of others from a file or folder of this user; return whether they had any.
+
+    Links, missing files and those of other users stay as they are. The file is not opened: closing it would release
+    SQLite's locks. Raises OSError.
+    """
+    if sys.platform == "win32":
+        return False
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    if not is_plain or status.st_uid != os.geteuid() or not status.st_mode & _OTHERS:
+        return False
+    path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+    return True
+
+
+def writer_of(path: Path) -> str:
+    """Return the number of the process whose `write_atomically` left the partial file `path`, "" for any other file."""
+    parts = path.name.split(".")
+    return parts[-3] if path.suffix == _SUFFIX and path.name.startswith(".") and len(parts) > 4 else ""
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk. Raises OSError."""
+    if os.name == "nt":
+        return  # Windows cannot sync a folder
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class BackgroundSync:
+    """Syncs one file at a time in a thread, each time that 128 MiB were written, so that the last sync is short.
+
+    Left alone, a system with much memory starts to write only when gigabytes wait.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._running: Future[None] | None = None
+        self._n_waiting = 0
+
+    def wrote(self, file: BinaryIO, n_bytes: int) -> None:
+        """Note that `n_bytes` more were written to `file`. Raises OSError when a sync before failed."""
+        self._n_waiting += n_bytes
+        if self._n_waiting < _SYNC_BYTES or (self._running is not None and not self._running.done()):
+            return
+        self.finish()
+        self._running = self._pool.submit(os.fsync, file.fileno())
+        self._n_waiting = 0
+
+    def finish(self) -> None:
+        """Wait for the running sync; its file may be closed then. Raises OSError when it failed."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def close(self) -> None:
+        """Wait for the running sync and ignore its outcome: this follows another error."""
+        self._pool.shutdown()
+
+
+def try_lock(path: Path, timeout_s: float = 0.0) -> BaseFileLock | None:
+    """Lock the file at `path`, which is created if need be; None where another holder keeps it for `timeout_s`.
+
+    The lock ends with `release` (a `with` block would hold it twice), `remove_lock` or the process. Raises OSError.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=timeout_s, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+def remove_lock(lock: BaseFileLock) -> None:
+    """Release `lock` and remove its file, before the release where the system can: another holder must not lose it."""
+    if os.name == "nt":
+        lock.release()
+    with contextlib.suppress(OSError):
+        Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()

@@ -1,0 +1,157 @@
+"""The system's limits on the memory of a process, `ulimit -v` and `ulimit -d`, and the error of one that is too tight.
+
+Owns reading them, what a process takes before its own work, whether a process ended for lack of memory, and the
+sentence. Linux only: macOS does not enforce them, and Windows has none. Children inherit them, so whoever starts a
+process checks before it does: one without memory cannot say why it ends. Imports nothing that takes memory itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from quantizer.system.errors import EngineError
+
+_MIB = 1 << 20
+_SIZES = Path("/proc/self/statm")
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
+_REMEDY = "Raise the limit, or start localllm without it."
+_SAVING = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+_SIGNS = re.compile(
+    r"MemoryError|can't start new thread|[Mm]emory allocation|(failed|unable|cannot) to allocate|bad_alloc"
+    r"|out of memory|Out of memory|Cannot allocate memory|failed to map segment|pthread_create",
+)
+
+
+class ProcessBytes(IntEnum):
+    """Address space that a process of each kind takes before its own work, with some to spare.
+
+    Measured on Linux with `save_address_space`: the engine's has 256 MiB of stack for llama.cpp's tokenizers.
+    """
+
+    COMMAND = 128 * _MIB
+    JOB = 160 * _MIB
+    SERVICE = 176 * _MIB
+    ENGINE = 448 * _MIB
+
+
+_MAPPED_BYTES = 40 * _MIB  # of each process: libraries and files, which are address space and not data
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """A limit on one process, by the command that sets it, and what this process has taken of it."""
+
+    command: str
+    max_bytes: int
+    used_bytes: int
+
+    @property
+    def is_of_data(self) -> bool:
+        """Whether mapped files and libraries do not count."""
+        return self.command == "ulimit -d"
+
+    def free_bytes(self, process: ProcessBytes) -> int:
+        """Return what a process of this kind may take for its work."""
+        return max(0, self.max_bytes - max(self.used_bytes, self.needed_bytes(process)))
+
+    def needed_bytes(self, process: ProcessBytes) -> int:
+        """Return what a process of this kind takes of the limit before its own work."""
+        return int(process) - (_MAPPED_BYTES if self.is_of_data else 0)
+
+
+def memory_limits() -> tuple[MemoryLimit, ...]:
+    """Return the limits of this process, and of each one that it starts."""
+    if sys.platform != "linux":
+        return ()
+    import resource
+
+    limits = (resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_DATA)[0])
+    if limits == (resource.RLIM_INFINITY, resource.RLIM_INFINITY):
+        return ()
+    used = _used_bytes()
+    named = zip(("ulimit -v", "ulimit -d"), limits, used, strict=True)
+    return tuple(MemoryLimit(*limit) for limit in named if limit[1] != resource.RLIM_INFINITY)
+
+
+def _used_bytes() -> tuple[int, int]:
+    """Return the address space and the data of this process. Source: proc_pid_statm(5)."""
+    pages = [int(field) for field in _SIZES.read_text(encoding="ascii").split()]
+    page_bytes = os.sysconf("SC_PAGE_SIZE")
+    return pages[0] * page_bytes, pages[5] * page_bytes
+
+
+def limit_growth(max_bytes: int) -> None:
+    """Let this process grow by at most `max_bytes`, or by what a tighter limit allows.
+
+    It leaves no core file, and where the machine's memory ends, it goes first. Windows has no such limit.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    import psutil
+
+    if sys.platform == "linux":
+        with suppress(OSError):
+            _OOM_SCORE.write_text("1000", encoding="ascii")
+    limit = psutil.Process().memory_info().vms + max_bytes
+    present, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if present != resource.RLIM_INFINITY:
+        limit = min(limit, present)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def save_address_space() -> None:
+    """Where there is a limit, have the processes that this one starts take less for each thread.
+
+    OpenBLAS takes 40 MiB for each core, and the C library 64 MiB for each thread that allocates.
+    """
+    if memory_limits():
+        for name, value in _SAVING.items():
+            os.environ.setdefault(name, value)
+
+
+def check_memory_limit(name: str, process: ProcessBytes) -> None:
+    """Raise EngineError if a process of this kind, called `name`, cannot start within the limits."""
+    for limit in memory_limits():
+        if limit.max_bytes < (needed_bytes := limit.needed_bytes(process)):
+            raise _error(name, f"{_mib(needed_bytes)}", f"may use {_mib(limit.max_bytes)} ({limit.command})")
+
+
+def out_of_memory(name: str, words: Iterable[str]) -> EngineError | None:
+    """Return the error of a process called `name` whose last `words` tell of a lack of memory within a limit.
+
+    None where there is no limit, or they tell of something else.
+    """
+    limits = memory_limits()
+    if not limits or not any(map(_SIGNS.search, words)):
+        return None
+    limit = min(limits, key=lambda limit: limit.max_bytes)
+    return _error(name, "more", f"may use {_mib(limit.max_bytes)} ({limit.command})")
+
+
+@contextmanager
+def reported_shortage(name: str) -> Iterator[None]:
+    """Raise EngineError for what Python raises where memory within a limit is too small for the process `name`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, ImportError, OSError) as error:
+        if shortage := out_of_memory(name, [repr(error)]):
+            raise shortage from error
+        raise
+
+
+def _error(name: str, needed: str, allowed: str) -> EngineError:
+    return EngineError(f"Not enough memory: the {name} needs {needed} and {allowed}.", _REMEDY)
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / _MIB:,.0f} MiB"

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.common import database
+from app.common.database import Database, Schema
+
+SCHEMA = Schema("things", (("CREATE TABLE things (name TEXT)",),), "It is gone.")
+N_WINDOWS = 4
+
+
+class Busy:
+    """A connection that finds the file locked `n_times`."""
+
+    def __init__(self, n_times: int, code: int = sqlite3.SQLITE_BUSY) -> None:
+        self.n_times = n_times
+        self.code = code
+        self.executed: list[str] = []
+
+    def execute(self, statement: str) -> None:
+        self.executed.append(statement)
+        if len(self.executed) <= self.n_times:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = self.code
+            raise error
+
+
+def test_a_pragma_waits_for_those_who_use_the_file() -> None:
+    connection = Busy(2)
+    database._set(connection, "journal_mode = WAL")  # type: ignore[arg-type]
+    assert connection.executed == ["PRAGMA journal_mode = WAL"] * 3
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR])
+def test_a_pragma_waits_no_longer_than_other_statements_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    if code == sqlite3.SQLITE_BUSY:
+        monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.0)
+    connection = Busy(1, code)
+    with pytest.raises(sqlite3.OperationalError):
+        database._set(connection, "journal_mode = WAL")  # type: ignore[arg-type]
+    assert len(connection.executed) == 1
+
+
+def test_windows_that_make_a_file_at_the_same_moment_all_have_it(tmp_path: Path) -> None:
+    together, errors = threading.Barrier(N_WINDOWS), list[Exception]()
+
+    def make(number: int) -> None:
+        for index in range(20):
+            window = Database(tmp_path / str(index) / "things.db", SCHEMA)
+            together.wait()
+            try:
+                with window.writing() as connection:
+                    connection.execute("INSERT INTO things VALUES (?)", (str(number),))
+                window.close()
+            except Exception as error:
+                errors.append(error)
+
+    windows = [threading.Thread(target=make, args=(number,)) for number in range(N_WINDOWS)]
+    for window in windows:
+        window.start()
+    for window in windows:
+        window.join()
+    assert errors == []

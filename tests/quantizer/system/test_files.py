@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.files import (
+    explained,
+    make_private,
+    open_private,
+    private_folder,
+    read_at_most,
+    remove_lock,
+    try_lock,
+    write_atomically,
+    writer_of,
+)
+
+has_modes = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+
+HOLDER = """
+import sys
+from pathlib import Path
+from quantizer.system.files import try_lock
+lock = try_lock(Path(sys.argv[1]))
+print(lock is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_is_held_by_one_process_and_ends_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        assert try_lock(path) is None
+        holder.kill()
+        holder.wait()
+        lock = try_lock(path)
+        assert lock is not None
+        lock.release()
+
+
+def test_a_removed_lock_leaves_no_file_and_can_be_taken_again(tmp_path: Path) -> None:
+    first = try_lock(tmp_path / "lock")
+    assert first is not None
+    assert try_lock(tmp_path / "lock") is None
+    remove_lock(first)
+    assert not list(tmp_path.iterdir())
+    again = try_lock(tmp_path / "lock")
+    assert again is not None
+    assert try_lock(tmp_path / "lock") is None
+    remove_lock(again)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("data", [b"new", "new", ["n", "ew"], [b"n", bytearray(b"ew")]])
+def test_a_file_is_replaced_whole(tmp_path: Path, data: str, sync: bool) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    write_atomically(path, data, sync=sync)
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    def pieces() -> Iterator[str]:
+        yield "new"
+        raise RuntimeError
+
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError):
+        write_atomically(path, pieces(), sync=True)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as dead:
+        pass
+    abandoned, others = tmp_path / f".file.{dead.pid}.0.tmp", [f".file.{os.getpid()}.99.tmp", f".x.{dead.pid}.0.tmp"]
+    for path in (abandoned, *(tmp_path / name for name in others)):
+        path.write_text("half")
+    write_atomically(tmp_path / "file", "new", sync=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["file", *others])
+
+
+def test_permissions_hold_from_the_first_byte_on(tmp_path: Path) -> None:
+    seen = []
+
+    def pieces() -> Iterator[str]:
+        [partial] = tmp_path.iterdir()
+        seen.append((partial.stat().st_mode & 0o777, writer_of(partial)))
+        yield "secret"
+
+    write_atomically(tmp_path / "file", pieces(), sync=False, mode=0o600)
+    assert seen == [(0o600, str(os.getpid()))]
+
+
+@pytest.mark.parametrize("name", ["file", ".file.12.tmp", "file.12.3.tmp", ".file.12.3.partial"])
+def test_other_files_have_no_writer(name: str) -> None:
+    assert writer_of(Path(name)) == ""
+
+
+@pytest.mark.parametrize("kind", [StorageError, UsageError])
+def test_an_error_of_the_disk_is_explained_with_its_reason(
+    kind: type[StorageError | UsageError], tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(kind, match=r"^a\.gguf cannot be read: No such file or directory\. Look again\.$"),
+        explained("a.gguf cannot be read", "Look again.", kind),
+    ):
+        (tmp_path / "a.gguf").read_bytes()
+
+
+@has_modes
+def test_a_private_file_and_the_folders_made_for_it_are_for_their_owner_only(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir(0o755)
+    before = os.umask(0)
+    try:
+        with open_private(private_folder(tmp_path / "shared" / "a" / "b") / "file") as file:
+            file.write(b"x")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / "shared" / name).stat().st_mode & 0o777 for name in ("", "a", "a/b", "a/b/file")]
+    assert modes == [0o755, 0o700, 0o700, 0o600]
+
+
+def test_a_private_file_that_must_be_new_replaces_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        open_private(tmp_path / "file", is_new=True)
+
+
+@has_modes
+def test_rights_of_others_are_taken_but_not_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").touch(0o644)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert [make_private(tmp_path / name) for name in ("link", "file", "file", "missing")] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_is_read_to_its_end_or_to_a_limit() -> None:
+    data = bytes(range(256)) * 10_000
+    assert read_at_most(io.BytesIO(data), 1 << 40) == data
+    assert read_at_most(io.BytesIO(data), 2_000_001) == data[:2_000_001]
+    assert read_at_most(io.BytesIO(data), 0) == b""

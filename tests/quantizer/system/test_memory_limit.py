@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from quantizer.system import memory_limit
+from quantizer.system.errors import EngineError
+from quantizer.system.memory_limit import (
+    MemoryLimit,
+    ProcessBytes,
+    check_memory_limit,
+    memory_limits,
+    out_of_memory,
+    reported_shortage,
+    save_address_space,
+)
+
+MIB = 1 << 20
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces these limits")
+ADDRESSES = MemoryLimit("ulimit -v", 500 * MIB, used_bytes=20 * MIB)
+DATA = MemoryLimit("ulimit -d", 500 * MIB, used_bytes=20 * MIB)
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that `ulimit -v 512000` was called."""
+    monkeypatch.setattr(memory_limit, "memory_limits", lambda: (ADDRESSES,))
+
+
+def under_limit(kind: str, n_mib: int, program: str) -> str:
+    """What `program` prints under a limit."""
+    start = f"import resource\nresource.setrlimit(resource.{kind}, ({n_mib} << 20, {n_mib} << 20))\n"
+    setup = "from quantizer.system.memory_limit import *\n"
+    command = [sys.executable, "-c", f"{start}{setup}{program}"]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+
+
+@ON_LINUX
+@pytest.mark.parametrize(("kind", "command"), [("RLIMIT_AS", "ulimit -v"), ("RLIMIT_DATA", "ulimit -d")])
+def test_a_limit_is_read_with_what_the_process_has_taken_of_it(kind: str, command: str) -> None:
+    program = (
+        "(limit,) = memory_limits()\nprint(limit.command, limit.max_bytes, 0 < limit.used_bytes < limit.max_bytes)"
+    )
+    assert under_limit(kind, 300, program) == f"{command} {300 * MIB} True\n"
+
+
+@ON_LINUX
+def test_a_process_that_cannot_start_within_a_limit_is_refused_with_both_numbers() -> None:
+    program = "try: check_memory_limit('engine process', ProcessBytes.ENGINE)\nexcept Exception as error: print(error)"
+    refusal = "Not enough memory: the engine process needs 448 MiB and may use 300 MiB (ulimit -v)."
+    assert under_limit("RLIMIT_AS", 300, program).startswith(refusal)
+    assert under_limit("RLIMIT_AS", 600, program) == ""
+
+
+@pytest.mark.skipif(bool(memory_limits()), reason="the tests run under a limit")
+def test_without_a_limit_nothing_is_refused_and_no_words_tell_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    check_memory_limit("engine process", ProcessBytes.ENGINE)
+    save_address_space()
+    assert out_of_memory("engine process", ["MemoryError"]) is None
+    assert "MALLOC_ARENA_MAX" not in os.environ
+    with pytest.raises(MemoryError), reported_shortage("command"):
+        raise MemoryError
+
+
+def test_models_may_use_what_an_engine_process_leaves_of_a_limit() -> None:
+    assert ADDRESSES.free_bytes(ProcessBytes.ENGINE) == 52 * MIB
+    assert DATA.free_bytes(ProcessBytes.ENGINE) == 92 * MIB, "libraries are no data"
+    assert MemoryLimit("ulimit -v", 500 * MIB, 490 * MIB).free_bytes(ProcessBytes.ENGINE) == 10 * MIB
+    assert MemoryLimit("ulimit -v", 100 * MIB, 0).free_bytes(ProcessBytes.ENGINE) == 0
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RuntimeError: can't start new thread",
+        "OpenBLAS error: Memory allocation still failed after 10 retries, giving up.",
+        "memory allocation of 176 bytes failed",
+        "ggml_gallocr_reserve_n_impl: failed to allocate CPU buffer of size 173598848",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "ImportError: libggml.so: failed to map segment from shared object",
+        "OSError: [Errno 12] Cannot allocate memory",
+    ],
+)
+def test_the_last_words_of_a_process_without_memory_become_one_sentence(words: str) -> None:
+    error = out_of_memory("service", ["Traceback", words, "an unrelated line"])
+    assert error is not None
+    assert error.cause == "Not enough memory: the service needs more and may use 500 MiB (ulimit -v)."
+
+
+@pytest.mark.usefixtures("limited")
+def test_other_last_words_are_not_about_memory() -> None:
+    assert out_of_memory("service", ["GGML_ASSERT(a == b) failed"]) is None
+    assert out_of_memory("service", []) is None
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_what_python_raises_for_lack_of_memory_is_reported_as_that(error: Exception) -> None:
+    sentence = r"^Not enough memory: the command needs more and may use 500 MiB"
+    with pytest.raises(EngineError, match=sentence), reported_shortage("command"):
+        raise error
+    with pytest.raises(RuntimeError, match="other"), reported_shortage("command"):
+        raise RuntimeError("other")
+
+
+@pytest.mark.usefixtures("limited")
+def test_processes_take_less_for_each_thread_under_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    save_address_space()
+    assert os.environ["MALLOC_ARENA_MAX"] == "1"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3", "the user's own choice counts"
+    monkeypatch.delenv("MALLOC_ARENA_MAX")
