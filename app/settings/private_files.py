@@ -2,7 +2,7 @@
 
 Owns the names of all that localllm keeps there, so that a folder with other files is not taken for its own. Only the
 owner reads what is private: files 0600 in folders 0700, where the system has such modes (`quantizer.system.files`).
-What the user wrote elsewhere (exports, importance matrices) is created so and stays the user's. Independent of contents.
+What the user wrote elsewhere (exports, importance matrices) is created so and stays the user's. Knows no contents.
 """
 
 from __future__ import annotations

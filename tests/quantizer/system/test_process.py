@@ -140,7 +140,8 @@ def test_a_command_runs_to_its_exit() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no jobs to stop")
 def test_a_job_stops_with_what_started_it_but_without_its_children() -> None:
     stops = "import subprocess, sys; from quantizer.system.process import stop_job; "
-    stops += "child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); stop_job(); child.kill(); child.wait(); print('resumed')"
+    stops += "child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); stop_job(); "
+    stops += "child.kill(); child.wait(); print('resumed')"
     starts = f"import subprocess; subprocess.run({python(stops)!r})"
     with subprocess.Popen(python(starts), stdout=subprocess.PIPE, process_group=0) as starter:
         assert starter.stdout is not None
