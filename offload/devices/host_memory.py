@@ -1,9 +1,9 @@
 """The memory that models may use: the system's, or less where a container or the process's limits allow less.
 
-Owns reading the limits of control groups; `quantizer.system.memory_limit` reads those of the process. Knows
-nothing of their use. Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes, and
-memory.memsw.limit_in_bytes, which counts swap too) and v2 (memory.max; memory.high, above which the system slows the group down). No plan counts on swap, so
-v2's memory.swap.max changes nothing. A limit above the system's memory is none.
+Owns reading the limits of control groups; `quantizer.system.memory_limit` reads those of the process. Knows nothing
+of their use. Source: the kernel's documents of cgroup v1 (memory.limit_in_bytes, and memory.memsw.limit_in_bytes,
+which counts swap too) and v2 (memory.max; memory.high, above which the system slows the group down). No plan counts
+on swap, so v2's memory.swap.max changes nothing. A limit above the system's memory is none.
 """
 
 from __future__ import annotations

@@ -55,9 +55,11 @@ def main() -> None:
         with closing(model.context(CONFIG, with_both)) as other:
             other.decode([Chunk(0, 0, PROMPT, 1)])  # leaves the plain weights in use
             beside = logits(model, REPACKED)
+    # Where nothing is mapped, long prompts compute as short ones do: with AMX, F16 has a layout that has no plain twin.
+    many = plain if n_bytes else repacked
     same = {
         "few": np.array_equal(both["few"], repacked["few"]),
-        "many": np.array_equal(both["many"], plain["many"]),
+        "many": np.array_equal(both["many"], many["many"]),
         "few again": np.array_equal(both["few again"], repacked["few again"]),
         "a context beside it": all(np.array_equal(beside[name], repacked[name]) for name in repacked),
     }
